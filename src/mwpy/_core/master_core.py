@@ -1,0 +1,709 @@
+"""What the master decides: who is let in, who gets which task, what a loss means, when to speak.
+
+Theory of operation. Everything from outside comes through `handle`, every wish of the master algorithm through a
+command method; both only note facts. `allocate` then decides once an iteration, and `take_actions` gives out all
+that must be done. Nothing here waits, reads a clock or touches a socket.
+
+An agent is one connection. When it breaks, whatever its slaves held goes back to the queues, charged to no
+task; should the agent come back, it is a new agent with new slaves. Results are matched by slave, task and attempt,
+so what an old connection still delivers can neither count twice nor count wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from attrs import define, field, frozen
+
+from mwpy import _messages as messages
+from mwpy import records
+from mwpy._core import allocation
+from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
+from mwpy._core.silence import SilenceWatch
+from mwpy._core.stable import Agent, Slave, SlaveEvent, Stable
+from mwpy._core.taskjar import Taskjar
+from mwpy.algorithm import Algorithm
+from mwpy.errors import ProtocolError
+from mwpy.records import SlaveKind, SlaveState
+from mwpy.task import Buffer, Death, Loads, Result, SlaveId, Task, TaskId, UnrunnableTask
+
+__all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
+
+DEATHS_ALLOWED = 3
+"""A task that was running in this many slaves when they died is never tried again."""
+
+
+@frozen
+class MasterSettings:
+    """What the core must know of the options; their sentences are in `options.py`."""
+
+    member_id: str
+    generation: str
+    client_timeout_s: float = 30.0
+    task_group: int | None = None
+    result_group: int = 0
+    max_result_bytes: int = 1 << 30
+    max_call_bytes: int = 1 << 30
+
+
+@define
+class Actions:
+    """All that must be done now; the fields are in the order of doing."""
+
+    records: list[records.Record] = field(factory=list)
+    sends: list[Send] = field(factory=list)
+    forget: list[bytes] = field(factory=list)
+    results: list[Result[object]] = field(factory=list)
+    unrunnable: list[UnrunnableTask] = field(factory=list)
+    connected: list[SlaveId] = field(factory=list)
+    disconnected: list[SlaveId] = field(factory=list)
+
+
+@frozen
+class Counts:
+    """Figures that the algorithm and the resource file ask for."""
+
+    pending: dict[Algorithm, int]
+    runnable: int
+    slaves_wanted: int
+    slaves_connected: int
+    slaves_needed: int
+
+
+@define(eq=False)
+class MasterCore:
+    """The master without its shell.
+
+    Args:
+        settings: from the options.
+        loads: given to each `Result`, which calls it when its value is asked for; never called here.
+    """
+
+    settings: MasterSettings
+    _loads: Loads
+    jar: Taskjar = field(factory=Taskjar)
+    stable: Stable = field(factory=Stable)
+    closing: messages.Shutdown | None = None
+    """What the agents were told at the end; None while the computation runs."""
+    waiting: bool = False
+    """Whether the master algorithm is blocked in `mw.loop()`."""
+    _definitions: dict[Algorithm, tuple[messages.AlgorithmDefinition, bytes]] = field(factory=dict)
+    _by_number: list[Algorithm] = field(factory=list)
+    _dropped: dict[bytes, None] = field(factory=dict)
+    _refusals: int = 0
+    _last_refusal: str = ""
+    _departures: dict[str, int] = field(factory=dict)
+    _silence: SilenceWatch = field(factory=SilenceWatch)
+    _look_again: float | None = None
+    _said: dict[str, None] = field(factory=dict)
+    _actions: Actions = field(factory=Actions)
+
+    # ---- the master algorithm's wishes -------------------------------------------------------------
+
+    def define(self, algorithm: Algorithm, reference: str, digest: str, python: str, packed: bytes) -> None:
+        """Make a task algorithm known before its first task.
+
+        Args:
+            reference: under which slaves find it; empty if it travels by value.
+            digest: of its code; see `Algorithm.digest`.
+            python: `major.minor` of this interpreter.
+            packed: the pickled function if it travels by value, else empty.
+        """
+        number = len(self._by_number)
+        definition = messages.AlgorithmDefinition(number, algorithm.name, reference, digest, python)
+        self._definitions[algorithm] = (definition, packed)
+        self._by_number.append(algorithm)
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Take tasks over; too large ones fail, ones addressed to a slave that is gone are handed back."""
+        limit = self.settings.max_call_bytes
+        good: list[Task] = []
+        for task in tasks:
+            if len(task.payload) > limit or (task.buffers and task.size > limit):
+                self._fail(task, f"its arguments are {task.size} bytes, the limit is {limit} bytes "
+                                 f"(--mw-max-write-buffer-size): pass a file name, or raise the limit")
+                continue
+            sid = task.policy.sid
+            if sid is not None and sid not in self.stable.slaves and not task.policy.do_it_anyway:
+                self._give_up([task], f"{sid}, to which it was addressed, is gone or never was")
+                continue
+            good.append(task)
+        self._record(records.TasksSubmitted(good))
+        for task in good:
+            if task.policy.sid is not None and task.policy.sid not in self.stable.slaves:
+                self._free_addressed(task.policy.sid, "")
+
+    def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
+        """Want `amount` more slaves of a kind; unordered ones that are here may become it."""
+        self.stable.wanted[kind] += amount
+        self._fill_vacancies()
+
+    def deallocate_slaves(self, amount: int, kind: SlaveKind) -> None:
+        """Want `amount` fewer slaves of a kind; none is stopped."""
+        self.stable.wanted[kind] = max(0, self.stable.wanted[kind] - amount)
+
+    def free_slave(self, sid: SlaveId) -> None:
+        """Make an ordered or intermingle slave unordered once it has finished what it holds."""
+        slave = self.stable.slaves.get(sid)
+        if slave is None or slave.kind is SlaveKind.UNORDERED or slave.freed:
+            return
+        self.deallocate_slaves(1, slave.kind)
+        slave.freed = True
+        self._unbind_if_free(slave)
+
+    def shut_down(self, finished: bool, grace_s: float) -> None:
+        """End: tell every agent to go."""
+        self.closing = messages.Shutdown(finished, grace_s)
+        for agent in self.stable.agents.values():
+            self._send(agent, self.closing)
+            for slave in list(agent.slaves.values()):
+                self._change(slave, SlaveEvent.SHUT_DOWN)
+        self._record(records.Ended("SHUTDOWN" if finished else "INTERRUPTED", self.settings.member_id))
+
+    # ---- what happened outside -----------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        """Note what happened; decisions wait for `allocate`."""
+        match event:
+            case Received():
+                if event.peer not in self._dropped:
+                    try:
+                        self._handle_message(event, now)
+                    except ProtocolError as error:
+                        self._drop(event.peer, event.address, str(error))
+            case Garbage(peer, address, reason):
+                if peer not in self._dropped:
+                    self._drop(peer, address, reason)
+            case Vanished(peer, reason):
+                self._dropped.pop(peer, None)
+                agent = self.stable.agents.get(peer)
+                if agent is not None:
+                    self._record(records.AgentLost(agent.name, reason))
+                    self._lose_agent(agent, reason)
+            case Stranger(address, reason):
+                self._note_refusal(address, reason)
+
+    def _handle_message(self, event: Received, now: float) -> None:
+        message = event.message
+        agent = self.stable.agents.get(event.peer)
+        if isinstance(message, messages.Hello):
+            if agent is not None:
+                raise ProtocolError("a second Hello on one connection")
+            self._hello(message, event.peer, event.address)
+            return
+        if agent is None:
+            raise ProtocolError(f"{type(message).__name__} before Hello")
+        match message:
+            case messages.Results():
+                slave = agent.slaves.get(message.slave)
+                if slave is not None:
+                    self._results(slave, message, event.frames, now)
+            case messages.SlaveReady(number):
+                self._slave_ready(agent, number, now)
+            case messages.Revoked(number, tasks, attempts):
+                self._revoked(agent.slaves.get(number), tasks, attempts)
+            case messages.SlaveDied():
+                self._slave_died(agent, message)
+            case messages.AlgorithmFailed():
+                self._algorithm_failed(agent, message)
+            case messages.Goodbye(reason):
+                self._record(records.AgentLeft(agent.name, reason))
+                self._lose_agent(agent, reason)
+                self._actions.forget.append(event.peer)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not for a master")
+
+    def _hello(self, hello: messages.Hello, peer: bytes, address: str) -> None:
+        reason = self._why_not(hello)
+        if reason:
+            self._note_refusal(address, reason)
+            self._actions.sends.append(Send(peer, messages.Refused(reason)))
+            self._dropped[peer] = None
+            return
+        if self.closing is not None:
+            self._actions.sends.append(Send(peer, self.closing))
+            self._dropped[peer] = None
+            return
+        agent = self.stable.add_agent(peer, address)
+        self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid))
+        settings = self.settings
+        self._send(
+            agent,
+            messages.Welcome(
+                agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes
+            ),
+        )
+
+    def _why_not(self, hello: messages.Hello) -> str:
+        mine = self.settings
+        if hello.member_id != mine.member_id:
+            return (
+                f"member id {hello.member_id!r} is not this master's {mine.member_id!r}: the agent on {hello.host} "
+                f"was sent to another computation; check --mw-member-id or its resource file"
+            )
+        if hello.generation and hello.generation != mine.generation:
+            return (
+                f"the agent on {hello.host} read a resource file of generation {hello.generation}, this master is "
+                f"generation {mine.generation}: the file is stale, give it a fresh copy"
+            )
+        return ""
+
+    def _note_refusal(self, address: str, reason: str) -> None:
+        self._refusals += 1
+        self._last_refusal = f"{address}: {reason}"
+        self._record(records.AgentRefused(address, reason))
+
+    def _slave_ready(self, agent: Agent, number: int, now: float) -> None:
+        if number in agent.slaves:
+            raise ProtocolError(f"slave {number} is ready twice")
+        slave = self.stable.add_slave(agent, number, now)
+        self._record(records.SlaveConnected(slave.sid, agent.name, agent.address, slave.kind))
+        self._change(slave, SlaveEvent.ADMIT)
+        self._send(agent, messages.SlaveNamed(number, slave.sid))
+        if slave.kind is not SlaveKind.UNORDERED:
+            self._actions.connected.append(slave.sid)
+        if self.closing is not None:
+            self._change(slave, SlaveEvent.SHUT_DOWN)
+
+    def _results(self, slave: Slave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
+        outstanding = slave.outstanding
+        seconds_of: dict[Algorithm, list[float]] = {}
+        failed = frozenset(group.failed)
+        finished: list[Task] = []
+        results = self._actions.results
+        loads, sid = self._loads, slave.sid
+        for position, (task_id, attempt, seconds, (payload, buffers)) in enumerate(
+            zip(group.tasks, group.attempts, group.seconds, messages.slices(group, frames), strict=True)
+        ):
+            task = outstanding.get(TaskId(task_id))
+            if task is None or task.attempt != attempt:
+                continue  # of an attempt that no longer counts, or sent twice
+            del outstanding[task.task_id]
+            finished.append(task)
+            algorithm = task.algorithm
+            seconds_of.setdefault(algorithm, []).append(seconds)
+            results.append(
+                Result(task.task_id, algorithm.name, sid, task.tag, seconds,
+                       position in failed, payload, buffers, loads)
+            )
+        if not finished:
+            return
+        self._record(records.ResultsReceived(sid, finished))
+        for algorithm, taken in seconds_of.items():
+            mean = sum(taken) / len(taken)
+            slave.pace[algorithm] = allocation.learn(slave.pace.get(algorithm), mean)
+            self.stable.pace[algorithm] = allocation.learn(self.stable.pace.get(algorithm), mean)
+            _lighten(slave, algorithm, len(taken))
+        slave.last_heard = now
+        slave.barren = False
+        self._after_unloading(slave)
+
+    def _revoked(self, slave: Slave | None, tasks: list[int], attempts: list[int]) -> None:
+        if slave is None:
+            return
+        slave.revoking = False
+        returned = _matching(slave, tasks, attempts)
+        slave.barren = not returned
+        self._return(slave, returned, "taken back unstarted")
+        self._after_unloading(slave)
+
+    def _slave_died(self, agent: Agent, message: messages.SlaveDied) -> None:
+        slave = agent.slaves.get(message.slave)
+        if slave is None:
+            self._slave_never_came(agent, message)
+            return
+        running = slave.outstanding.get(TaskId(message.running))
+        told = f"{running}, attempt {running.attempt}" if running else ""
+        self._record(records.SlaveEnded(slave.sid, message.cause, told, message.last_words))
+        if running is not None:
+            self._unload(slave, [running])
+            self._charge(slave, running, message.cause)
+        self._return(slave, list(slave.outstanding.values()), "its slave died before starting it")
+        self._lose_slave(slave, message.cause)
+
+    def _slave_never_came(self, agent: Agent, message: messages.SlaveDied) -> None:
+        sid = SlaveId(f"{agent.name}/{message.slave}")
+        self._record(records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words))
+        self._say_once(
+            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {message.cause}. "
+            f"It wrote last:\n{message.last_words or '(nothing)'}",
+            key=message.cause + message.last_words,
+        )
+
+    def _charge(self, slave: Slave, task: Task, cause: str) -> None:
+        """Settle what becomes of the task that was running when its slave died."""
+        death = Death(slave.sid, task.attempt, cause)
+        killed = len(task.deaths) + 1
+        if killed >= DEATHS_ALLOWED:
+            story = "; ".join(str(each) for each in (*task.deaths, death))
+            self._give_up([task], f"it was running in {killed} slaves when they died: {story}", (death,))
+        elif not task.policy.retry:
+            self._give_up([task], f"its slave died ({cause}) and its policy says retry=False", (death,))
+        else:
+            reason = f"its slave died: {cause}"
+            self._record(records.TasksReturned(slave.sid, [task], reason, (death,)))
+
+    def _algorithm_failed(self, agent: Agent, message: messages.AlgorithmFailed) -> None:
+        slave = agent.slaves.get(message.slave)
+        if slave is None:
+            return
+        if not 0 <= message.number < len(self._by_number):
+            raise ProtocolError(f"AlgorithmFailed names algorithm {message.number}, which was never defined")
+        algorithm = self._by_number[message.number]
+        if algorithm not in agent.refused:
+            agent.refused[algorithm] = message.reason
+            self._record(records.AlgorithmRefused(agent.name, algorithm.name, message.reason))
+            self._say_once(
+                f"the slaves of {agent.name} ({agent.address}) cannot run {algorithm.name} and are sent no more "
+                f"of it: {message.reason}",
+                key=algorithm.name + message.reason,
+            )
+        self._return(slave, _matching(slave, message.tasks, message.attempts), "its slave cannot run it")
+        self._after_unloading(slave)
+
+    # ---- losses ----------------------------------------------------------------------------------------
+
+    def _drop(self, peer: bytes, address: str, reason: str) -> None:
+        agent = self.stable.agents.get(peer)
+        self._record(records.PeerDropped(agent.name if agent else address, reason))
+        self._actions.sends.append(Send(peer, messages.Refused(f"protocol error: {reason}")))
+        self._dropped[peer] = None
+        if agent is not None:
+            self._lose_agent(agent, reason)
+
+    def _lose_agent(self, agent: Agent, reason: str) -> None:
+        for slave in list(agent.slaves.values()):
+            self._record(records.SlaveEnded(slave.sid, f"{agent.name} is gone: {reason}", "", ""))
+            held = list(slave.outstanding.values())
+            self._return(slave, [task for task in held if task.policy.retry], f"{agent.name} is gone")
+            rest = list(slave.outstanding.values())
+            if rest:
+                self._unload(slave, rest)
+                self._give_up(rest, f"{slave.sid} was lost with {agent.name} ({reason}) when it may have been "
+                                    f"started, and its policy says retry=False")
+            self._lose_slave(slave, reason)
+        del self.stable.agents[agent.peer]
+        self._departures[reason] = self._departures.get(reason, 0) + 1
+
+    def _lose_slave(self, slave: Slave, reason: str) -> None:
+        """Take a slave that holds nothing any more out of the stable."""
+        gone = slave.state is SlaveState.SHUTTING_DOWN
+        self.stable.change(slave, SlaveEvent.LEAVE if gone else SlaveEvent.LOSE)
+        self._free_addressed(slave.sid, reason)
+        if slave.kind is not SlaveKind.UNORDERED:
+            self._actions.disconnected.append(slave.sid)
+            self._fill_vacancies()
+
+    def _free_addressed(self, sid: SlaveId, reason: str) -> None:
+        """Settle the tasks addressed to a slave that will not run them."""
+        queue = self.jar.addressed.get(sid)
+        while queue:
+            anyway = queue[0].policy.do_it_anyway
+            run = [task for task in _while_same(queue, anyway)]
+            if anyway:
+                self._record(records.TasksUnaddressed(sid, run))
+            else:
+                self._give_up(run, f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}")
+
+    # ---- deciding ----------------------------------------------------------------------------------------
+
+    def allocate(self, now: float) -> None:
+        """Decide once an iteration: send tasks, take tasks back, and say so if nothing can progress."""
+        if self.closing is None:
+            self._send_addressed(now)
+            self._send_unaddressed(now)
+            self._take_back(now)
+        if (silent_s := self._silence.observe(self._is_stuck(), now)) is not None:
+            self._say(f"nothing has progressed for {silent_s:.0f} s: {self._why_stuck()}")
+
+    def _send_addressed(self, now: float) -> None:
+        for sid in list(self.jar.addressed):
+            slave = self.stable.slaves[sid]
+            queue = self.jar.addressed[sid]
+            while queue:
+                algorithm = queue[0].algorithm
+                count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
+                if slave.freed or not count or algorithm in slave.agent.refused:
+                    break
+                self._feed(slave, _heads(queue, count), now)
+
+    def _send_unaddressed(self, now: float) -> None:
+        """First to those who have nothing, then to those who will soon have nothing."""
+        stable = self.stable
+        for slaves in (stable.idle, stable.hungry):
+            takers = len(stable.idle) + len(stable.hungry)
+            for slave in list(slaves.values()) if self.jar.queues else ():
+                if not slave.runs_unaddressed:
+                    continue
+                share = -(-self.jar.num_unaddressed // takers)
+                self._fill(slave, share, now)
+                if not self.jar.queues:
+                    break
+
+    def _fill(self, slave: Slave, share: int, now: float) -> None:
+        """Send a slave what it has room for, at most its share; no longer hungry if that was enough."""
+        for algorithm in list(self.jar.queues):
+            if algorithm in slave.agent.refused:
+                continue
+            fixed = self.settings.task_group
+            count = allocation.room(self.stable, slave, algorithm, fixed)
+            if not count:
+                self.stable.hungry.pop(slave.sid, None)
+                return
+            count = count if fixed else min(count, share)
+            self._feed(slave, _heads(self.jar.queues[algorithm], count), now)
+            self.jar.next_turn(algorithm)
+            share -= count
+            if share <= 0:
+                return
+
+    def _feed(self, slave: Slave, tasks: list[Task], now: float) -> None:
+        if not slave.outstanding:
+            slave.last_heard = now
+        self._record(records.TasksAllocated(slave.sid, tasks))
+        for task in tasks:
+            slave.outstanding[task.task_id] = task
+            slave.load[task.algorithm] = slave.load.get(task.algorithm, 0) + 1
+        if slave.state is SlaveState.IDLE:
+            self._change(slave, SlaveEvent.FEED)
+        slave.barren = False
+        self.stable.hungry[slave.sid] = slave
+        self._send_definitions(slave.agent, tasks)
+        header, frames = self._pack(slave.number, tasks)
+        self._send(slave.agent, header, frames)
+
+    def _pack(self, number: int, tasks: list[Task]) -> tuple[messages.Tasks, list[Buffer]]:
+        numbers = [self._definitions[task.algorithm][0].number for task in tasks]
+        buffered = any(task.buffers for task in tasks)
+        header = messages.Tasks(
+            slave=number,
+            tasks=[task.task_id for task in tasks],
+            attempts=[task.attempt for task in tasks],
+            algorithms=numbers,
+            sizes=[len(task.payload) for task in tasks],
+            buffers=[len(task.buffers) for task in tasks] if buffered else [],
+        )
+        frames: list[Buffer] = [b"".join([task.payload for task in tasks])]
+        if buffered:
+            frames.extend(buffer for task in tasks for buffer in task.buffers)
+        return header, frames
+
+    def _send_definitions(self, agent: Agent, tasks: Iterable[Task]) -> None:
+        unknown: dict[Algorithm, None] = {
+            task.algorithm: None for task in tasks if task.algorithm not in agent.known
+        }
+        if not unknown:
+            return
+        agent.known.update(unknown)
+        definitions = [self._definitions[algorithm] for algorithm in unknown]
+        self._send(
+            agent,
+            messages.Algorithms([definition for definition, _ in definitions]),
+            [packed for definition, packed in definitions if not definition.reference],
+        )
+
+    def _take_back(self, now: float) -> None:
+        """When slaves idle and nothing is left to send, take tasks back from the fullest slave."""
+        self._look_again = None
+        if self.settings.task_group is not None or self.jar.queues:
+            return
+        thieves = sum(slave.runs_unaddressed and not slave.agent.refused for slave in self.stable.idle.values())
+        while thieves > 0:
+            slave, self._look_again = allocation.victim(self.stable, now)
+            if slave is None:
+                return
+            slave.revoking = True
+            count = max(1, len(slave.outstanding) // 2)
+            self._send(slave.agent, messages.Revoke(slave.number, count))
+            thieves -= count
+
+    # ---- silence -------------------------------------------------------------------------------------------
+
+    def _is_stuck(self) -> bool:
+        if self.closing is not None or any(
+            slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()
+        ):
+            return False
+        return bool(self.jar.tasks) or self.waiting
+
+    def _why_stuck(self) -> str:
+        count = len(self.jar.tasks)
+        vacancies = [kind.value for kind in self.stable.vacancies()]
+        if not self.stable.slaves:
+            return f"no slave is connected ({count} tasks wait). {self._why_no_slave()}"
+        if self.jar.queues and not any(slave.runs_unaddressed for slave in self.stable.slaves.values()):
+            return (
+                f"{self.jar.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
+                f"with mw.free_slave, or start more slaves"
+            )
+        if self.jar.queues:
+            agent, reason = next(
+                (agent.name, reason) for agent in self.stable.agents.values() for reason in agent.refused.values()
+            )
+            return f"no connected slave can run the {count} waiting tasks; {agent}: {reason}"
+        if vacancies:
+            return f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
+        return (
+            "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
+            "submit tasks, or leave the loop"
+        )
+
+    def _why_no_slave(self) -> str:
+        if self._refusals:
+            return f"{self._refusals} were refused, the last from {self._last_refusal}"
+        if self.stable.agents:
+            return (
+                f"{len(self.stable.agents)} agents are connected, but their slaves are not up yet: see what they "
+                f"write on standard error"
+            )
+        if self._departures:
+            reason, times = max(self._departures.items(), key=lambda item: item[1])
+            return f"All agents left, most often ({times}) because: {reason}. Start slaves again"
+        return "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
+
+    # ---- small change ----------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `allocate` should be called even if nothing happens; None if there is no need."""
+        times = [time for time in (self._silence.deadline, self._look_again) if time is not None]
+        return min(times, default=None)
+
+    def take_actions(self) -> Actions:
+        """All that must be done now; given out once."""
+        actions, self._actions = self._actions, Actions()
+        return actions
+
+    def counts(self) -> Counts:
+        """The figures of this moment."""
+        stable, runnable = self.stable, len(self.jar.tasks)
+        wanted = stable.wanted
+        special = sum(1 for _ in stable.vacancies())
+        unordered = stable.count(SlaveKind.UNORDERED)
+        useful = min(wanted[SlaveKind.UNORDERED], runnable)
+        return Counts(
+            pending=dict(self.jar.pending),
+            runnable=runnable,
+            slaves_wanted=sum(wanted.values()),
+            slaves_connected=len(stable.slaves),
+            slaves_needed=0 if self.closing else max(0, useful - unordered) + special,
+        )
+
+    def _fill_vacancies(self) -> None:
+        """Turn unordered slaves into the kinds that lack some, idle ones first."""
+        for kind in list(self.stable.vacancies()):
+            free = [
+                slave
+                for slave in (*self.stable.idle.values(), *self.stable.slaves.values())
+                if slave.kind is SlaveKind.UNORDERED and slave.state in (SlaveState.IDLE, SlaveState.BUSY)
+            ]
+            if not free:
+                return
+            slave = free[0]
+            slave.kind = kind
+            self._record(records.SlaveChanged(slave.sid, slave.state, kind))
+            self._actions.connected.append(slave.sid)
+
+    def _unbind_if_free(self, slave: Slave) -> None:
+        if slave.freed and not slave.outstanding:
+            slave.freed = False
+            slave.kind = SlaveKind.UNORDERED
+            self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
+            self._free_addressed(slave.sid, "it was freed")
+
+    def _after_unloading(self, slave: Slave) -> None:
+        if slave.state is SlaveState.BUSY:
+            if slave.outstanding:
+                self.stable.hungry[slave.sid] = slave
+            else:
+                self._change(slave, SlaveEvent.DRAIN)
+        self._unbind_if_free(slave)
+
+    def _change(self, slave: Slave, event: SlaveEvent) -> None:
+        self.stable.change(slave, event)
+        self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
+
+    def _return(self, slave: Slave, tasks: list[Task], reason: str) -> None:
+        if tasks:
+            self._unload(slave, tasks)
+            self._record(records.TasksReturned(slave.sid, tasks, reason))
+
+    def _unload(self, slave: Slave, tasks: list[Task]) -> None:
+        for task in tasks:
+            del slave.outstanding[task.task_id]
+            _lighten(slave, task.algorithm, 1)
+
+    def _fail(self, task: Task, reason: str) -> None:
+        self._record(records.TasksFailed([task], reason))
+        failure = ("TaskTooLarge", reason, "", None)
+        self._actions.results.append(
+            Result(task.task_id, task.algorithm.name, None, task.tag, 0.0, True, b"", (), lambda *_: failure)
+        )
+
+    def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
+        self._record(records.TasksGivenUp(tasks, reason, deaths))
+        self._actions.unrunnable.extend(
+            UnrunnableTask(task.task_id, task.algorithm.name, task.policy.sid, task.tag, reason, task.deaths,
+                           task.payload, task.buffers, self._loads)
+            for task in tasks
+        )
+
+    def _record(self, record: records.Record) -> None:
+        self.jar.apply(record)
+        self._actions.records.append(record)
+
+    def _send(self, agent: Agent, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self._actions.sends.append(Send(agent.peer, message, frames))
+
+    def _say(self, text: str) -> None:
+        self._record(records.Notice(text))
+
+    def _say_once(self, text: str, key: str) -> None:
+        if key not in self._said:
+            self._said[key] = None
+            self._say(text)
+
+    def check(self) -> None:
+        """Recompute every derived figure and assert; tests call it after every event."""
+        self.jar.check()
+        self.stable.check()
+        held = [task for slave in self.stable.slaves.values() for task in slave.outstanding.values()]
+        for task in held:
+            assert self.jar.tasks.get(task.task_id) is task, f"{task} is held by a slave but not in the jar"
+        assert len(held) + self.jar.num_pending == len(self.jar.tasks), "a task is neither held nor pending"
+        for sid in self.jar.addressed:
+            assert sid in self.stable.slaves, f"tasks wait for {sid}, which is gone"
+
+
+def _heads(queue: Iterable[Task], count: int) -> list[Task]:
+    """The first tasks of a queue that fit into one message; at least one."""
+    tasks = list(islice(queue, count))
+    room = allocation.MAX_GROUP_BYTES
+    for position, task in enumerate(tasks):
+        room -= task.size if task.buffers else len(task.payload)
+        if room < 0:
+            return tasks[: max(1, position)]
+    return tasks
+
+
+def _while_same(queue: Iterable[Task], anyway: bool) -> Iterable[Task]:
+    for task in queue:
+        if task.policy.do_it_anyway is not anyway:
+            return
+        yield task
+
+
+def _matching(slave: Slave, tasks: list[int], attempts: list[int]) -> list[Task]:
+    """The tasks of a message that this slave holds in just that attempt, each once."""
+    named: dict[TaskId, Task] = {}
+    for task_id, attempt in zip(tasks, attempts, strict=True):
+        task = slave.outstanding.get(TaskId(task_id))
+        if task is not None and task.attempt == attempt:
+            named[task.task_id] = task
+    return list(named.values())
+
+
+def _lighten(slave: Slave, algorithm: Algorithm, count: int) -> None:
+    slave.load[algorithm] -= count
+    if not slave.load[algorithm]:
+        del slave.load[algorithm]

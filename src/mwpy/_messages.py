@@ -1,0 +1,285 @@
+"""What travels between master and agent, and between agent and slave.
+
+A message is a small header, one of the classes below, and payload frames that nobody on the way
+looks into. The groups (`Tasks`, `Results`) lay their tasks out in parallel lists: entry i of each list
+belongs to task i, its small payload is the next `sizes[i]` bytes of the first payload frame, and its large
+buffers (pickle protocol 5, out of band) are the next `buffers[i]` of the frames that follow. An
+empty `buffers` means that no task of the group has any.
+
+`check` holds a message against its frames. What it lets through can be sliced without looking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isfinite
+
+from attrs import field, frozen
+
+from mwpy.errors import ProtocolError
+from mwpy.task import Buffer, SlaveId
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "AlgorithmDefinition",
+    "AlgorithmFailed",
+    "Algorithms",
+    "Goodbye",
+    "Hello",
+    "Message",
+    "Probe",
+    "Refused",
+    "Results",
+    "Revoke",
+    "Revoked",
+    "Shutdown",
+    "SlaveDied",
+    "SlaveReady",
+    "SlaveNamed",
+    "Tasks",
+    "Welcome",
+    "check",
+    "slices",
+]
+
+PROTOCOL_VERSION = 1
+"""Changes whenever an older agent could misunderstand a newer master, or the other way round."""
+
+
+@frozen
+class Hello:
+    """Agent to master, first of all: who I am and which computation I was sent to."""
+
+    member_id: str
+    generation: str
+    """The generation in the resource file that I read; empty if I was directed here by hand."""
+    host: str
+    pid: int
+    python: str
+    """`major.minor` of my interpreter."""
+    slaves: int
+    """How many slaves I shall start."""
+
+
+@frozen
+class Welcome:
+    """Master to agent: you are in, and these are the master's settings."""
+
+    agent: str
+    client_timeout_s: float
+    result_group: int
+    """How many results a slave sends at a time; 0 leaves it to the slave."""
+    max_result_bytes: int
+
+
+@frozen
+class Refused:
+    """Master to agent: go away, and why."""
+
+    reason: str
+
+
+@frozen
+class AlgorithmDefinition:
+    """How a slave finds a task algorithm: by its reference, or by value in a payload frame."""
+
+    number: int
+    name: str
+    reference: str
+    """`module:qualname`, or empty if the function is in the next payload frame."""
+    digest: str
+    python: str
+    """`major.minor` of the master's interpreter: functions by value do not cross it."""
+
+
+@frozen
+class Algorithms:
+    """Master to agent to slave: definitions that later tasks refer to by number."""
+
+    definitions: list[AlgorithmDefinition]
+
+
+@frozen
+class Tasks:
+    """Master to agent to slave: a group of tasks for one slave, in the order to run them."""
+
+    slave: int
+    tasks: list[int]
+    attempts: list[int]
+    algorithms: list[int]
+    sizes: list[int]
+    buffers: list[int] = field(factory=list)
+
+
+@frozen
+class Results:
+    """Slave to agent to master: a group of finished tasks of one slave, in the order they finished."""
+
+    slave: int
+    tasks: list[int]
+    attempts: list[int]
+    seconds: list[float]
+    failed: list[int]
+    """Positions in this group, ascending, of the results that are failures."""
+    sizes: list[int]
+    buffers: list[int] = field(factory=list)
+
+
+@frozen
+class Revoke:
+    """Master to agent: take back up to `count` tasks that this slave has not started."""
+
+    slave: int
+    count: int
+
+
+@frozen
+class Revoked:
+    """Agent to master: these tasks were not started and will not be."""
+
+    slave: int
+    tasks: list[int]
+    attempts: list[int]
+
+
+@frozen
+class SlaveReady:
+    """Slave to agent to master: this slave process is up and wants tasks."""
+
+    slave: int
+
+
+@frozen
+class SlaveNamed:
+    """Master to agent to slave: your name."""
+
+    slave: int
+    sid: SlaveId
+
+
+@frozen
+class SlaveDied:
+    """Agent to master: a slave process is gone. `running` is the task that it ran, or 0."""
+
+    slave: int
+    running: int
+    cause: str
+    last_words: str
+
+
+@frozen
+class AlgorithmFailed:
+    """Slave to agent to master: I cannot run this algorithm; its tasks named here were not started."""
+
+    slave: int
+    number: int
+    reason: str
+    tasks: list[int]
+    attempts: list[int]
+
+
+@frozen
+class Probe:
+    """Master to agent: nothing; its being sent shows whether the agent can be reached."""
+
+
+@frozen
+class Shutdown:
+    """Master to agent to slave: the end.
+
+    `finished` says whether the computation is complete: only then may the agent exit with 0.
+    """
+
+    finished: bool
+    grace_s: float
+    """How long a slave may take to end by itself before it is killed."""
+
+
+@frozen
+class Goodbye:
+    """Agent to master: I am leaving, and why. Whatever my slaves held is charged to no task."""
+
+    reason: str
+
+
+Message = (
+    Hello
+    | Welcome
+    | Refused
+    | Algorithms
+    | Tasks
+    | Results
+    | Revoke
+    | Revoked
+    | SlaveReady
+    | SlaveNamed
+    | SlaveDied
+    | AlgorithmFailed
+    | Probe
+    | Shutdown
+    | Goodbye
+)
+
+
+def check(message: Message, frames: Sequence[Buffer]) -> None:
+    """Hold a message against its payload frames.
+
+    Raises:
+        ProtocolError: they do not fit together; the sender's fault.
+    """
+    match message:
+        case Tasks():
+            count = len(message.tasks)
+            _same_length("Tasks", count, message.attempts, message.algorithms, message.sizes)
+            _frames_fit("Tasks", count, message.sizes, message.buffers, frames)
+        case Results():
+            count = len(message.tasks)
+            _same_length("Results", count, message.attempts, message.seconds, message.sizes)
+            _frames_fit("Results", count, message.sizes, message.buffers, frames)
+            failed = message.failed
+            if failed != sorted(set(failed)) or (failed and not 0 <= failed[0] <= failed[-1] < count):
+                raise ProtocolError("Results: `failed` names positions that the group does not have")
+            if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
+                raise ProtocolError("Results: a compute time is negative or no number")
+        case Revoked() | AlgorithmFailed():
+            _same_length(type(message).__name__, len(message.tasks), message.attempts)
+            _no_frames(message, len(frames))
+        case Algorithms():
+            by_value = sum(not definition.reference for definition in message.definitions)
+            if len(frames) != by_value:
+                raise ProtocolError(f"Algorithms: {by_value} travel by value, but {len(frames)} frames came along")
+        case _:
+            _no_frames(message, len(frames))
+
+
+def _same_length(kind: str, count: int, *lists: Sequence[float]) -> None:
+    if any(len(column) != count for column in lists):
+        raise ProtocolError(f"{kind}: its lists are of different lengths")
+
+
+def _no_frames(message: Message, count: int) -> None:
+    if count:
+        raise ProtocolError(f"{type(message).__name__}: {count} payload frames where none belong")
+
+
+def _frames_fit(kind: str, count: int, sizes: list[int], buffers: list[int], frames: Sequence[Buffer]) -> None:
+    if len(frames) != 1 + sum(buffers) or len(buffers) not in (0, count) or (buffers and min(buffers) < 0):
+        raise ProtocolError(f"{kind}: {len(frames)} payload frames are not what its lists promise")
+    if (sizes and min(sizes) < 0) or sum(sizes) != len(frames[0]):
+        raise ProtocolError(f"{kind}: the sizes do not add up to the {len(frames[0])} bytes of its payload")
+
+
+def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> Iterator[tuple[Buffer, Sequence[Buffer]]]:
+    """Cut a checked group's frames into one (payload, buffers) a task, in the group's order."""
+    payload = frames[0]
+    end = 0
+    if not group.buffers:
+        for size in group.sizes:
+            start, end = end, end + size
+            yield payload[start:end], ()
+        return
+    own = 1
+    for size, count in zip(group.sizes, group.buffers, strict=True):
+        start, end = end, end + size
+        yield payload[start:end], frames[own : own + count]
+        own += count

@@ -1,0 +1,284 @@
+"""The closed set of facts that the cores of master and agent state.
+
+A record is one thing that happened, to a group of tasks or to a slave, never one a task where a group
+can be told of at once. `Taskjar.apply` changes tasks by them, the audit file is their text, and
+whatever else wants to know what happened reads them and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from attrs import frozen
+
+from mwpy.task import Death, SlaveId, Task
+
+__all__ = [
+    "AgentConnected",
+    "AgentLeft",
+    "AgentLost",
+    "AgentRefused",
+    "AlgorithmRefused",
+    "Ended",
+    "Notice",
+    "PeerDropped",
+    "Record",
+    "ResultsReceived",
+    "ResultsSent",
+    "SlaveChanged",
+    "SlaveConnected",
+    "SlaveEnded",
+    "SlaveKind",
+    "SlaveNamed",
+    "SlaveState",
+    "SlaveStarted",
+    "Started",
+    "TasksAllocated",
+    "TasksFailed",
+    "TasksGivenUp",
+    "TasksReceived",
+    "TasksReturned",
+    "TasksSubmitted",
+    "TasksUnaddressed",
+]
+
+
+class SlaveKind(Enum):
+    """What a slave may run: see the words in the manual."""
+
+    ORDERED = "ordered"
+    INTERMINGLE = "intermingle"
+    UNORDERED = "unordered"
+
+
+class SlaveState(Enum):
+    """Where a slave stands in the master; `_core/stable.py` has the table of the ways between."""
+
+    CONNECTING = "connecting"
+    IDLE = "idle"
+    BUSY = "busy"
+    SHUTTING_DOWN = "shutting-down"
+    GONE = "gone"
+    LOST = "lost"
+
+
+@frozen
+class Started:
+    """A process began its role. `role` is `MASTER` or `AGENT`; `detail` says where, or whereto."""
+
+    role: str
+    member_id: str
+    detail: str
+
+
+@frozen
+class Ended:
+    """A process ends its role: `why` is `SHUTDOWN`, `INTERRUPTED`, or what went wrong."""
+
+    why: str
+    member_id: str
+
+
+@frozen
+class Notice:
+    """Something the user should know: shown on standard error too, with what to do next."""
+
+    text: str
+
+
+@frozen
+class AgentConnected:
+    """An agent was let in."""
+
+    agent: str
+    address: str
+    host: str
+    pid: int
+
+
+@frozen
+class AgentRefused:
+    """Somebody was not let in."""
+
+    address: str
+    reason: str
+
+
+@frozen
+class AgentLost:
+    """The connection to an agent broke without a goodbye."""
+
+    agent: str
+    reason: str
+
+
+@frozen
+class AgentLeft:
+    """An agent said goodbye."""
+
+    agent: str
+    reason: str
+
+
+@frozen
+class PeerDropped:
+    """A peer sent what no correct peer sends; nothing more is heard from it."""
+
+    peer: str
+    reason: str
+
+
+@frozen
+class SlaveConnected:
+    """A slave is ready for tasks."""
+
+    sid: SlaveId
+    agent: str
+    address: str
+    kind: SlaveKind
+
+
+@frozen
+class SlaveChanged:
+    """A slave went to another state or kind."""
+
+    sid: SlaveId
+    state: SlaveState
+    kind: SlaveKind
+
+
+@frozen
+class SlaveEnded:
+    """A slave is gone: `cause` says why, `running` which task it ran, `last_words` what it wrote last."""
+
+    sid: SlaveId
+    cause: str
+    running: str
+    last_words: str
+
+
+@frozen
+class AlgorithmRefused:
+    """The slaves of an agent cannot run a task algorithm."""
+
+    agent: str
+    algorithm: str
+    reason: str
+
+
+@frozen
+class TasksSubmitted:
+    """The master algorithm handed over tasks."""
+
+    tasks: Sequence[Task]
+
+
+@frozen
+class TasksAllocated:
+    """Tasks went to a slave, a new attempt each."""
+
+    sid: SlaveId
+    tasks: Sequence[Task]
+
+
+@frozen
+class ResultsReceived:
+    """Results of allocated tasks arrived from their slave."""
+
+    sid: SlaveId
+    tasks: Sequence[Task]
+
+
+@frozen
+class TasksFailed:
+    """Pending tasks failed before they left the master."""
+
+    tasks: Sequence[Task]
+    reason: str
+
+
+@frozen
+class TasksReturned:
+    """Allocated tasks came back unfinished and wait again; `deaths` is charged to each of them."""
+
+    sid: SlaveId
+    tasks: Sequence[Task]
+    reason: str
+    deaths: tuple[Death, ...] = ()
+
+
+@frozen
+class TasksGivenUp:
+    """Tasks became unrunnable; `deaths` is charged to each of them."""
+
+    tasks: Sequence[Task]
+    reason: str
+    deaths: tuple[Death, ...] = ()
+
+
+@frozen
+class TasksUnaddressed:
+    """Pending tasks addressed to a slave that will not run them may run on any slave now."""
+
+    sid: SlaveId
+    tasks: Sequence[Task]
+
+
+@frozen
+class SlaveStarted:
+    """An agent started a slave process."""
+
+    slave: int
+    pid: int
+
+
+@frozen
+class SlaveNamed:
+    """The master gave an agent's slave its id."""
+
+    slave: int
+    sid: SlaveId
+
+
+@frozen
+class TasksReceived:
+    """An agent passed tasks on to a slave."""
+
+    sid: SlaveId
+    count: int
+
+
+@frozen
+class ResultsSent:
+    """An agent passed results of a slave on to the master."""
+
+    sid: SlaveId
+    count: int
+
+
+Record = (
+    Started
+    | Ended
+    | Notice
+    | AgentConnected
+    | AgentRefused
+    | AgentLost
+    | AgentLeft
+    | PeerDropped
+    | SlaveConnected
+    | SlaveChanged
+    | SlaveEnded
+    | AlgorithmRefused
+    | TasksSubmitted
+    | TasksAllocated
+    | ResultsReceived
+    | TasksFailed
+    | TasksReturned
+    | TasksGivenUp
+    | TasksUnaddressed
+    | SlaveStarted
+    | SlaveNamed
+    | TasksReceived
+    | ResultsSent
+)

@@ -1,0 +1,246 @@
+"""Tasks and what becomes of them: the values that pass between an application and mwpy.
+
+A `TaskCall` is what `f.task(...)` makes: an algorithm and its arguments, nothing sent yet. Submitting
+it makes a `Task`, whose arguments are pickled then and there. It ends as a `Result` or, when its
+policy forbids another try, as an `UnrunnableTask`. The tag comes back with either, the very same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Generic, NewType, TypeVar
+
+from attrs import define, field, frozen
+
+from mwpy.errors import TaskFailed, UsageError
+
+if TYPE_CHECKING:
+    from mwpy.algorithm import Algorithm
+
+__all__ = [
+    "Death",
+    "Result",
+    "SlaveId",
+    "Task",
+    "TaskCall",
+    "TaskId",
+    "TaskPolicy",
+    "TaskState",
+    "UnrunnableTask",
+]
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+TaskId = NewType("TaskId", int)
+"""Number of a task within one life of the master, from 1; never used twice."""
+
+SlaveId = NewType("SlaveId", str)
+"""Name of a slave process, `SLAVE-0` and up; never used twice within one life of the master."""
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes that travel untouched."""
+
+
+class TaskState(IntEnum):
+    """Where a task stands in the master; `_core/taskjar.py` has the table of the ways between.
+
+    An `IntEnum` because its members are hashed once a task and transition: an `Enum` hashes in Python.
+    """
+
+    NEW = 0
+    PENDING = 1
+    ALLOCATED = 2
+    FINISHED = 3
+    UNRUNNABLE = 4
+
+
+@frozen(slots=True)
+class TaskPolicy:
+    """How and where a task may run.
+
+    Args:
+        sid: the slave that the task is addressed to (an *ordered* task), or None for any slave.
+        retry: whether a task that was lost with its slave may be tried again. False means at most once:
+            if the slave is lost after the task may have started, the task becomes unrunnable.
+        do_it_anyway: whether an ordered task whose slave is gone may run on any other slave.
+    """
+
+    sid: SlaveId | None = None
+    retry: bool = True
+    do_it_anyway: bool = False
+
+    @classmethod
+    def of(cls, **policy: Any) -> TaskPolicy:
+        """Make a policy from keywords, naming the culprit when one is unknown.
+
+        Raises:
+            UsageError: a keyword is no policy; the caller's fault.
+        """
+        unknown = [name for name in policy if name not in ("sid", "retry", "do_it_anyway")]
+        if unknown:
+            raise UsageError(
+                f"unknown task policy {unknown[0]!r}: the policies are sid, retry and do_it_anyway (and tag)"
+            )
+        return cls(**policy)
+
+
+DEFAULT_POLICY = TaskPolicy()
+
+
+@define(slots=True, eq=False)
+class TaskCall(Generic[R_co]):
+    """A call of a task algorithm that has not been made: the algorithm and its arguments."""
+
+    algorithm: Algorithm
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@frozen(slots=True)
+class Death:
+    """A slave that died while it ran a task: one entry of the task's history."""
+
+    sid: SlaveId
+    attempt: int
+    cause: str
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} on {self.sid}: {self.cause}"
+
+
+@define(slots=True, eq=False)
+class Task:
+    """One task in the master, from its submission to its end. Only `Taskjar.apply` changes its state."""
+
+    task_id: TaskId
+    algorithm: Algorithm
+    payload: bytes
+    buffers: Sequence[Buffer]
+    policy: TaskPolicy
+    tag: Any
+    state: TaskState = TaskState.NEW
+    attempt: int = 0
+    sid: SlaveId | None = None
+    deaths: tuple[Death, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the pickled arguments."""
+        return len(self.payload) + sum(len(buffer) for buffer in self.buffers)
+
+    def __str__(self) -> str:
+        return f"task {self.task_id} ({self.algorithm.name})"
+
+
+Loads = Callable[[Buffer, Sequence[Buffer]], Any]
+"""Turns a payload and its out-of-band buffers into the object that was pickled."""
+
+_UNSET: Any = object()
+
+
+@define(slots=True, eq=False, repr=False)
+class Result(Generic[R]):
+    """What a finished task came to.
+
+    The value is unpickled when it is first asked for, in the thread that asks.
+
+    Example:
+        >>> for result in mw.results():                      # doctest: +SKIP
+        ...     print(result.tag, result.value)
+    """
+
+    task_id: TaskId
+    algorithm: str
+    """Name of the task algorithm."""
+    sid: SlaveId | None
+    """The slave that ran the task; None if the task failed before it left the master."""
+    tag: Any
+    """The object given at submission, unchanged."""
+    compute_seconds: float
+    """How long the task algorithm ran on the slave, in seconds."""
+    _failed: bool
+    _payload: Buffer
+    _buffers: Sequence[Buffer]
+    _loads: Loads
+    _value: Any = field(default=_UNSET, init=False)
+
+    @property
+    def value(self) -> R:
+        """The task algorithm's return value.
+
+        Raises:
+            TaskFailed: the task raised an exception, or its value could not be brought back. The
+                task's fault; the remote traceback is in the message.
+        """
+        value = self._load()
+        if self._failed:
+            raise value
+        return value  # type: ignore[no-any-return]
+
+    @property
+    def error(self) -> TaskFailed | None:
+        """The `TaskFailed` that `.value` would raise, or None if the task succeeded."""
+        if not self._failed:
+            return None
+        return self._load()  # type: ignore[no-any-return]
+
+    def _load(self) -> Any:
+        if self._value is _UNSET:
+            self._value = self._unpickle()
+            self._payload, self._buffers = b"", ()
+        return self._value
+
+    def _unpickle(self) -> Any:
+        try:
+            loaded = self._loads(self._payload, self._buffers)
+        except Exception as error:
+            self._failed = True
+            failure = TaskFailed(
+                self.algorithm,
+                self.sid,
+                type(error).__qualname__,
+                f"{error} (its value was computed, but cannot be unpickled here: is the module that "
+                f"defines its type importable on the master?)",
+            )
+            failure.__cause__ = error
+            return failure
+        if not self._failed:
+            return loaded
+        type_name, text, remote_traceback, cause = loaded
+        failure = TaskFailed(self.algorithm, self.sid, type_name, text, remote_traceback)
+        failure.__cause__ = cause
+        return failure
+
+    def __repr__(self) -> str:
+        outcome = "failed" if self._failed else "ok"
+        return f"<Result of task {self.task_id} ({self.algorithm}) on {self.sid}: {outcome}, tag={self.tag!r}>"
+
+
+@define(slots=True, eq=False, repr=False)
+class UnrunnableTask:
+    """A task handed back because its policy forbids running it elsewhere or again."""
+
+    task_id: TaskId
+    algorithm: str
+    """Name of the task algorithm."""
+    sid: SlaveId | None
+    """The slave that the task was addressed to, or None."""
+    tag: Any
+    """The object given at submission, unchanged."""
+    reason: str
+    """Why it was given up, in one line."""
+    deaths: tuple[Death, ...]
+    """The slaves that died while they ran it, first to last."""
+    _payload: Buffer
+    _buffers: Sequence[Buffer]
+    _loads: Loads
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The task's positional and keyword arguments, as they were at submission."""
+        return self._loads(self._payload, self._buffers)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<UnrunnableTask {self.task_id} ({self.algorithm}): {self.reason}, tag={self.tag!r}>"
