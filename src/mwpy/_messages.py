@@ -11,7 +11,7 @@ empty `buffers` means that no task of the group has any.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from math import isfinite
 
 from attrs import field, frozen
@@ -39,6 +39,7 @@ __all__ = [
     "Tasks",
     "Welcome",
     "check",
+    "select",
     "slices",
 ]
 
@@ -283,3 +284,22 @@ def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> Iterator[tuple[B
         start, end = end, end + size
         yield payload[start:end], frames[own : own + count]
         own += count
+
+
+def select(group: Results, frames: Sequence[Buffer], wanted: Container[int]) -> tuple[Results, list[Buffer]]:
+    """Make a smaller group of those results whose tasks are wanted, each once."""
+    cut = list(slices(group, frames))
+    last = {task: position for position, task in enumerate(group.tasks) if task in wanted}
+    kept = [position for position, task in enumerate(group.tasks) if last.get(task) == position]
+    chosen = [cut[position] for position in kept]
+    failed = frozenset(group.failed)
+    smaller = Results(
+        slave=group.slave,
+        tasks=[group.tasks[position] for position in kept],
+        attempts=[group.attempts[position] for position in kept],
+        seconds=[group.seconds[position] for position in kept],
+        failed=[new for new, position in enumerate(kept) if position in failed],
+        sizes=[len(payload) for payload, _ in chosen],
+        buffers=[len(buffers) for _, buffers in chosen] if group.buffers else [],
+    )
+    return smaller, [b"".join(payload for payload, _ in chosen), *(one for _, own in chosen for one in own)]

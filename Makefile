@@ -1,0 +1,61 @@
+# What to do with this repository; `make help` tells. It needs Python 3.11 or later, make and pip, and
+# installs everything else into .venv. Set PYTHON to use another interpreter than the first that is found.
+
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PINGS ?= 10000
+SEEDS ?= 10000
+
+# Debian's pip of a virtual environment is in a package of its own (python3-venv). Without it the
+# environment is made without pip, and the pip outside installs into it.
+PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || \
+	echo $(PYTHON) -m pip --python $(BIN)/python) --disable-pip-version-check
+
+# The modules of which every line and every branch must be run by the tests: DESIGN's layers 0 and 1.
+COVERED := src/mwpy/errors.py,src/mwpy/task.py,src/mwpy/algorithm.py,src/mwpy/records.py,src/mwpy/options.py,$\
+	src/mwpy/_messages.py,src/mwpy/_core/*
+
+.DELETE_ON_ERROR:
+.PHONY: help ping test simulate bench clean
+
+help: ## say what can be made
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+ping: $(VENV)/installed ## install and run the ping example on local slaves (PINGS=10000)
+	$(BIN)/python examples/ping/ping.py --pings $(PINGS)
+
+test: $(VENV)/installed-for-tests ## install what the tests need and run them all
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios
+	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
+	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios
+
+simulate: $(VENV)/installed-for-tests ## run the simulator with every fault on (SEEDS=10000)
+	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
+
+bench: $(VENV)/installed-for-tests ## measure, and print a table
+	$(BIN)/python benchmarks/bench.py
+
+clean: ## remove what was made
+	rm -rf $(VENV) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: a second `make ping` finds nothing to install. Sources are installed as links, so only a
+# change of pyproject.toml installs again.
+$(VENV)/pyvenv.cfg:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later is here: install one (apt-get install python3), or set PYTHON"; exit 1; }
+	@if $(PYTHON) -m ensurepip --version >/dev/null 2>&1; \
+		then set -x; $(PYTHON) -m venv --clear $(VENV); \
+		else set -x; $(PYTHON) -m venv --clear --without-pip $(VENV); fi
+
+$(VENV)/installed: $(VENV)/pyvenv.cfg pyproject.toml
+	@echo "installing mwpy and what it needs into $(VENV)"
+	@$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/installed-for-tests: $(VENV)/installed pyproject.toml
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) install --quiet --editable '.[test]'
+	@touch $@

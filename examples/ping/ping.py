@@ -1,0 +1,66 @@
+"""Ping: a great many tiny tasks, made as they are needed, and how fast they went.
+
+    python examples/ping/ping.py                       # here, a slave on each core
+    python examples/ping/ping.py --pings 200000        # more of them
+    python examples/ping/ping.py --mw-local 2          # here, two slaves
+
+On several machines, the master first; the slaves read from its resource file where it is:
+
+    python examples/ping/ping.py --mw-master --mw-resource-file ping.rsc
+    python examples/ping/ping.py --mw-slave --mw-resource-file ping.rsc --mw-slave-processes 4
+
+In HTCondor: see condor/README.md.
+"""
+
+import argparse
+import sys
+import time
+
+import mwpy
+
+TASKS_AHEAD = 10_000
+"""How many tasks wait in the master at most: enough to feed every slave, few enough to fit in memory."""
+
+
+@mwpy.task_algorithm
+def ping(word: str) -> str:
+    """Answer a ping. This runs on a slave."""
+    return "ping-ok" if word == "ping" else "ping-not-ok"
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """Keep the slaves fed until every ping is answered."""
+    pings = parse(argv).pings
+    mw.allocate_slaves(1000)  # how many slaves the resource file asks a batch system for
+    mw.set_target_number(TASKS_AHEAD)
+    submitted = good = bad = 0
+    start = time.perf_counter()
+    while good + bad < pings:
+        for number in range(submitted, min(pings, submitted + mw.upto_target_number())):
+            mw.submit(ping.task("ping"), tag=number)
+            submitted = number + 1
+        mw.loop()
+        for result in mw.results():
+            if result.error is None and result.value == "ping-ok":
+                good += 1
+            else:
+                bad += 1
+                print(f"ping {result.tag} came back wrong: {result.error or result.value}", file=sys.stderr)
+        for task in mw.unrunnable_tasks():
+            bad += 1
+            print(f"ping {task.tag} could not be run: {task.reason}", file=sys.stderr)
+    seconds = time.perf_counter() - start
+    rate = pings / seconds
+    print(f"{pings} pings: {good} good, {bad} bad, in {seconds:.2f} s: {rate:.0f} tasks per second")
+    return 0 if bad == 0 else 1
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Send pings to slaves and count the answers.")
+    parser.add_argument("--pings", type=int, default=10_000, metavar="N", help="how many (10000)")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

@@ -1,0 +1,397 @@
+"""What an agent decides: which slave process is started, fed, stripped of tasks, killed, and when to go.
+
+Theory of operation. The agent passes groups of tasks on to its slaves at once, untouched, and gives out one
+ticket a task; a slave starts a task only when it holds its ticket. Who holds the tickets is settled by the kernel (see
+`_pipe.py`), so a task can be taken back from a slave that is deep in C code, and the core only has to ask for it
+(`Actions.take_back`) and be told what came of it (`TakenBack`).
+
+What the agent knows of a slave is which tasks it holds, in order. Results cross them off; whatever arrives for
+a task that is not held (a result rescued from a dead slave's journal and sent by it too) is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from attrs import define, field, frozen
+
+from mwpy import _messages as messages
+from mwpy import records
+from mwpy.errors import ExitCode, InternalError
+from mwpy.task import Buffer, SlaveId
+
+__all__ = [
+    "WAYS",
+    "AgentActions",
+    "AgentCore",
+    "AgentSettings",
+    "Child",
+    "ChildEvent",
+    "ChildState",
+    "Disconnected",
+    "Heard",
+    "SlaveExited",
+    "SlaveHeard",
+    "TakenBack",
+    "Terminated",
+]
+
+STARTS_ALLOWED = 3
+"""So many slaves in a row that end before they are ready, and the agent gives up."""
+
+UNBOUNDED = 1 << 30
+"""Take back whatever is there."""
+
+FAREWELL_S = 2.0
+"""Seconds for the tear-down of slaves when the master is gone, and for killed ones to be reaped."""
+
+
+@frozen
+class AgentSettings:
+    """What the core must know of the options; their sentences are in `options.py`."""
+
+    member_id: str
+    generation: str
+    host: str
+    pid: int
+    python: str
+    slaves: int = 1
+    grace_s: float = 5.0
+
+
+@frozen
+class Heard:
+    """A message of the master arrived."""
+
+    message: messages.Message
+    frames: Sequence[Buffer] = ()
+
+
+@frozen
+class SlaveHeard:
+    """A message of a slave arrived, or was rescued from its journal."""
+
+    slave: int
+    message: messages.Message
+    frames: Sequence[Buffer] = ()
+
+
+@frozen
+class SlaveExited:
+    """A slave process is gone, and everything that it had sent or left in its journal was heard before."""
+
+    slave: int
+    cause: str
+    last_words: str
+    unstarted: Sequence[int]
+    """The tasks whose tickets it had not taken."""
+
+
+@frozen
+class TakenBack:
+    """Tasks that a slave had not started were taken back from it."""
+
+    slave: int
+    tasks: Sequence[int]
+
+
+@frozen
+class Terminated:
+    """The batch system (SIGTERM) wants the machine back."""
+
+    reason: str
+
+
+@frozen
+class Disconnected:
+    """The connection to the master broke."""
+
+    reason: str
+
+
+AgentEvent = Heard | SlaveHeard | SlaveExited | TakenBack | Terminated | Disconnected
+
+
+class ChildState(Enum):
+    """Where a slave process stands in its agent."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    KILLED = "killed"
+    GONE = "gone"
+
+
+class ChildEvent(Enum):
+    """What can happen to a slave process."""
+
+    GET_READY = "get ready"
+    STOP = "stop"
+    KILL = "kill"
+    EXIT = "exit"
+
+
+_S = ChildState
+WAYS: dict[ChildEvent, dict[ChildState, ChildState]] = {
+    ChildEvent.GET_READY: {_S.STARTING: _S.READY, _S.STOPPING: _S.STOPPING, _S.KILLED: _S.KILLED},
+    ChildEvent.STOP: {_S.STARTING: _S.STOPPING, _S.READY: _S.STOPPING, _S.STOPPING: _S.STOPPING},
+    ChildEvent.KILL: {_S.STARTING: _S.KILLED, _S.READY: _S.KILLED, _S.STOPPING: _S.KILLED, _S.KILLED: _S.KILLED},
+    ChildEvent.EXIT: {_S.STARTING: _S.GONE, _S.READY: _S.GONE, _S.STOPPING: _S.GONE, _S.KILLED: _S.GONE},
+}
+
+
+@define(eq=False)
+class Child:
+    """A slave process, as its agent sees it."""
+
+    number: int
+    state: ChildState = ChildState.STARTING
+    sid: SlaveId | None = None
+    held: dict[int, int] = field(factory=dict)
+    """The attempt of each task passed on to it and not yet finished, in order."""
+
+    def change(self, event: ChildEvent) -> None:
+        """Move along its way; a way that the table does not have is mwpy's own fault."""
+        target = WAYS[event].get(self.state)
+        if target is None:
+            raise InternalError(f"slave {self.number} is {self.state.value}, which cannot {event.value}")
+        self.state = target
+
+    @property
+    def name(self) -> str:
+        """Its id if the master gave it one."""
+        return self.sid or f"slave {self.number}"
+
+
+@define
+class AgentActions:
+    """All that must be done now; the fields are in the order of doing."""
+
+    records: list[records.Record] = field(factory=list)
+    start: list[int] = field(factory=list)
+    to_slaves: list[tuple[int, messages.Message, Sequence[Buffer]]] = field(factory=list)
+    """A `Tasks` message goes with one ticket for each of its tasks."""
+    take_back: list[tuple[int, int]] = field(factory=list)
+    """(slave, at most how many)."""
+    kill: list[int] = field(factory=list)
+    to_master: list[tuple[messages.Message, Sequence[Buffer]]] = field(factory=list)
+    exit: ExitCode | None = None
+
+
+@define(eq=False)
+class AgentCore:
+    """The agent without its shell."""
+
+    settings: AgentSettings
+    children: dict[int, Child] = field(factory=dict)
+    agent: str = ""
+    """The name that the master gave; empty until it let us in."""
+    _started: int = 0
+    _failed_starts: int = 0
+    _algorithms: list[tuple[messages.Algorithms, Sequence[Buffer]]] = field(factory=list)
+    _leaving: ExitCode | None = None
+    _why: str = ""
+    _deadline: float | None = None
+    _actions: AgentActions = field(factory=AgentActions)
+
+    def hello(self) -> messages.Hello:
+        """The first message on a connection."""
+        mine = self.settings
+        return messages.Hello(mine.member_id, mine.generation, mine.host, mine.pid, mine.python, mine.slaves)
+
+    # ---- what happened outside -----------------------------------------------------------------------
+
+    def handle(self, event: AgentEvent, now: float) -> None:
+        """Note what happened and what follows from it."""
+        match event:
+            case Heard(message, frames):
+                self._hear_master(message, frames, now)
+            case SlaveHeard(number, message, frames):
+                self._hear_slave(self.children[number], message, frames)
+            case SlaveExited():
+                self._child_exited(self.children[event.slave], event, now)
+            case TakenBack(number, tasks):
+                self._taken_back(self.children[number], tasks)
+            case Terminated(reason):
+                self._leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
+            case Disconnected(reason):
+                self._actions.records.append(records.Notice(f"the master is lost: {reason}"))
+                self._leave(ExitCode.FAILED, "the master is lost", FAREWELL_S, now)
+
+    def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
+        match message:
+            case messages.Welcome():
+                self._welcome(message)
+            case messages.Algorithms():
+                self._algorithms.append((message, frames))
+                for child in self._living():
+                    self._tell(child, message, frames)
+            case messages.Tasks():
+                self._pass_on(message, frames)
+            case messages.Revoke(number, count):
+                self._revoke(number, count)
+            case messages.SlaveNamed(number, sid):
+                child = self.children.get(number)
+                if child is not None:
+                    child.sid = sid
+                    self._actions.records.append(records.SlaveNamed(number, sid))
+                    self._tell(child, message)
+            case messages.Shutdown(finished, grace_s):
+                code = ExitCode.OK if finished else ExitCode.FAILED
+                self._leave(code, "told to shut down", grace_s, now)
+            case messages.Refused(reason):
+                self._actions.records.append(records.Notice(f"the master refused this agent: {reason}"))
+                self._leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
+            case _:
+                pass
+
+    def _welcome(self, welcome: messages.Welcome) -> None:
+        self.agent = welcome.agent
+        while len(self.children) < self.settings.slaves and self._leaving is None:
+            self._start()
+
+    def _pass_on(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        child = self.children.get(group.slave)
+        if child is None or child.state is not ChildState.READY:
+            return  # it died or is stopping; the master hears of that, and takes the tasks as returned
+        child.held.update(zip(group.tasks, group.attempts, strict=True))
+        self._actions.records.append(records.TasksReceived(SlaveId(child.name), len(group.tasks)))
+        self._tell(child, group, frames)
+
+    def _revoke(self, number: int, count: int) -> None:
+        child = self.children.get(number)
+        if child is not None and child.held:
+            self._actions.take_back.append((number, count))
+        elif child is not None:
+            self._send(messages.Revoked(number, [], []))
+
+    def _taken_back(self, child: Child, tasks: Sequence[int]) -> None:
+        attempts = [child.held.pop(task_id) for task_id in tasks]
+        self._send(messages.Revoked(child.number, list(tasks), attempts))
+
+    def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer]) -> None:
+        match message:
+            case messages.SlaveReady():
+                child.change(ChildEvent.GET_READY)
+                if child.state is ChildState.READY:
+                    self._failed_starts = 0
+                    self._send(message)
+            case messages.Results(tasks=tasks):
+                if any(task_id not in child.held for task_id in tasks):  # rescued from its journal before
+                    message, frames = messages.select(message, frames, child.held)
+                self._results(child, message, frames)
+            case messages.AlgorithmFailed(_, _, _, tasks):
+                for task_id in tasks:
+                    child.held.pop(task_id, None)
+                self._send(message)
+            case _:
+                raise InternalError(f"slave {child.number} sent a {type(message).__name__}")
+
+    def _results(self, child: Child, group: messages.Results, frames: Sequence[Buffer]) -> None:
+        if not group.tasks:
+            return
+        for task_id in group.tasks:
+            del child.held[task_id]
+        self._actions.records.append(records.ResultsSent(SlaveId(child.name), len(group.tasks)))
+        self._send(group, frames)
+
+    def _child_exited(self, child: Child, event: SlaveExited, now: float) -> None:
+        was = child.state
+        child.change(ChildEvent.EXIT)
+        del self.children[child.number]
+        unstarted = frozenset(event.unstarted)
+        running = next((task_id for task_id in child.held if task_id not in unstarted), 0)
+        told = f"task {running}, attempt {child.held[running]}" if running else ""
+        self._actions.records.append(
+            records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words)
+        )
+        if self._leaving is None:
+            self._send(messages.SlaveDied(child.number, running, event.cause, event.last_words))
+            self._replace(was, event.cause, now)
+        self._finish_if_alone(now)
+
+    def _replace(self, was: ChildState, cause: str, now: float) -> None:
+        if was is ChildState.STARTING:
+            self._failed_starts += 1
+        if self._failed_starts >= STARTS_ALLOWED:
+            self._leaving = ExitCode.CANNOT_START
+            self._why = f"{self._failed_starts} slaves in a row ended before they could take a task: {cause}"
+            self._actions.records.append(records.Notice(f"this agent gives up: {self._why}"))
+            self._deadline = now + self.settings.grace_s
+            self._stop_children()
+        else:
+            self._start()
+
+    # ---- leaving -----------------------------------------------------------------------------------------
+
+    def _leave(self, code: ExitCode, why: str, grace_s: float, now: float) -> None:
+        """Stop feeding, give unstarted tasks back, let running ones end within the grace, then go."""
+        if self._leaving is None:
+            self._leaving, self._why = code, why
+        self._deadline = min(self._deadline or now + grace_s, now + grace_s)
+        self._stop_children()
+        self._finish_if_alone(now)
+
+    def _stop_children(self) -> None:
+        for child in self._living():
+            if child.held:
+                self._actions.take_back.append((child.number, UNBOUNDED))
+            child.change(ChildEvent.STOP)
+            self._tell(child, messages.Shutdown(self._leaving is ExitCode.OK, 0.0))
+
+    def _living(self) -> list[Child]:
+        return [child for child in self.children.values() if child.state in (_S.STARTING, _S.READY, _S.STOPPING)]
+
+    def allocate(self, now: float) -> None:
+        """Decide what is due: kill slaves whose grace is over, and go when none is left."""
+        if self._deadline is None or now < self._deadline:
+            return
+        living = self._living()
+        for child in living:
+            child.change(ChildEvent.KILL)
+            self._actions.kill.append(child.number)
+        if living:
+            self._deadline = now + FAREWELL_S
+        else:
+            self.children.clear()  # killed, but not reaped in time: stuck in the kernel
+        self._finish_if_alone(now)
+
+    def _finish_if_alone(self, now: float) -> None:
+        if self._leaving is None or self._actions.exit is not None:
+            return
+        if not self.children:
+            self._send(messages.Goodbye(self._why))
+            self._actions.records.append(records.Ended(self._why, self.settings.member_id))
+            self._actions.exit = self._leaving
+
+    # ---- small change ----------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `allocate` should be called even if nothing happens; None if there is no need."""
+        return self._deadline
+
+    def take_actions(self) -> AgentActions:
+        """All that must be done now; given out once."""
+        actions, self._actions = self._actions, AgentActions()
+        return actions
+
+    def _start(self) -> None:
+        self._started += 1
+        child = Child(self._started)
+        self.children[child.number] = child
+        self._actions.start.append(child.number)
+        for message, frames in self._algorithms:
+            self._tell(child, message, frames)
+
+    def _tell(self, child: Child, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self._actions.to_slaves.append((child.number, message, frames))
+
+    def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self._actions.to_master.append((message, frames))
+
+    def check(self) -> None:
+        """Hold the children against the settings; tests call it after every event."""
+        assert len(self.children) <= self.settings.slaves, "more slaves than asked for"
+        for number, child in self.children.items():
+            assert child.number == number and child.state is not ChildState.GONE, f"slave {number} is gone"

@@ -1,0 +1,186 @@
+"""Child processes: started in a session of their own, ended with all that they forked, and their end in
+words.
+
+A child leads its own session and process group: a terminal's Ctrl-C does not reach it, and one signal ends it
+together with whatever it forked. When it is found dead, the rest of its group is killed *before* it is
+reaped, because until then the kernel gives its number to nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from attrs import asdict, frozen
+
+from mwpy.errors import UsageError
+
+__all__ = ["SLAVE_VARIABLE", "Child", "SlaveSettings", "describe_exit", "start"]
+
+SLAVE_VARIABLE = "MWPY_SLAVE"
+"""The environment variable that makes a process a slave; its value is `SlaveSettings.to_json()`."""
+
+_WHY = {
+    signal.SIGKILL: "the kernel's out-of-memory killer, the batch system or somebody's kill",
+    signal.SIGSEGV: "a crash in native code",
+    signal.SIGBUS: "a crash in native code, or a full disk or shrunken file behind a memory map",
+    signal.SIGILL: "native code for another processor",
+    signal.SIGFPE: "a division by zero in native code",
+    signal.SIGABRT: "native code gave up; see what it wrote last",
+    signal.SIGTERM: "somebody ended it",
+    signal.SIGXCPU: "the limit of processor time",
+    signal.SIGXFSZ: "the limit of file size",
+}
+
+
+@frozen
+class SlaveSettings:
+    """What a slave process is told when it is started, through `SLAVE_VARIABLE`.
+
+    Args:
+        stream: file descriptor of its end of the message stream; see `_pipe.SlaveFds`.
+        tickets: that of the ticket pipe.
+        journal: that of the journal.
+        slave: its number within its agent.
+        agent_pid: its agent; a slave whose parent is another process by now has lost it.
+        result_group: how many results it sends at a time; 0 leaves it to the slave.
+        max_result_bytes: the largest result that the master accepts.
+    """
+
+    stream: int
+    tickets: int
+    journal: int
+    slave: int
+    agent_pid: int
+    result_group: int = 0
+    max_result_bytes: int = 1 << 30
+
+    def to_json(self) -> str:
+        """As text, for the environment."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SlaveSettings:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: it is something else; the fault of who set the variable by hand.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
+
+
+class Child:
+    """One started process; made by `start`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._out_of_memory_before = _out_of_memory_kills()
+        self.pid: int = process.pid
+        self.stderr: int | None = process.stderr.fileno() if process.stderr else None
+        """A non-blocking file descriptor of what it writes to standard error, if that was asked for."""
+        if self.stderr is not None:
+            os.set_blocking(self.stderr, False)
+
+    def poll(self) -> int | None:
+        """Look whether it ended, and if so kill what is left of its group. Never waits.
+
+        Returns:
+            None while it runs; then its exit code, or the negative number of the signal that killed it.
+        """
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            self._signal_group(signal.SIGKILL)
+            self._process.wait()
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """Kill it and all that it forked. `poll` tells when it is gone. No error if it is gone already."""
+        if self._process.returncode is None:
+            self._signal_group(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it, and not what it forked, to end (SIGTERM). No error if it is gone already."""
+        self._process.terminate()
+
+    def describe_exit(self) -> str:
+        """Its end in words; call it once `poll` has told that it ended."""
+        assert self._process.returncode is not None, "it has not ended, or nobody looked"
+        return describe_exit(
+            self._process.returncode, out_of_memory=_out_of_memory_kills() > self._out_of_memory_before
+        )
+
+    def close(self) -> None:
+        """Close the pipe of its standard error."""
+        if self._process.stderr:
+            self._process.stderr.close()
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+            os.killpg(self.pid, number)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    keep_stderr: bool = False,
+) -> Child:
+    """Start a process in a session of its own, with no standard input and this one's standard output.
+
+    Args:
+        command: program and arguments.
+        environment: variables to set on top of this process's own.
+        pass_fds: file descriptors that it inherits, under the same numbers; no other one is.
+        keep_stderr: make its standard error a pipe, `Child.stderr`, which must then be read.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    return Child(
+        subprocess.Popen(
+            command,
+            env={**os.environ, **(environment or {})},
+            pass_fds=pass_fds,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE if keep_stderr else None,
+            start_new_session=True,
+            bufsize=0,
+        )
+    )
+
+
+def describe_exit(returncode: int, *, out_of_memory: bool = False) -> str:
+    """A process's end in words: its exit code, or the signal and what usually sends it.
+
+    Args:
+        returncode: exit code, or the negative number of a signal.
+        out_of_memory: whether the kernel killed some process for lack of memory while this one ran.
+    """
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        number = signal.Signals(-returncode)
+    except ValueError:  # a real-time signal
+        return f"killed by signal {-returncode}"
+    why = _WHY.get(number)
+    if number is signal.SIGKILL and out_of_memory:
+        why = "out of memory, most likely: the kernel's out-of-memory killer struck on this machine meanwhile"
+    return f"killed by signal {-returncode} ({number.name})" + (f": {why}" if why else "")
+
+
+def _out_of_memory_kills() -> int:
+    """How many processes the kernel has killed for lack of memory since its start; 0 where it does not tell."""
+    try:
+        with open("/proc/vmstat", encoding="ascii") as counters:
+            return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0

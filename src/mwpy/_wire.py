@@ -1,0 +1,76 @@
+"""Messages as frames: what is sent over a socket or a pipe, and what is believed of what arrives.
+
+A message is two frames and its payload frames: one byte of protocol version and one of the message's kind; the
+header, MessagePack of the message's fields; then the payload, untouched. `decode` trusts nothing: whatever is
+not exactly a message of this version is a `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mwpy import _messages as messages
+from mwpy.errors import ProtocolError
+from mwpy.task import Buffer
+
+__all__ = ["decode", "encode"]
+
+MAX_HEADER_BYTES = 16 << 20
+"""A header beyond this is no header: the largest group's lists take a hundredth of it."""
+
+_KINDS: dict[int, type[messages.Message]] = {
+    1: messages.Hello,
+    2: messages.Welcome,
+    3: messages.Refused,
+    4: messages.Algorithms,
+    5: messages.Tasks,
+    6: messages.Results,
+    7: messages.Revoke,
+    8: messages.Revoked,
+    9: messages.SlaveReady,
+    10: messages.SlaveNamed,
+    11: messages.SlaveDied,
+    12: messages.AlgorithmFailed,
+    13: messages.Probe,
+    14: messages.Shutdown,
+    15: messages.Goodbye,
+}
+"""A number is never given to another kind; a new kind is a new protocol version."""
+
+_PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
+_DECODERS = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Turn a message and its payload into frames."""
+    return [_PREFIX[type(message)], _encoder.encode(message), *frames]
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
+    """Turn frames into a message and its payload.
+
+    Raises:
+        ProtocolError: they are no message, or its header and payload do not fit together; the sender's fault.
+    """
+    if len(frames) < 2 or len(frames[0]) != 2:
+        raise ProtocolError(f"{len(frames)} frames that do not start as a message does")
+    version, number = frames[0]
+    if version != messages.PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
+        )
+    decoder = _DECODERS.get(number)
+    if decoder is None:
+        raise ProtocolError(f"unknown message kind {number}")
+    if len(frames[1]) > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header of {len(frames[1])} bytes")
+    try:
+        message = decoder.decode(frames[1])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a malformed {_KINDS[number].__name__}: {error}") from error
+    payload = frames[2:]
+    messages.check(message, payload)
+    return message, payload

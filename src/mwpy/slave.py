@@ -1,0 +1,337 @@
+"""The slave: a process that runs task algorithms, one at a time, and nothing else.
+
+It is started by an agent with the very command line of the agent, so that its `__main__` is the script; `mwpy.main`
+sees the variable `MWPY_SLAVE` and comes here. It takes a ticket, runs the task that the ticket names, and gathers
+results. A gathered result is in the journal, where the agent finds it should this process die or be busy for long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from mwpy import _messages as messages
+from mwpy import _wire
+from mwpy._codec import Codec, loads, loads_function
+from mwpy._pipe import SlaveEnd, SlaveFds
+from mwpy._process import SLAVE_VARIABLE, SlaveSettings
+from mwpy.algorithm import find
+from mwpy.errors import AlgorithmUnavailable, ExitCode
+from mwpy.task import Buffer, SlaveId
+
+__all__ = ["Slave", "SlaveLoop"]
+
+GATHER_S = 0.01
+"""Seconds for which finished results are gathered. Ten thousand groups a second from a thousand slaves
+would drown a master; fifty milliseconds are promised."""
+
+FOREVER_S = 86400.0
+"""Seconds after which a waiting slave looks around without having been woken."""
+
+GATHER_BYTES = 128 * 1024
+"""Payload bytes after which gathered results are sent."""
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class SlaveLoop(NamedTuple):
+    """What `Slave.loop` and `Slave.loop_iterate` return: CL-MW's six values."""
+
+    master_disconnect: bool
+    """The master, or the agent of this slave, is gone."""
+    explicit_shutdown: bool
+    """The master told this slave to end."""
+    total_results_completed: int
+    """Tasks that this slave has run so far."""
+    num_tasks: int
+    """Tasks that are here and not yet run."""
+    num_results: int
+    """Results that are here and not yet sent."""
+    result_grouping: int
+    """How many results the master wants at a time; 0 when that is left to the slave."""
+
+
+class Slave:
+    """A slave process, as its slave algorithm sees it.
+
+    Example:
+        >>> @mwpy.slave_algorithm                             # doctest: +SKIP
+        ... def slave(mw: mwpy.Slave, argv: list[str]) -> int:
+        ...     cache.update(load(mw.sid))
+        ...     return mw.loop_simple()
+    """
+
+    def __init__(self, end: SlaveEnd, number: int, result_group: int, max_result_bytes: int) -> None:
+        self._end = end
+        self._number = number
+        self._result_group = result_group
+        self._limit = max_result_bytes
+        self._codec = Codec()
+        self._functions: dict[int, Callable[..., Any] | str] = {}
+        self._tasks: deque[tuple[int, int, int, Buffer, Sequence[Buffer]]] = deque()
+        self._done: list[tuple[int, int, float, bool, Buffer, Sequence[Buffer]]] = []
+        self._done_bytes = 0
+        self._sent_at = perf_counter()
+        self._completed = 0
+        self._shutdown = False
+        self._ready = False
+        self._lost = False
+        self._sid: SlaveId | None = None
+
+    @property
+    def sid(self) -> SlaveId:
+        """The id that the master gave this slave. Asking makes the slave ready for tasks, and waits for it."""
+        self._get_ready()
+        while self._sid is None and not self._ended:
+            self._receive()
+        return self._sid or SlaveId("")
+
+    def loop_simple(self) -> int:
+        """Run tasks until the master says that it is over.
+
+        Returns:
+            0 if the master told this slave to shut down, 255 if the master was lost: what the slave
+            algorithm should return.
+        """
+        while not self._ended:
+            self.loop()
+        return int(ExitCode.OK if self._shutdown else ExitCode.FAILED)
+
+    def loop(self, timeout: float | None = None) -> SlaveLoop:
+        """Wait for tasks, run all that are here, and come back.
+
+        Args:
+            timeout: how long to wait for the first task, in seconds; None for as long as it takes.
+        """
+        self._get_ready()
+        if self._step(timeout):
+            while self._step(0.0):
+                pass
+        return self._state()
+
+    def loop_iterate(self, timeout: float = 0.0001) -> SlaveLoop:
+        """Run a single task if there is one.
+
+        Args:
+            timeout: how long to wait for it, in seconds.
+        """
+        self._get_ready()
+        self._step(timeout)
+        return self._state()
+
+    @property
+    def _ended(self) -> bool:
+        return self._shutdown or self._lost
+
+    def _state(self) -> SlaveLoop:
+        lost = self._lost and not self._shutdown
+        waiting = len(self._tasks)
+        return SlaveLoop(lost, self._shutdown, self._completed, waiting, len(self._done), self._result_group)
+
+    def _get_ready(self) -> None:
+        if not self._ready:
+            self._ready = True
+            self._send(messages.SlaveReady(self._number))
+
+    # ---- one task ------------------------------------------------------------------------------------------
+
+    def _step(self, timeout: float | None) -> bool:
+        """Run the next task; False if none came in time, or it is over."""
+        ticket = self._end.take_ticket()
+        if ticket is None:
+            self._flush()
+            self._drain()
+            if self._ended or timeout == 0.0:
+                return False
+            self._end.poll(FOREVER_S if timeout is None else timeout, tickets=True)
+            self._drain()
+            ticket = self._end.take_ticket()
+            if ticket is None:
+                return False
+        task = self._find(ticket)
+        if task is None:
+            return False
+        self._run(*task)
+        return True
+
+    def _find(self, ticket: int) -> tuple[int, int, int, Buffer, Sequence[Buffer]] | None:
+        """The task that a ticket names. Tasks before it were taken back."""
+        tasks = self._tasks
+        while True:
+            while tasks:
+                task = tasks.popleft()
+                if task[0] == ticket:
+                    return task
+            self._receive()
+            if self._lost:
+                return None
+
+    def _run(self, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]) -> None:
+        function = self._functions.get(number)
+        if not callable(function):
+            reason = function or "it was never defined"
+            self._send(messages.AlgorithmFailed(self._number, number, reason, [task_id], [attempt]))
+            return
+        failed = False
+        began = perf_counter()
+        try:
+            args, kwargs = loads(payload, buffers)
+            began = perf_counter()
+            value = function(*args, **kwargs)
+            ended = perf_counter()
+            result, large = self._codec.dumps_value(value)
+            size = len(result) + sum(map(len, large)) if large else len(result)
+            if size > self._limit:
+                raise ResultTooLarge(
+                    f"its result is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): "
+                    f"write it to a file and return the name, or raise the limit"
+                )
+        except BaseException as error:
+            ended = perf_counter()
+            failed, large = True, ()
+            result = self._codec.dumps_failure(error)
+        self._completed += 1
+        self._gather(task_id, attempt, ended - began, failed, result, large, ended)
+
+    def _gather(
+        self,
+        task_id: int,
+        attempt: int,
+        seconds: float,
+        failed: bool,
+        result: Buffer,
+        large: Sequence[Buffer],
+        now: float,
+    ) -> None:
+        self._done.append((task_id, attempt, seconds, failed, result, large))
+        self._done_bytes += len(result)
+        noted = not large and self._end.journal_add(task_id, attempt, seconds, failed, result)
+        if self._result_group:
+            due = len(self._done) >= self._result_group or not noted
+        else:
+            due = not noted or now - self._sent_at > GATHER_S or self._done_bytes > GATHER_BYTES
+        if due:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send the gathered results."""
+        done = self._done
+        if not done:
+            return
+        tasks, attempts, seconds, failed, results, large = zip(*done, strict=True)
+        group = messages.Results(
+            slave=self._number,
+            tasks=list(tasks),
+            attempts=list(attempts),
+            seconds=list(seconds),
+            failed=[position for position, is_failed in enumerate(failed) if is_failed],
+            sizes=list(map(len, results)),
+            buffers=list(map(len, large)) if any(large) else [],
+        )
+        self._send(group, [b"".join(results), *(buffer for own in large for buffer in own)])
+        self._end.journal_clear()
+        self._done = []
+        self._done_bytes = 0
+        self._sent_at = perf_counter()
+
+    # ---- messages -------------------------------------------------------------------------------------------
+
+    def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        if not self._end.send(_wire.encode(message, frames)):
+            self._lost = True
+
+    def _drain(self) -> None:
+        while not self._lost and self._end.poll():
+            self._receive()
+
+    def _receive(self) -> None:
+        frames = self._end.receive()
+        if frames is None:
+            self._lost = True
+            return
+        message, payload = _wire.decode(frames)
+        match message:
+            case messages.Tasks():
+                columns = (message.tasks, message.attempts, message.algorithms)
+                cut = messages.slices(message, payload)
+                self._tasks.extend((*row, *both) for *row, both in zip(*columns, cut, strict=True))
+            case messages.Algorithms():
+                self._define(message, payload)
+            case messages.SlaveNamed():
+                self._sid = message.sid
+            case messages.Shutdown():
+                self._shutdown = True
+            case _:
+                pass
+
+    def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
+        packed = iter(payload)
+        for definition in message.definitions:
+            by_value = None if definition.reference else next(packed)
+            self._functions[definition.number] = _load(definition, by_value)
+
+
+class ResultTooLarge(Exception):
+    """A result over the master's limit."""
+
+
+def _load(definition: messages.AlgorithmDefinition, packed: Buffer | None) -> Callable[..., Any] | str:
+    """A task algorithm, or why it cannot be run here."""
+    try:
+        if packed is None:
+            return find(definition.reference, definition.digest)
+        if definition.python != _PYTHON:
+            return (
+                f"{definition.name} travels by value, which Python {definition.python} (master) and {_PYTHON} "
+                f"(slave) cannot do: use the same minor version, or give the slave the script"
+            )
+        return loads_function(packed)
+    except AlgorithmUnavailable as error:
+        return str(error)
+    except BaseException:
+        return f"{definition.name} cannot be loaded:\n{traceback.format_exc()}"
+
+
+def run(
+    described: str, slave_algorithm: Callable[[Slave, list[str]], int] | None, argv: list[str]
+) -> int:
+    """Be a slave until its end.
+
+    Args:
+        described: the content of `MWPY_SLAVE`.
+        slave_algorithm: the script's, or None for the plain loop.
+        argv: what the command line has besides mwpy's own options.
+
+    Returns:
+        The exit code: what the slave algorithm returned.
+    """
+    del os.environ[SLAVE_VARIABLE]  # a program that a task starts is no slave
+    settings = SlaveSettings.from_json(described)
+    end = SlaveEnd(SlaveFds(settings.stream, settings.tickets, settings.journal))
+    _prepare_process(settings.agent_pid)
+    slave = Slave(end, settings.slave, settings.result_group, settings.max_result_bytes)
+    if slave_algorithm is None:
+        return slave.loop_simple()
+    returned = slave_algorithm(slave, argv)
+    slave._flush()
+    return returned if isinstance(returned, int) and 0 <= returned <= 255 else int(ExitCode.FAILED)
+
+
+def _prepare_process(agent_pid: int) -> None:
+    """Die with the agent, whatever a task is doing; leave Ctrl-C to the master; tell of crashes in C."""
+    if platform.system() == "Linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != agent_pid:
+            os._exit(ExitCode.FAILED)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable()

@@ -1,0 +1,563 @@
+"""The style that matters, as tests: layers, lengths, names, exports, and what ruff and mypy say.
+
+Each failure is a list of sentences that say what to do. The layers are those of docs/design.md: a
+module imports only from layers below its own, and `errors` from anywhere. Everything here is read from
+the sources by `ast`; nothing of mwpy is imported but for the test of its public names.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ROOT / "src" / "mwpy"
+
+LONGEST_FUNCTION = 70
+LONGEST_MODULE = 500
+
+LAYERS = (
+    ("values", ("errors", "task", "algorithm", "records", "options", "_messages")),
+    ("core", ("_core",)),
+    (
+        "edges",
+        (
+            "_wire",
+            "_link",
+            "_codec",
+            "_clock",
+            "_pipe",
+            "_process",
+            "_addresses",
+            "_batch",
+            "audit",
+            "resource_file",
+            "run_database",
+        ),
+    ),
+    ("shells", ("master", "agent", "slave", "overseer", "executor")),
+    ("doors", ("app", "cli", "web", "testing", "__init__", "__main__")),
+)
+"""Name of each layer and the modules or packages in it, lowest first."""
+
+LAYER_OF = {module: number for number, (_, modules) in enumerate(LAYERS) for module in modules}
+
+OPEN_INSIDE = (0, 1, 4)
+"""Layers whose modules may import each other; those of the others are strangers to each other."""
+
+OWNERS = {
+    "zmq": ("_link",),
+    "msgspec": ("_wire",),
+    "pickle": ("_codec",),
+    "cloudpickle": ("_codec",),
+    "marshal": ("_codec",),
+    "shelve": ("_codec",),
+    "subprocess": ("_process", "_batch"),
+    "multiprocessing": ("_process", "_batch"),
+    "sqlite3": ("run_database",),
+    "htcondor2": ("_batch",),
+    "classad2": ("_batch",),
+    "asyncssh": ("_batch",),
+}
+"""What only some modules may import: the outside thing, and the edges that hold it."""
+
+EVERYWHERE = ("attrs", "attr")
+"""What is not of the standard library and may be imported by every module."""
+
+NOT_IN_CORE = (
+    "asyncio",
+    "concurrent",
+    "ctypes",
+    "datetime",
+    "fcntl",
+    "io",
+    "logging",
+    "mmap",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "pickle",
+    "queue",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+    "warnings",
+)
+"""What would make the core depend on anything but its events: I/O, clocks, chance, threads, the process."""
+
+FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "manager", "managers")
+FORBIDDEN_WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\b(?i:for now)\b")
+
+SET_TYPES = ("set", "frozenset", "Set", "FrozenSet", "AbstractSet", "MutableSet")
+IN_ANY_ORDER = (
+    "list",
+    "tuple",
+    "iter",
+    "next",
+    "enumerate",
+    "deque",
+    "dict",
+    "zip",
+    "map",
+    "filter",
+    "islice",
+)
+"""What shows the order of what it is given; `sorted`, `len`, `sum`, `min` and `max` do not."""
+
+
+@frozen
+class Module:
+    """One source file of mwpy."""
+
+    path: Path
+    tree: ast.Module
+    text: str
+
+    @property
+    def place(self) -> str:
+        """The module or package of the layer table that this file belongs to."""
+        return self.path.relative_to(SOURCES).parts[0].removesuffix(".py")
+
+    @property
+    def shown(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    def imports(self) -> Iterator[tuple[int, str]]:
+        """Each import as (line, dotted name); `from mwpy import records` is `mwpy.records`."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module == "mwpy":
+                yield from ((node.lineno, f"mwpy.{alias.name}") for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield node.lineno, node.module or "."
+
+
+def read(path: Path) -> Module:
+    text = path.read_text(encoding="utf-8")
+    return Module(path, ast.parse(text, str(path)), text)
+
+
+MODULES = [read(path) for path in sorted(SOURCES.rglob("*.py"))]
+CORE = [module for module in MODULES if module.place == "_core"]
+
+
+def tell(faults: list[str]) -> None:
+    """Fail with all faults, a sentence a line."""
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+# Layers
+
+
+def place_of_import(name: str) -> str:
+    """The entry of the layer table that an import of mwpy leads to; names of the package are `__init__`."""
+    place = name.split(".")[1] if "." in name else "__init__"
+    return place if place in LAYER_OF else "__init__"
+
+
+def fault_of_import(module: Module, line: int, name: str) -> str:
+    """What is wrong with an import of mwpy by mwpy, or an empty text."""
+    mine, place = LAYER_OF[module.place], place_of_import(name)
+    theirs = LAYER_OF[place]
+    if place in ("errors", module.place) or theirs < mine or (theirs == mine and mine in OPEN_INSIDE):
+        return ""
+    below = ", ".join(layer for layer, _ in LAYERS[:mine]) or "none"
+    return (
+        f"{module.shown}:{line} imports {name}, but {module.place} is of layer {mine} ({LAYERS[mine][0]}) "
+        f"and {place} of layer {theirs} ({LAYERS[theirs][0]}): import only from the layers below ({below}), "
+        f"or move what is needed there"
+    )
+
+
+def test_every_module_has_a_layer() -> None:
+    """A new module is put into the table of layers before anything else."""
+    tell(
+        [
+            f"{module.shown} is in no layer: add {module.place!r} to LAYERS in {Path(__file__).name}"
+            for module in MODULES
+            if module.place not in LAYER_OF
+        ]
+    )
+
+
+def test_modules_import_only_from_layers_below() -> None:
+    """Values know nothing, the core knows values, edges know values, shells know both, doors know all."""
+    faults = [
+        fault_of_import(module, line, name)
+        for module in MODULES
+        for line, name in module.imports()
+        if name.split(".")[0] == "mwpy" and module.place in LAYER_OF
+    ]
+    tell([fault for fault in faults if fault])
+
+
+def test_edges_do_not_know_the_core() -> None:
+    """An edge touches one outside thing and values; what to do is decided in the core and done by a shell."""
+    tell(
+        [
+            f"{module.shown}:{line} imports {name}: an edge imports values (layer 0) only; let a shell "
+            f"(layer 3) join it with the core"
+            for module in MODULES
+            if LAYER_OF.get(module.place) == 2
+            for line, name in module.imports()
+            if name.startswith("mwpy._core")
+        ]
+    )
+
+
+def test_each_outside_thing_has_one_owner() -> None:
+    """ZeroMQ is behind `_link`, pickle behind `_codec`, processes behind `_process`, and so on."""
+    tell(
+        [
+            f"{module.shown}:{line} imports {name}: only {' and '.join(OWNERS[top])} (layer 2, edges) may; "
+            f"use what it offers, or add to it"
+            for module in MODULES
+            for line, name in module.imports()
+            if (top := name.split(".")[0]) in OWNERS and module.place not in OWNERS[top]
+        ]
+    )
+
+
+def test_nothing_else_from_outside_is_imported() -> None:
+    """The run-time dependencies are pyzmq, cloudpickle, attrs and msgspec, and no others."""
+    known = {*sys.stdlib_module_names, *EVERYWHERE, *OWNERS, "mwpy"}
+    tell(
+        [
+            f"{module.shown}:{line} imports {name}, which is no dependency of mwpy: do without it, or give "
+            f"it an owner among the edges (layer 2) in OWNERS and a place in pyproject.toml"
+            for module in MODULES
+            for line, name in module.imports()
+            if name.split(".")[0] not in known
+        ]
+    )
+
+
+def test_an_edge_holds_one_outside_package() -> None:
+    """An edge that holds two would be two modules."""
+    faults = []
+    for module in MODULES:
+        tops = {name.split(".")[0] for _, name in module.imports()}
+        foreign = sorted(tops - {*sys.stdlib_module_names, *EVERYWHERE, "mwpy", "cloudpickle"})
+        if LAYER_OF.get(module.place) == 2 and module.place != "_batch" and len(foreign) > 1:
+            faults.append(
+                f"{module.shown} holds {' and '.join(foreign)}: split it into an edge (layer 2) for each"
+            )
+    tell(faults)
+
+
+# The core
+
+
+def test_the_core_touches_nothing_outside() -> None:
+    """Same events in, same actions out: no I/O, clock, chance, thread, pickle or log in the core."""
+    tell(
+        [
+            f"{module.shown}:{line} imports {name}: the core (layer 1) decides and does nothing else; take "
+            f"the time as an argument, and let an edge (layer 2) or a shell (layer 3) do what is to be done"
+            for module in CORE
+            for line, name in module.imports()
+            if name.split(".")[0] in NOT_IN_CORE
+        ]
+    )
+
+
+def test_the_core_neither_prints_nor_opens() -> None:
+    """What the user should see leaves the core as a record."""
+    tell(
+        [
+            f"{module.shown}:{node.lineno} calls {node.func.id}, whose effect or value is not of the core "
+            f"(layer 1): state a record (layer 0), or let a shell (layer 3) do it"
+            for module in CORE
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("print", "open", "input", "id", "hash")
+        ]
+    )
+
+
+def is_set_type(annotation: ast.expr | None) -> bool:
+    """Whether an annotation is `set[...]`, or a union with one."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id=name)) | ast.Name(id=name):
+            return name in SET_TYPES
+        case ast.BinOp(left=left, right=right):
+            return is_set_type(left) or is_set_type(right)
+    return False
+
+
+def names_of_sets(module: Module) -> set[str]:
+    """Names and attributes that are annotated as sets, or to which a set is assigned."""
+    names = set()
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.AnnAssign(target=target, annotation=annotation) if is_set_type(annotation):
+                names.add(last_name(target))
+            case ast.arg(arg=name, annotation=annotation) if is_set_type(annotation):
+                names.add(name)
+            case ast.FunctionDef(name=name, returns=annotation) if is_set_type(annotation):
+                names.add(name)
+            case ast.Assign(targets=[target], value=value) if is_set(value, set()):
+                names.add(last_name(target))
+    return names - {""}
+
+
+def last_name(node: ast.expr) -> str:
+    """`b` of the expressions `b`, `a.b` and `a.b(...)`."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=func):
+            return last_name(func)
+    return ""
+
+
+def is_set(node: ast.expr, sets: set[str]) -> bool:
+    """Whether an expression is a set, as far as can be told from its form and from names of sets."""
+    match node:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), left=left, right=right):
+            return any(is_set(side, sets) or last_name(side) in ("keys", "items") for side in (left, right))
+    return last_name(node) in sets
+
+
+def ordered_uses(tree: ast.Module) -> Iterator[ast.expr]:
+    """Every expression whose order of iteration shows."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.For(iter=iterated) | ast.comprehension(iter=iterated) | ast.Starred(value=iterated):
+                yield iterated
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in IN_ANY_ORDER:
+                yield from arguments
+            case ast.Call(func=ast.Attribute(attr="pop", value=popped), args=[]):
+                yield popped
+            case ast.Call(func=ast.Attribute(attr="extend" | "join" | "fromkeys"), args=arguments):
+                yield from arguments
+
+
+def test_the_core_iterates_over_no_set() -> None:
+    """The order of a set changes from run to run, and so would the core's actions."""
+    faults = []
+    for module in CORE:
+        sets = names_of_sets(module)
+        faults += [
+            f"{module.shown}:{node.lineno} goes through the set {ast.unparse(node)!r}, whose order is not "
+            f"that of the next run: keep a dict to None in the core (layer 1), or say sorted(...)"
+            for node in ordered_uses(module.tree)
+            if is_set(node, sets)
+        ]
+    tell(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for x in {1, 2}: pass",
+        "for x in set(y): pass",
+        "idle: set[int] = set()\nfor x in idle: pass",
+        "class A:\n    idle: set[int]\n    def f(self):\n        return [x for x in self.idle]",
+        "class A:\n    idle: set[int]\n    def f(self):\n        return self.idle.pop()",
+        "def f(gone: frozenset[int]) -> None:\n    list(gone)",
+        "for x in a.keys() - b.keys(): pass",
+        "gone = {x for x in y}\nprint(*gone)",
+    ],
+)
+def test_iteration_over_a_set_is_found(source: str) -> None:
+    """The rule above sees what it is meant to see."""
+    module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
+    sets = names_of_sets(module)
+    assert any(is_set(node, sets) for node in ordered_uses(module.tree))
+
+
+def test_what_does_not_show_the_order_of_a_set_is_let_through() -> None:
+    """Membership, length and sorting are what sets are for."""
+    source = "gone: set[int] = set()\nfor x in sorted(gone): print(x in gone, len(gone))\nfor y in [1]: pass"
+    module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
+    sets = names_of_sets(module)
+    assert not any(is_set(node, sets) for node in ordered_uses(module.tree))
+
+
+# Lengths and names
+
+
+def functions(module: Module) -> Iterator[tuple[str, int, int]]:
+    """Each function as (name, line, lines from `def` to its end)."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
+
+
+def test_functions_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """No function is over 70 lines; how many are under 10 is told, not asserted."""
+    faults, lengths = [], []
+    for module in MODULES:
+        for name, line, length in functions(module):
+            lengths.append(length)
+            if length > LONGEST_FUNCTION:
+                faults.append(
+                    f"{module.shown}:{line} {name} has {length} lines, {LONGEST_FUNCTION} are allowed: keep "
+                    f"the branches in it, and move what they do into functions of their own"
+                )
+    short = sum(length < 10 for length in lengths)
+    with capsys.disabled():
+        print(f"\n{short} of {len(lengths)} functions ({short / len(lengths):.0%}) are under 10 lines")
+    tell(faults)
+
+
+def test_modules_are_short() -> None:
+    """A module under 500 lines is about one thing."""
+    tell(
+        [
+            f"{module.shown} has {length} lines, and {LONGEST_MODULE} is too many: find the two things that "
+            f"it is about"
+            for module in MODULES
+            if (length := module.text.count("\n")) >= LONGEST_MODULE
+        ]
+    )
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    """`utils` and its like collect what has no place; everything here has one."""
+    tell(
+        [
+            f"{path.relative_to(ROOT)} has a name that says nothing: name it after what is in it"
+            for folder in ("src", "tests", "examples")
+            for path in sorted((ROOT / folder).rglob("*.py"))
+            if path.stem.strip("_") in FORBIDDEN_NAMES
+        ]
+    )
+
+
+def test_nothing_is_left_for_later() -> None:
+    """What should be done is done or is an issue; a remark in the source is neither."""
+    tell(
+        [
+            f"{module.shown}:{number} says {found.group()!r}: do it, or open an issue and take the remark out"
+            for module in MODULES
+            for number, line in enumerate(module.text.splitlines(), 1)
+            if (found := FORBIDDEN_WORDS.search(line))
+        ]
+    )
+
+
+# Public names
+
+
+def is_public(module: Module) -> bool:
+    return not any(part.startswith("_") for part in module.path.relative_to(SOURCES).with_suffix("").parts)
+
+
+PUBLIC_NAMES = (
+    "AlgorithmUnavailable",
+    "ArgumentNotPicklable",
+    "Death",
+    "ExitCode",
+    "InternalError",
+    "Master",
+    "MasterLost",
+    "MasterUnreachable",
+    "MwpyError",
+    "ProtocolError",
+    "Refused",
+    "ResourceFileError",
+    "Result",
+    "Slave",
+    "SlaveId",
+    "TaskAlgorithm",
+    "TaskCall",
+    "TaskFailed",
+    "TaskId",
+    "UnrunnableTask",
+    "UsageError",
+    "local_master",
+    "main",
+    "master_algorithm",
+    "slave_algorithm",
+    "task",
+    "task_algorithm",
+    "version_string",
+)
+"""What an application may use: `import mwpy` offers these and nothing else."""
+
+
+def test_the_package_offers_the_public_names() -> None:
+    """A name is added to the interface, or taken from it, on purpose and here too."""
+    import mwpy
+
+    added = sorted({*mwpy.__all__} - {*PUBLIC_NAMES})
+    gone = sorted({*PUBLIC_NAMES} - {*mwpy.__all__})
+    assert not added, (
+        f"mwpy.__all__ has {added}: add them to PUBLIC_NAMES and docs/manual.md, or take them out"
+    )
+    assert not gone, f"mwpy.__all__ lacks {gone}: offer them again, or say in CHANGELOG.md that they went"
+    assert not [name for name in PUBLIC_NAMES if not hasattr(mwpy, name)]
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if is_public(m)], ids=lambda m: m.path.stem)
+def test_public_modules_say_what_they_offer(module: Module) -> None:
+    """Each module without an underscore has an `__all__` of names that are there and not private."""
+    dotted = ".".join(["mwpy", *module.path.relative_to(SOURCES).with_suffix("").parts])
+    offered = getattr(importlib.import_module(dotted), "__all__", None)
+    assert offered is not None, f"{module.shown} has no __all__: list the names that it is for"
+    missing = [name for name in offered if not hasattr(importlib.import_module(dotted), name)]
+    private = [name for name in offered if name.startswith("_")]
+    assert not missing, f"{module.shown}: __all__ names {missing}, which it does not have: take them out"
+    assert not private, f"{module.shown}: __all__ names {private}: a public name has no underscore"
+
+
+# What other tools say
+
+
+def run(*command: str) -> str:
+    """Run a tool over the repository; its complaints, or an empty text."""
+    command = (sys.executable, "-m", *command)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr).strip() if done.returncode else ""
+
+
+CHECKED = ("src", "tests", "examples")
+
+
+def test_ruff_finds_no_fault() -> None:
+    """`ruff check` is clean under the rules of pyproject.toml."""
+    found = run("ruff", "check", "--quiet", "--output-format=concise", *CHECKED)
+    tell([f"{line}: mend it, or run `ruff check --fix {' '.join(CHECKED)}`" for line in found.splitlines()])
+
+
+def test_ruff_would_format_nothing_otherwise() -> None:
+    """All code is as `ruff format` lays it out."""
+    found = run("ruff", "format", "--check", "--output-format=concise", *CHECKED)
+    tell(
+        [
+            f"{line}: run `ruff format {' '.join(CHECKED)}`"
+            for line in found.splitlines()
+            if "unformatted" in line or "error" in line
+        ]
+    )
+
+
+def test_mypy_is_content() -> None:
+    """The library and the examples pass mypy's strict mode."""
+    tell([f"{line}: give it its type" for line in run("mypy", "--no-error-summary").splitlines()])

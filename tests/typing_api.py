@@ -1,0 +1,77 @@
+"""What a type checker must say about a script that uses mwpy. Read by mypy, never run.
+
+Each `type: ignore[...]` is a fault that mypy must find: an ignore that is not needed is an error too,
+so a fault that goes unnoticed fails `test_typing_api.py`.
+"""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import mwpy
+
+
+@mwpy.task_algorithm
+def ping(word: str, times: int = 1, *, loud: bool = False) -> str:
+    return word * times
+
+
+@mwpy.task_algorithm
+def square(number: int) -> int:
+    return number * number
+
+
+def plain(number: int) -> float:
+    return number / 2
+
+
+def calls_hold_their_result_type() -> None:
+    assert_type(ping("ping"), str)
+    assert_type(ping.task("ping", 2, loud=True), mwpy.TaskCall[str])
+    assert_type(square.task(3), mwpy.TaskCall[int])
+    assert_type(mwpy.task(plain, 3), mwpy.TaskCall[float])
+
+
+def wrong_arguments_of_a_call() -> None:
+    ping.task(3)  # type: ignore[arg-type]
+    ping.task()  # type: ignore[call-arg]
+    ping.task("ping", 1, True)  # type: ignore[call-arg]
+    ping.task("ping", noisy=True)  # type: ignore[call-arg]
+    mwpy.task(plain, "three")  # type: ignore[arg-type]
+    mwpy.task(plain)  # type: ignore[call-arg]
+
+
+def wrong_uses_of_a_value(text: mwpy.Result[str], number: mwpy.Result[int]) -> None:
+    assert_type(text.value, str)
+    text.value + 1  # type: ignore[operator]
+    text.value.bit_length()  # type: ignore[attr-defined]
+    wrong: int = text.value  # type: ignore[assignment]
+    right: int = number.value
+    assert_type(text.error, mwpy.TaskFailed | None)
+    text.error.remote_traceback  # type: ignore[union-attr]
+    print(wrong, right)
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    assert_type(mw.submit(ping.task("ping"), tag=object(), retry=False), mwpy.TaskId)
+    mw.submit(ping)  # type: ignore[arg-type]
+    mw.submit("ping")  # type: ignore[arg-type]
+    for text in mw.map(ping, ["a", "b"]):
+        assert_type(text.value, str)
+    for number in mw.map(square, range(3), ordered=True):
+        assert_type(number.value, int)
+    for sid in mw.connected_ordered_slaves():
+        mw.submit(square.task(2), sid=sid)
+    mw.allocate_slaves(2, kind="disordered")  # type: ignore[arg-type]
+    return 0
+
+
+@mwpy.master_algorithm  # type: ignore[type-var]
+def returns_no_exit_code(mw: mwpy.Master, argv: list[str]) -> str:
+    return "done"
+
+
+@mwpy.slave_algorithm
+def slave(mw: mwpy.Slave, argv: list[str]) -> int:
+    return mw.loop_simple()
