@@ -1,0 +1,65 @@
+"""Which addresses of this host a remote slave may try, best first."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+
+__all__ = ["candidates", "candidate_hosts"]
+
+SIOCGIFADDR = 0x8915
+"""Linux: the IPv4 address of a network interface; see netdevice(7)."""
+
+_BRIDGES = ("docker", "virbr", "veth", "br-", "cni", "podman")
+"""Interfaces of these names lead to containers and virtual machines of this host, seldom to another host."""
+
+
+def candidates(port: int, host: str | None = None) -> tuple[str, ...]:
+    """All endpoints worth trying, as `tcp://HOST:PORT`, best first; just the one of `host` if it is given."""
+    hosts = [host] if host else candidate_hosts()
+    return tuple(f"tcp://{each}:{port}" for each in hosts)
+
+
+def candidate_hosts() -> list[str]:
+    """The default route's address, other interfaces', those of bridges, the host's name, loopback."""
+    addresses = _interface_addresses()
+    plain = [address for name, address in addresses if not name.startswith(_BRIDGES)]
+    bridged = [address for name, address in addresses if name.startswith(_BRIDGES)]
+    found = [address for address in (_default_route(), *plain, *bridged) if address]
+    outside = [address for address in found if not address.startswith("127.")]
+    return list(dict.fromkeys([*outside, *_own_name(outside), "127.0.0.1"]))
+
+
+def _default_route() -> str | None:
+    """The address from which the world would be reached. Nothing is sent: connecting a UDP socket only routes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return None
+    return address
+
+
+def _interface_addresses() -> list[tuple[str, str]]:
+    addresses: list[tuple[str, str]] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+            except OSError:  # an interface without an address, or no Linux
+                continue
+            addresses.append((name, socket.inet_ntoa(answer[20:24])))
+    return addresses
+
+
+def _own_name(addresses: list[str]) -> list[str]:
+    """The host's full name, if it leads to an address that others may know."""
+    name = socket.getfqdn()
+    try:
+        resolved = socket.gethostbyname(name)
+    except OSError:
+        return []
+    return [name] if resolved not in addresses and not resolved.startswith("127.") else []

@@ -1,0 +1,187 @@
+"""The resource file: what the master writes for batch systems and slaves.
+
+JSON, readable by its owner only, for whoever knows its content is a member of the computation. Written beside and
+renamed, so that a reader sees an old one or a new one and never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, frozen
+
+from mwpy.errors import ResourceFileError
+
+__all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "ResourceFile", "due", "is_stale", "read", "write"]
+
+FORMAT = "mwpy-resource-file"
+VERSION = 1
+IN_PROGRESS = "in-progress"
+FINISHED = "finished"
+
+STALE_INTERVALS = 3
+"""A file that missed so many updates was left behind by a master that is dead or stuck."""
+
+MUCH = 0.1
+"""A change of the slaves needed by this part of them is written at once."""
+
+
+@frozen
+class MemberKeys:
+    """The keys that let a member in, Z85 text."""
+
+    server_public: str
+    member_public: str
+    member_secret: str
+
+
+@frozen
+class ResourceFile:
+    """The content of a resource file."""
+
+    computation_status: str
+    timestamp: float
+    """When it was written, Unix seconds."""
+    update_interval: float
+    """Seconds until it is written again."""
+    member_id: str
+    generation: str
+    master_addresses: tuple[str, ...]
+    """Where the master may be reached, `tcp://HOST:PORT`, best first."""
+    keys: MemberKeys
+    slaves_wanted: int
+    slaves_connected: int
+    slaves_needed: int
+    """What is still missing, never more than outstanding work can use."""
+    slave_executable: str
+    slave_arguments: tuple[str, ...]
+
+
+def write(path: str | Path, content: ResourceFile) -> None:
+    """Replace a resource file in one step.
+
+    Raises:
+        ResourceFileError: the system will not; the message names the file and the remedy.
+    """
+    path = Path(path)
+    document = {"format": FORMAT, "version": VERSION}
+    document |= {_key(name): value for name, value in asdict(content).items()}
+    document["keys"] = {_key(name): value for name, value in asdict(content.keys).items()}
+    try:
+        _replace(path, (json.dumps(document, indent=1) + "\n").encode())
+    except OSError as error:
+        raise ResourceFileError(
+            f"cannot write the resource file {path}: {error.strerror or error}; make its directory writable "
+            f"and free some space, or give another --mw-resource-file"
+        ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    fd, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read(path: str | Path) -> ResourceFile:
+    """Read a resource file. Unknown keys are ignored.
+
+    Raises:
+        ResourceFileError: it is missing, torn, newer than this mwpy, or has a wrong type; the key is named.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResourceFileError(
+            f"cannot read the resource file {path}: {getattr(error, 'strerror', None) or error}; start the master "
+            f"first, with --mw-resource-file {path}"
+        ) from error
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ResourceFileError(f"the resource file {path} is torn or no JSON ({error}): copy it again") from error
+    reader = _Reader(str(path), document)
+    if reader.take("format", str) != FORMAT:
+        raise ResourceFileError(f"{path} is no resource file of mwpy: its key 'format' says {document['format']!r}")
+    if reader.take("version", int) > VERSION:
+        raise ResourceFileError(f"the resource file {path} is of version {document['version']}: install a newer mwpy")
+    return _content(reader)
+
+
+def _content(reader: _Reader) -> ResourceFile:
+    keys = _Reader(reader.path, reader.take("keys", dict))
+    status = reader.take("computation-status", str)
+    if status not in (IN_PROGRESS, FINISHED):
+        raise ResourceFileError(f"the resource file {reader.path} has {status!r} under 'computation-status'")
+    return ResourceFile(
+        computation_status=status,
+        timestamp=float(reader.take("timestamp", int | float)),
+        update_interval=float(reader.take("update-interval", int | float)),
+        member_id=reader.take("member-id", str),
+        generation=reader.take("generation", str),
+        master_addresses=reader.texts("master-addresses"),
+        keys=MemberKeys(
+            keys.take("server-public", str), keys.take("member-public", str), keys.take("member-secret", str)
+        ),
+        slaves_wanted=reader.take("slaves-wanted", int),
+        slaves_connected=reader.take("slaves-connected", int),
+        slaves_needed=reader.take("slaves-needed", int),
+        slave_executable=reader.take("slave-executable", str),
+        slave_arguments=reader.texts("slave-arguments"),
+    )
+
+
+@frozen
+class _Reader:
+    path: str
+    document: Any
+
+    def take(self, key: str, kind: Any) -> Any:
+        value = self.document.get(key) if isinstance(self.document, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            expected = getattr(kind, "__name__", "number")
+            raise ResourceFileError(
+                f"the resource file {self.path} needs {expected} under the key {key!r}, not "
+                f"{type(value).__name__}: copy it again from the master"
+            )
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.take(key, list)
+        if not all(isinstance(value, str) for value in values):
+            raise ResourceFileError(f"the resource file {self.path} needs a list of texts under the key {key!r}")
+        return tuple(values)
+
+
+def is_stale(content: ResourceFile, now: float) -> bool:
+    """Whether the file missed three updates, at Unix time `now`."""
+    return now - content.timestamp > STALE_INTERVALS * content.update_interval
+
+
+def due(last: ResourceFile | None, new: ResourceFile) -> bool:
+    """Whether `new` should be written over `last`: the interval is over, or something changed much."""
+    if last is None or new.computation_status != last.computation_status:
+        return True
+    changed = abs(new.slaves_needed - last.slaves_needed)
+    if changed and changed > MUCH * last.slaves_needed:
+        return True
+    return not 0 <= new.timestamp - last.timestamp < last.update_interval
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
