@@ -1,0 +1,377 @@
+"""The connection between master and agents: the only place that knows ZeroMQ.
+
+ROUTER at the master, DEALER at the agent, CURVE always on. What was measured on libzmq 4.3.5 and is relied upon:
+
+- A peer that dies leaves no message on a ROUTER, but its socket monitor says DISCONNECTED, and a send to it then raises
+  EHOSTUNREACH (ROUTER_MANDATORY), at the latest the second one. So every DISCONNECTED sets off two rounds of probes,
+  and a slow round goes on for ever in case an event was missed.
+- ZMTP heartbeats are answered by libzmq's own thread, also while Python holds the interpreter lock; a frozen or
+  vanished host becomes unreachable after the timeout.
+- With no routing id set, a ROUTER names each connection afresh, so no peer can be mistaken for another. With
+  RECONNECT_IVL -1 a broken connection stays broken, so a reconnect is always a new connection, and nothing
+  queued for the old one is ever delivered on it.
+- A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH; one that expects another server's key sees
+  HANDSHAKE_FAILED_NO_DETAIL; with nobody there, CLOSED.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Sequence
+
+import zmq
+from attrs import frozen
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from mwpy.errors import UsageError
+from mwpy.task import Buffer
+
+__all__ = [
+    "AgentLink",
+    "Broken",
+    "Connected",
+    "CurvePair",
+    "Frames",
+    "MasterLink",
+    "StrangerSeen",
+    "Unreachable",
+    "member_keys",
+    "new_key",
+    "server_keys",
+]
+
+LARGE_BYTES = 64 * 1024
+"""Frames of this size are passed on as views of ZeroMQ's memory instead of being copied."""
+
+MESSAGES_A_POLL = 256
+"""So many messages are taken at a time, that decisions are not kept waiting by a flood."""
+
+PROBES_A_TIMEOUT = 3
+
+MAX_FRAME_SLACK = 32 << 20
+"""Bytes that a frame may have beyond the largest payload: a group's other tasks and its header."""
+
+
+@frozen
+class CurvePair:
+    """A CURVE key pair, Z85 text."""
+
+    public: str
+    secret: str
+
+
+def new_key() -> str:
+    """A fresh key of a computation: one secret text, from which both key pairs are made."""
+    return secrets.token_hex(32)
+
+
+def server_keys(key: str) -> CurvePair:
+    """The master's key pair."""
+    return _derive("mwpy server", key)
+
+
+def member_keys(key: str) -> CurvePair:
+    """The key pair that all members share."""
+    return _derive("mwpy member", key)
+
+
+def _derive(purpose: str, key: str) -> CurvePair:
+    secret = z85.encode(hashlib.sha256(f"{purpose}\0{key}".encode()).digest())
+    return CurvePair(zmq.curve_public(secret).decode(), secret.decode())
+
+
+@frozen
+class Frames:
+    """A message of a peer; `peer` names its connection, never used twice."""
+
+    peer: bytes
+    address: str
+    frames: Sequence[Buffer]
+
+
+@frozen
+class StrangerSeen:
+    """Somebody without our keys was turned away."""
+
+    address: str
+    reason: str
+
+
+@frozen
+class Unreachable:
+    """A peer's connection is gone."""
+
+    peer: bytes
+
+
+def _configure(socket: zmq.Socket[bytes], timeout_s: float, max_payload: int) -> None:
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = 0  # what is sent is bounded by who decides, not by losing it here
+    socket.maxmsgsize = max_payload + MAX_FRAME_SLACK
+    socket.heartbeat_ivl = max(100, int(timeout_s * 1000 / PROBES_A_TIMEOUT))
+    socket.heartbeat_timeout = max(200, int(timeout_s * 1000))
+    socket.ipv6 = False
+
+
+def _events(monitor: zmq.Socket[bytes]) -> list[int]:
+    found: list[int] = []
+    while monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        found.append(int(parse_monitor_message(monitor.recv_multipart())["event"]))
+    return found
+
+
+def _buffer(frame: zmq.Frame) -> Buffer:
+    return frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes
+
+
+class MasterLink:
+    """The master's end. Used by one thread; only `wake` may be called from others.
+
+    Args:
+        host: the interface to bind, or `*` for all.
+        port: the port to bind, or 0 for any.
+        key: the computation's key.
+        timeout_s: silence of the network after which a peer is gone.
+        max_payload: bytes of the largest payload frame that is let through.
+        probe: the frames of a message that does nothing.
+
+    Raises:
+        UsageError: it cannot be bound.
+    """
+
+    def __init__(
+        self, host: str, port: int, key: str, timeout_s: float, max_payload: int, probe: Sequence[Buffer]
+    ) -> None:
+        keys = server_keys(key)
+        self._member = z85.decode(member_keys(key).public)
+        self._context = zmq.Context()
+        self._doorkeeper = self._context.socket(zmq.REP)  # ZAP, RFC 27: asked about each who knocks
+        self._doorkeeper.linger = 0
+        self._doorkeeper.bind("inproc://zeromq.zap.01")
+        self._router = self._context.socket(zmq.ROUTER)
+        _configure(self._router, timeout_s, max_payload)
+        self._router.router_mandatory = True
+        self._router.zap_domain = b"mwpy"
+        self._router.curve_server = True
+        self._router.curve_publickey = keys.public.encode()
+        self._router.curve_secretkey = keys.secret.encode()
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._probe = list(probe)
+        self._probe_interval_s = timeout_s / PROBES_A_TIMEOUT
+        self._probe_at = 0.0
+        self._probe_rounds = 0
+        self._addresses: dict[bytes, str] = {}
+        self._bell_out, self._bell_in = os.pipe()
+        os.set_blocking(self._bell_out, False)
+        os.set_blocking(self._bell_in, False)
+        self._asleep = False
+        self._rung = False
+        self._poller = zmq.Poller()
+        for thing in (self._router, self._doorkeeper, self._monitor, self._bell_out):
+            self._poller.register(thing, zmq.POLLIN)
+        self.port = self._bind(host, port)
+
+    def _bind(self, host: str, port: int) -> int:
+        try:
+            self._router.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            self.close(0)
+            raise UsageError(
+                f"cannot listen on {host}, port {port or 'any'}: {error.strerror}; give another --mw-master-port "
+                f"(or none, for any free one), or another --mw-master-host"
+            ) from error
+        endpoint: bytes = self._router.last_endpoint
+        return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+
+    def wake(self) -> None:
+        """End the waiting in `poll`; from any thread, and without cost when it is not waiting."""
+        self._rung = True
+        if self._asleep:
+            self._asleep = False
+            try:
+                os.write(self._bell_in, b"!")
+            except BlockingIOError:
+                pass  # it rings already
+
+    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
+        """Wait for something to happen, and tell what.
+
+        Args:
+            timeout_s: how long to wait at the most.
+            now: seconds on a monotonic clock.
+        """
+        if self._probe_rounds:
+            timeout_s = min(timeout_s, 0.05)
+        self._asleep = True
+        if self._rung:  # rung between the last look at the commands and here
+            timeout_s = 0.0
+        ready = dict(self._poller.poll(min(timeout_s, max(0.0, self._probe_at - now)) * 1000))
+        self._asleep = self._rung = False
+        happened: list[Frames | StrangerSeen | Unreachable] = []
+        if self._bell_out in ready:
+            os.read(self._bell_out, 4096)
+        if self._doorkeeper in ready:
+            self._open_door(happened)
+        if self._router in ready:
+            self._receive(happened)
+        if self._monitor in ready and zmq.EVENT_DISCONNECTED in _events(self._monitor):
+            self._probe_rounds = 2
+        if self._probe_rounds or now >= self._probe_at:
+            self._probe_rounds = max(0, self._probe_rounds - 1)
+            self._probe_at = now + self._probe_interval_s
+            happened.extend(Unreachable(peer) for peer in list(self._addresses) if not self.send(peer, self._probe))
+        return happened
+
+    def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+        router, addresses = self._router, self._addresses
+        for _ in range(MESSAGES_A_POLL):
+            try:
+                parts = router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            peer = parts[0].bytes
+            address = addresses.get(peer)
+            if address is None:
+                address = addresses[peer] = str(parts[-1].get("Peer-Address"))
+            happened.append(Frames(peer, address, [_buffer(part) for part in parts[1:]]))
+
+    def _open_door(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+        while self._doorkeeper.get(zmq.EVENTS) & zmq.POLLIN:
+            version, request, _, address, _, mechanism, *credentials = self._doorkeeper.recv_multipart()
+            known = mechanism == b"CURVE" and credentials == [self._member]
+            answer = (b"200", b"OK") if known else (b"400", b"not a member")
+            self._doorkeeper.send_multipart([version, request, *answer, b"", b""])
+            if not known:
+                happened.append(StrangerSeen(address.decode(errors="replace"), "a stranger: it has no key of ours"))
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> bool:
+        """Send to a peer without waiting; False if it cannot be reached."""
+        try:
+            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=_is_small(frames))
+        except zmq.ZMQError:
+            self._addresses.pop(peer, None)
+            return False
+        return True
+
+    def forget(self, peer: bytes) -> None:
+        """Probe a peer no more."""
+        self._addresses.pop(peer, None)
+
+    def close(self, linger_s: float) -> None:
+        """Close, giving what was sent so long to leave."""
+        self._router.disable_monitor()
+        self._router.close(int(linger_s * 1000))
+        self._doorkeeper.close(0)
+        self._monitor.close(0)
+        self._context.term()
+        os.close(self._bell_in)
+        os.close(self._bell_out)
+
+
+def _is_small(frames: Sequence[Buffer]) -> bool:
+    return all(len(frame) < LARGE_BYTES for frame in frames)
+
+
+@frozen
+class Connected:
+    """The master's door is open: say hello."""
+
+
+@frozen
+class Broken:
+    """There is no connection, or no more; `fate` is `refused`, `unreachable` or `lost`."""
+
+    fate: str
+    reason: str
+
+
+_FATES = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Broken(
+        "refused", "whoever listens there has other keys, so it is another computation or no master at all"
+    ),
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Broken("refused", "whoever listens there is no master of mwpy"),
+    zmq.EVENT_CLOSED: Broken("unreachable", "nobody listens there"),
+    zmq.EVENT_DISCONNECTED: Broken("lost", "the connection broke"),
+}
+
+
+class AgentLink:
+    """An agent's end: one connection to one address. A reconnect is a new link.
+
+    Args:
+        address: `tcp://HOST:PORT`.
+        server_public: the master's public key.
+        member: the key pair of members.
+        timeout_s: silence of the network after which the master is gone.
+        max_payload: bytes of the largest payload frame that is let through.
+    """
+
+    def __init__(
+        self, address: str, server_public: str, member: CurvePair, timeout_s: float, max_payload: int
+    ) -> None:
+        self.address = address
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        _configure(self._dealer, timeout_s, max_payload)
+        self._dealer.reconnect_ivl = -1
+        self._dealer.curve_serverkey = server_public.encode()
+        self._dealer.curve_publickey = member.public.encode()
+        self._dealer.curve_secretkey = member.secret.encode()
+        self._monitor = self._dealer.get_monitor_socket()
+        self._poller = zmq.Poller()
+        self._poller.register(self._dealer, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._dealer.connect(address)
+
+    def watch(self, fd: int, writable: bool = False) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        self._poller.register(fd, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Wait for a file descriptor no more."""
+        self._poller.unregister(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen.
+
+        Returns:
+            What became of the connection, the messages that arrived, and the file descriptors that are ready.
+        """
+        ready = dict(self._poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+        fates: list[Connected | Broken] = []
+        received: list[list[Buffer]] = []
+        if ready.pop(self._dealer, 0):
+            self._receive(received)
+        if ready.pop(self._monitor, 0):
+            for event in _events(self._monitor):
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    fates.append(Connected())
+                elif event in _FATES:
+                    fates.append(_FATES[event])
+        return fates, received, [fd for fd in ready if isinstance(fd, int)]
+
+    def _receive(self, received: list[list[Buffer]]) -> None:
+        for _ in range(MESSAGES_A_POLL):
+            try:
+                parts = self._dealer.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            received.append([_buffer(part) for part in parts])
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master without waiting. Whether it arrives, only an answer tells."""
+        try:
+            self._dealer.send_multipart(frames, zmq.NOBLOCK, copy=_is_small(frames))
+        except zmq.ZMQError:
+            pass  # the monitor tells what became of the connection
+
+    def close(self, linger_s: float) -> None:
+        """Close, giving what was sent so long to leave."""
+        self._dealer.disable_monitor()
+        self._dealer.close(int(linger_s * 1000))
+        self._monitor.close(0)
+        self._context.term()

@@ -1,0 +1,181 @@
+"""The audit file: the text trail of what happened, a line a record, in CL-MW's words.
+
+    2026-11-21T01:02:03.456Z [A] SLAVE-0 <- 10 tasks
+
+The arrow points the way things went, seen from the process that writes: to a slave, from a slave.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from mwpy import records
+from mwpy.errors import UsageError
+from mwpy.task import Task
+
+__all__ = ["AuditFile", "text_of"]
+
+KEPT = 4
+"""Old audit files that are kept, FILE.1 being the youngest."""
+
+NAMED_TASKS = 5
+"""So many tasks of a group are named in a line; the rest are counted."""
+
+
+def text_of(record: records.Record) -> str:
+    """A record in words; empty for records that are not told."""
+    match record:
+        case records.Started(role, member_id, detail):
+            return f'INIT {role} "{member_id}" {detail}'
+        case records.Ended(why, member_id):
+            return f'FINI {why} "{member_id}"'
+        case records.Notice(text):
+            return f"NOTICE {text}"
+        case records.TasksReceived(sid, count):
+            return f"{sid} <- {_many(count, 'task')}"
+        case records.ResultsSent(sid, count):
+            return f"{sid} -> {_many(count, 'result')}"
+        case records.SlaveStarted(slave, pid):
+            return f"SLAVE PROCESS {slave} started, pid {pid}"
+        case records.SlaveNamed(slave, sid):
+            return f"SLAVE PROCESS {slave} is {sid}"
+        case records.SlaveConnected(sid, agent, address, kind):
+            return f"{sid} {address} -> connecting [{kind.value}] through {agent}"
+        case records.SlaveChanged(sid, state, kind):
+            return f"{sid} -> {state.value} [{kind.value}]"
+        case records.SlaveEnded(sid, cause, running, last_words):
+            told = f" while it ran {running}" if running else ""
+            words = f"; it wrote last: {last_words}" if last_words else ""
+            return f"{sid} -> gone{told}: {cause}{words}"
+        case _:
+            return _text_of_agents(record) or _text_of_tasks(record)
+
+
+def _text_of_agents(record: records.Record) -> str:
+    match record:
+        case records.AgentConnected(agent, address, host, pid):
+            return f"{agent} {address} -> connected, host {host}, pid {pid}"
+        case records.AgentRefused(address, reason):
+            return f"REFUSED {address}: {reason}"
+        case records.AgentLost(agent, reason):
+            return f"{agent} -> lost: {reason}"
+        case records.AgentLeft(agent, reason):
+            return f"{agent} -> left: {reason}"
+        case records.PeerDropped(peer, reason):
+            return f"DROPPED {peer}: {reason}"
+        case records.AlgorithmRefused(agent, algorithm, reason):
+            return f"{agent} cannot run {algorithm}: {reason}"
+        case _:
+            return ""
+
+
+def _text_of_tasks(record: records.Record) -> str:
+    match record:
+        case records.TasksAllocated(sid, tasks):
+            return f"{sid} <- {_many(len(tasks), 'task')}"
+        case records.ResultsReceived(sid, tasks):
+            return f"{sid} -> {_many(len(tasks), 'result')}"
+        case records.TasksReturned(sid, tasks, reason):
+            return f"{sid} -> {_many(len(tasks), 'task')} back ({_names(tasks)}): {reason}"
+        case records.TasksGivenUp(tasks, reason):
+            return f"UNRUNNABLE {_names(tasks)}: {reason}"
+        case records.TasksFailed(tasks, reason):
+            return f"FAILED {_names(tasks)}: {reason}"
+        case records.TasksUnaddressed(sid, tasks):
+            return f"{_many(len(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
+        case _:
+            return ""
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _names(tasks: Iterable[Task]) -> str:
+    named = [str(task) for task in tasks]
+    more = f" and {len(named) - NAMED_TASKS} more" if len(named) > NAMED_TASKS else ""
+    return ", ".join(named[:NAMED_TASKS]) + more
+
+
+class AuditFile:
+    """Writes records as lines to a file that rotates by size, or to a stream, or nowhere.
+
+    Notices go to standard error too. A disk that fills up later on is told of once, and never stops the computation.
+
+    Args:
+        path: the file, appended to; None for none.
+        stream: instead of a file.
+        max_bytes: the size at which the file is rotated.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, stream: TextIO | None = None, max_bytes: int = 64 << 20) -> None:
+        self._path = path
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._fd: int | None = None
+        self._size = 0
+        self._failing = False
+        if path is not None:
+            try:
+                self._open(path)
+            except OSError as error:
+                raise UsageError(
+                    f"cannot write the audit file {path}: {error.strerror}; give another --mw-audit-file"
+                ) from error
+
+    def write(self, happened: Iterable[records.Record], now: float) -> None:
+        """Write a batch of records as of Unix time `now`, in one piece."""
+        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        lines: list[str] = []
+        for record in happened:
+            if isinstance(record, records.Notice):
+                print(f"mwpy: {record.text}", file=sys.stderr, flush=True)
+            if text := text_of(record):
+                one_line = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+                lines.append(f"{moment} [A] {one_line}\n")
+        if lines and (self._path is not None or self._stream is not None):
+            self._put("".join(lines))
+
+    def _put(self, text: str) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()
+            elif self._path is not None:
+                data = text.encode(errors="backslashreplace")
+                if self._size and self._size + len(data) > self._max_bytes:
+                    self._rotate(self._path)
+                if self._fd is None:
+                    self._open(self._path)
+                self._size += os.write(self._fd or 0, data)
+            self._failing = False
+        except (OSError, ValueError) as error:
+            if not self._failing:
+                self._failing = True
+                print(f"mwpy: the audit trail has a gap, as it cannot be written: {error}", file=sys.stderr)
+
+    def _open(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self, path: Path) -> None:
+        self.close()
+        for number in range(KEPT, 0, -1):
+            older = path.with_name(f"{path.name}.{number}")
+            newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+            if newer.exists():
+                os.replace(newer, older)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
