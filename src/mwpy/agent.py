@@ -1,0 +1,459 @@
+"""The agent's shell: it does what `AgentCore` decides, and tells it what happened.
+
+One thread, one loop. It waits for the master, its slaves' streams and standard errors, and signals, all at once; nothing
+in it blocks on a slave. What a slave writes to standard error goes on to the agent's own, and its end is kept
+as the slave's last words.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define, field, frozen
+
+from mwpy import _clock, _process, _wire, records, resource_file
+from mwpy import _messages as messages
+from mwpy._core import agent_core
+from mwpy._core.agent_core import AgentCore, AgentSettings
+from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
+from mwpy._pipe import AgentEnd, JournalEntry, open_channel
+from mwpy.audit import AuditFile
+from mwpy.errors import ExitCode, MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
+from mwpy.options import Options
+from mwpy.task import Buffer
+
+__all__ = ["run"]
+
+LAST_WORDS_BYTES = 64 * 1024
+"""So much of the end of a slave's standard error is kept."""
+
+SILENT_S = 0.025
+"""Seconds of a busy slave's silence after which its journal is read: half of what is promised for a result."""
+
+CONNECT_S = 5.0
+"""Seconds that one candidate address gets to answer."""
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@frozen
+class Direction:
+    """Where the master is, and what it takes to be let in."""
+
+    addresses: Sequence[str]
+    server_public: str
+    member: CurvePair
+    member_id: str
+    generation: str
+
+
+def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
+    """Be an agent until its end.
+
+    Args:
+        command: the command line that starts a slave.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        MwpyError: there was no computation to join; its `exit_code` says why.
+    """
+    direction = _find_master(options)
+    if direction is None:
+        return ExitCode.OK
+    link = _connect(direction, options)
+    audit.write([records.Started("AGENT", direction.member_id, f"MASTER {link.address}")], _clock.wall())
+    settings = AgentSettings(
+        direction.member_id,
+        direction.generation,
+        platform.node(),
+        os.getpid(),
+        PYTHON,
+        options.slave_processes,
+        options.grace_period,
+    )
+    agent = _Agent(AgentCore(settings), link, audit, command)
+    try:
+        return agent.run()
+    finally:
+        agent.close()
+
+
+def _find_master(options: Options) -> Direction | None:
+    """Where to go, by the resource file and the options; None if the computation is finished."""
+    given = None
+    if options.resource_file is not None:
+        try:
+            given = resource_file.read(options.resource_file)
+        except MwpyError as error:
+            if options.master_host is None or options.master_port is None:
+                raise
+            print(f"mwpy: warning: {error}; going by --mw-master-host and --mw-master-port", file=sys.stderr)
+    if given is None:
+        return _by_hand(options)
+    if given.computation_status == resource_file.FINISHED:
+        print(f"mwpy: the computation is finished, says {options.resource_file}", file=sys.stderr)
+        return None
+    if resource_file.is_stale(given, _clock.wall()):
+        age = _clock.wall() - given.timestamp
+        print(
+            f"mwpy: warning: {options.resource_file} was written {age:.0f} s ago, though its master writes it every "
+            f"{given.update_interval:.0f} s: it may be an old copy, or its master dead",
+            file=sys.stderr,
+        )
+    addresses: Sequence[str] = given.master_addresses
+    if options.after_file & {"master_host", "master_port"}:
+        addresses = _overridden(options, addresses)
+    keys = given.keys
+    member = CurvePair(keys.member_public, keys.member_secret)
+    member_id = options.directed_to(given.member_id)
+    return Direction(addresses, keys.server_public, member, member_id, given.generation)
+
+
+def _overridden(options: Options, addresses: Sequence[str]) -> list[str]:
+    changed: list[str] = []
+    for address in addresses:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        host = options.master_host if options.master_host and "master_host" in options.after_file else host
+        port = str(options.master_port) if "master_port" in options.after_file else port
+        changed.append(f"tcp://{host}:{port}")
+    return list(dict.fromkeys(changed))
+
+
+def _by_hand(options: Options) -> Direction:
+    if options.master_host is None or options.master_port is None:
+        raise UsageError(
+            "a slave must know its master: give --mw-resource-file FILE, or --mw-master-host, --mw-master-port "
+            "and --mw-key-file"
+        )
+    key = read_key(options)
+    if key is None:
+        raise UsageError("a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY")
+    address = f"tcp://{options.master_host}:{options.master_port}"
+    return Direction([address], server_keys(key).public, member_keys(key), options.member_id, "")
+
+
+def read_key(options: Options) -> str | None:
+    """The key given by file or environment, or None if there is neither.
+
+    Raises:
+        UsageError: the file cannot be read or is empty.
+    """
+    if options.key_file is None:
+        return options.key
+    try:
+        key = Path(options.key_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the key file {options.key_file}: {error}; copy it from the master") from error
+    if not key:
+        raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
+    return key
+
+
+def _connect(direction: Direction, options: Options) -> AgentLink:
+    """Try the candidate addresses one after the other."""
+    tried: list[str] = []
+    refused = False
+    for address in direction.addresses:
+        link = AgentLink(
+            address, direction.server_public, direction.member, options.client_timeout, options.max_read_buffer_size
+        )
+        fate = _first_fate(link)
+        if isinstance(fate, Connected):
+            return link
+        link.close(0.0)
+        refused = refused or fate.fate == "refused"
+        tried.append(f"{address}: {fate.reason}")
+    error = Refused if refused else MasterUnreachable
+    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
+
+
+def _first_fate(link: AgentLink) -> Connected | Broken:
+    deadline = _clock.monotonic() + CONNECT_S
+    while (left := deadline - _clock.monotonic()) > 0:
+        fates, _, _ = link.poll(left)
+        if fates:
+            return fates[0]
+    return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")
+
+
+@define(eq=False)
+class _Running:
+    """A slave process and the agent's ends of its channels."""
+
+    number: int
+    child: _process.Child
+    end: AgentEnd
+    fds: set[int] = field(factory=set)
+    last_words: bytearray = field(factory=bytearray)
+    heard: float = 0.0
+    """When it last sent something, or was given tasks."""
+    peeked: bool = False
+    """Its journal was read since."""
+    writable_watched: bool = False
+
+
+class _Agent:
+    def __init__(self, core: AgentCore, link: AgentLink, audit: AuditFile, command: Sequence[str]) -> None:
+        self._core = core
+        self._link = link
+        self._audit = audit
+        self._command = list(command)
+        self._slaves: dict[int, _Running] = {}
+        self._by_fd: dict[int, _Running] = {}
+        self._result_group = 0
+        self._max_result_bytes = 1 << 30
+        self._signals: list[int] = []
+        self._bell_out, self._bell_in = socket.socketpair()
+        for bell in (self._bell_out, self._bell_in):
+            bell.setblocking(False)
+        signal.set_wakeup_fd(self._bell_in.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda caught, _: self._signals.append(caught))
+        link.watch(self._bell_out.fileno())
+
+    def run(self) -> int:
+        self._link.send(_wire.encode(self._core.hello()))
+        while True:
+            now = _clock.monotonic()
+            self._core.allocate(now)
+            code = self._act(now)
+            if code is not None:
+                return int(code)
+            fates, received, ready = self._link.poll(self._timeout(now))
+            now = _clock.monotonic()
+            for frames in received:
+                self._hear_master(frames, now)
+            for fate in fates:
+                if isinstance(fate, Broken):
+                    self._core.handle(agent_core.Disconnected(fate.reason), now)
+            for fd in ready:
+                self._hear_fd(fd, now)
+            self._look_at_signals(now)
+            self._rescue(now)
+
+    def _timeout(self, now: float) -> float | None:
+        times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
+        deadline = self._core.next_deadline()
+        if deadline is not None:
+            times.append(deadline)
+        return max(0.0, min(times) - now) if times else None
+
+    # ---- what happened --------------------------------------------------------------------------------------
+
+    def _hear_master(self, frames: Sequence[Buffer], now: float) -> None:
+        try:
+            message, payload = _wire.decode(frames)
+        except ProtocolError as error:
+            self._core.handle(agent_core.Disconnected(f"the master sent no proper message: {error}"), now)
+            return
+        if isinstance(message, messages.Welcome):
+            self._result_group = message.result_group
+            self._max_result_bytes = message.max_result_bytes
+        self._core.handle(agent_core.Heard(message, payload), now)
+
+    def _hear_fd(self, fd: int, now: float) -> None:
+        running = self._by_fd.get(fd)
+        if running is None:
+            return
+        if fd == running.child.stderr:
+            self._read_stderr(running)
+            return
+        running.end.flush()
+        self._watch_writable(running)
+        self._hear_slave(running, now)
+        if running.end.eof:
+            self._unwatch(running, fd)
+            running.child.kill()  # it closed its stream, so it is of no use; mostly it is dead already
+
+    def _hear_slave(self, running: _Running, now: float) -> bool:
+        try:
+            found = [_wire.decode(frames) for frames in running.end.receive()]
+        except ProtocolError as error:
+            self._say(f"slave {running.number} wrote nonsense to its agent and is killed: {error}")
+            running.child.kill()
+            return False
+        for message, payload in found:
+            running.heard, running.peeked = now, False
+            self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
+        return bool(found)
+
+    def _read_stderr(self, running: _Running) -> None:
+        fd = running.child.stderr
+        if fd is None:
+            return
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._unwatch(running, fd)
+            return
+        running.last_words += data
+        del running.last_words[:-LAST_WORDS_BYTES]
+        try:
+            os.write(2, data)
+        except OSError:
+            pass  # nobody reads the agent's standard error; the last words are kept all the same
+
+    def _look_at_signals(self, now: float) -> None:
+        try:
+            while self._bell_out.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        caught, self._signals[:] = self._signals[:], []
+        if signal.SIGTERM in caught or signal.SIGINT in caught:
+            self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
+        for running in list(self._slaves.values()):
+            if running.child.poll() is not None:
+                self._bury(running, now)
+
+    def _bury(self, running: _Running, now: float) -> None:
+        """Hear all that a dead slave left, and tell of its end."""
+        while self._hear_slave(running, now):
+            pass
+        self._deliver(running, running.end.journal() or [], now)
+        while running.child.stderr in self._by_fd and self._more_stderr(running):
+            pass
+        words = running.last_words.decode(errors="replace").strip()
+        cause = running.child.describe_exit()
+        unstarted = running.end.unused_tickets()
+        for fd in list(running.fds):
+            self._unwatch(running, fd)
+        running.end.close()
+        running.child.close()
+        del self._slaves[running.number]
+        self._core.handle(agent_core.SlaveExited(running.number, cause, words, unstarted), now)
+
+    def _more_stderr(self, running: _Running) -> bool:
+        before = bytes(running.last_words)
+        self._read_stderr(running)
+        return bytes(running.last_words) != before
+
+    # ---- results of a silent slave ----------------------------------------------------------------------------
+
+    def _may_be_silent(self, running: _Running) -> bool:
+        child = self._core.children.get(running.number)
+        return not running.peeked and not self._result_group and child is not None and bool(child.held)
+
+    def _rescue(self, now: float) -> None:
+        for running in self._slaves.values():
+            if self._may_be_silent(running) and now >= running.heard + SILENT_S:
+                entries = running.end.journal()
+                if entries is not None:
+                    running.peeked = True
+                    self._deliver(running, entries, now)
+
+    def _deliver(self, running: _Running, entries: Sequence[JournalEntry], now: float) -> None:
+        if not entries:
+            return
+        group = messages.Results(
+            slave=running.number,
+            tasks=[entry.task_id for entry in entries],
+            attempts=[entry.attempt for entry in entries],
+            seconds=[entry.seconds for entry in entries],
+            failed=[position for position, entry in enumerate(entries) if entry.failed],
+            sizes=[len(entry.payload) for entry in entries],
+        )
+        payload = b"".join(entry.payload for entry in entries)
+        self._core.handle(agent_core.SlaveHeard(running.number, group, [payload]), now)
+
+    # ---- what must be done ---------------------------------------------------------------------------------------
+
+    def _act(self, now: float) -> ExitCode | None:
+        """Do what the core wants, until it wants nothing more."""
+        while True:
+            actions = self._core.take_actions()
+            self._audit.write(actions.records, _clock.wall())
+            for number in actions.start:
+                self._start(number, now)
+            for number, message, frames in actions.to_slaves:
+                self._tell(number, message, frames, now)
+            for number, count in actions.take_back:
+                running = self._slaves.get(number)
+                taken = running.end.take_back(count) if running else []
+                self._core.handle(agent_core.TakenBack(number, taken), now)
+            for number in actions.kill:
+                if number in self._slaves:
+                    self._slaves[number].child.kill()
+            for message, frames in actions.to_master:
+                self._link.send(_wire.encode(message, frames))
+            if actions.exit is not None:
+                return actions.exit
+            if not actions.take_back:
+                return None
+
+    def _start(self, number: int, now: float) -> None:
+        end, fds = open_channel()
+        settings = _process.SlaveSettings(
+            fds.stream,
+            fds.tickets,
+            fds.journal,
+            number,
+            os.getpid(),
+            self._result_group,
+            self._max_result_bytes,
+        )
+        try:
+            child = _process.start(
+                self._command,
+                environment={_process.SLAVE_VARIABLE: settings.to_json()},
+                pass_fds=fds.numbers(),
+                keep_stderr=True,
+            )
+        except OSError as error:
+            end.close()
+            self._core.handle(agent_core.SlaveExited(number, f"cannot be started: {error}", "", ()), now)
+            return
+        finally:
+            fds.close()
+        running = _Running(number, child, end, heard=now)
+        self._slaves[number] = running
+        for fd in (end.fileno(), child.stderr):
+            if fd is not None:
+                self._by_fd[fd] = running
+                running.fds.add(fd)
+                self._link.watch(fd)
+        self._audit.write([records.SlaveStarted(number, child.pid)], _clock.wall())
+
+    def _tell(self, number: int, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
+        running = self._slaves.get(number)
+        if running is None:
+            return
+        if isinstance(message, messages.Tasks):
+            child = self._core.children[number]
+            if len(child.held) == len(message.tasks):
+                running.heard, running.peeked = now, False
+            running.end.give_tickets(message.tasks)
+        running.end.send(_wire.encode(message, frames))
+        self._watch_writable(running)
+
+    def _watch_writable(self, running: _Running) -> None:
+        if running.end.wants_write != running.writable_watched and running.end.fileno() in running.fds:
+            running.writable_watched = running.end.wants_write
+            self._link.watch(running.end.fileno(), running.writable_watched)
+
+    def _unwatch(self, running: _Running, fd: int) -> None:
+        if fd in running.fds:
+            running.fds.discard(fd)
+            del self._by_fd[fd]
+            self._link.unwatch(fd)
+
+    def _say(self, text: str) -> None:
+        self._audit.write([records.Notice(text)], _clock.wall())
+
+    def close(self) -> None:
+        """Leave nothing behind: kill what runs, close the connection after the goodbye left."""
+        for running in self._slaves.values():
+            running.child.kill()
+        signal.set_wakeup_fd(-1)
+        self._link.close(1.0)
+        self._audit.close()
