@@ -388,7 +388,7 @@ class _Agent:
                 self._link.send(_wire.encode(message, frames))
             if actions.exit is not None:
                 return actions.exit
-            if not actions.take_back:
+            if not (actions.take_back or actions.start):
                 return None
 
     def _start(self, number: int, now: float) -> None:

@@ -1,0 +1,60 @@
+"""Master-worker computing for Python: one script, many machines that come, go and crash.
+
+    import sys, mwpy
+
+    @mwpy.task_algorithm
+    def square(x: int) -> int:
+        return x * x
+
+    @mwpy.master_algorithm
+    def master(mw: mwpy.Master, argv: list[str]) -> int:
+        print(sum(result.value for result in mw.map(square, range(100))))
+        return 0
+
+    if __name__ == "__main__":
+        sys.exit(mwpy.main())
+"""
+
+from mwpy.algorithm import TaskAlgorithm, master_algorithm, slave_algorithm, task, task_algorithm
+from mwpy.app import local_master, main, version_string
+from mwpy.errors import (
+    AlgorithmUnavailable,
+    ArgumentNotPicklable,
+    ExitCode,
+    InternalError,
+    MwpyError,
+    ResourceFileError,
+    TaskFailed,
+    UsageError,
+)
+from mwpy.master import LoopCounts, Master
+from mwpy.slave import Slave, SlaveLoop
+from mwpy.task import Result, SlaveId, TaskCall, TaskId, UnrunnableTask
+
+__all__ = [
+    "AlgorithmUnavailable",
+    "ArgumentNotPicklable",
+    "ExitCode",
+    "InternalError",
+    "LoopCounts",
+    "Master",
+    "MwpyError",
+    "ResourceFileError",
+    "Result",
+    "Slave",
+    "SlaveId",
+    "SlaveLoop",
+    "TaskAlgorithm",
+    "TaskCall",
+    "TaskFailed",
+    "TaskId",
+    "UnrunnableTask",
+    "UsageError",
+    "local_master",
+    "main",
+    "master_algorithm",
+    "slave_algorithm",
+    "task",
+    "task_algorithm",
+    "version_string",
+]

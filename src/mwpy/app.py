@@ -1,0 +1,185 @@
+"""`mwpy.main`: what a script's last line calls, whichever role the process has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mwpy import _link, agent, master, slave
+from mwpy._process import SLAVE_VARIABLE
+from mwpy.algorithm import REGISTRY
+from mwpy.audit import AuditFile
+from mwpy.errors import ExitCode, MwpyError, UsageError
+from mwpy.master import Master
+from mwpy.options import Options, Role, help_text, parse
+
+__all__ = ["local_master", "main", "version_string"]
+
+VERSION = "0.1.0"
+
+
+def version_string() -> str:
+    """The version of this library."""
+    return VERSION
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this process in the role that its command line gives it.
+
+    Args:
+        argv: the arguments without the program's name; None for those of the process.
+
+    Returns:
+        The exit code, 0 to 255: what the master or slave algorithm returned, or the code of what went
+        wrong (see the manual). Hand it to `sys.exit`.
+
+    Example:
+        >>> if __name__ == "__main__":                         # doctest: +SKIP
+        ...     sys.exit(mwpy.main())
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        options, rest = parse(arguments, os.environ)
+        if SLAVE_VARIABLE in os.environ:
+            return slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)
+        if options.help:
+            print(help_text(sys.argv[0]))
+            return ExitCode.OK
+        if options.version_string:
+            print(version_string())
+            return ExitCode.OK
+        if options.role is Role.SLAVE:
+            REGISTRY.slave()  # a fault in the script is better told of before anything is started
+            return run_agent(options, [*_program(), *rest])
+        return _run_master(options, rest)
+    except MwpyError as error:
+        print(f"mwpy: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+
+
+def run_agent(options: Options, slave_command: Sequence[str]) -> int:
+    """Be an agent whose slaves are started by `slave_command`."""
+    return agent.run(options, _audit(options, sys.stdout), slave_command)
+
+
+def _run_master(options: Options, rest: list[str]) -> int:
+    algorithm = REGISTRY.master()
+    local_slaves = options.local or 0
+    if options.role is Role.LOCAL and options.local is None:
+        local_slaves = _cores()
+    if not local_slaves and options.resource_file is None and options.key_file is None and options.key is None:
+        raise UsageError(
+            "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
+            "or --mw-local N for slaves here"
+        )
+    name = options.slave_executable
+    arguments = [*_program()[0 if name is None else 1 :], "--mw-slave"] if name is None else ["--mw-slave"]
+    published = ([] if name is None else [name]) + arguments
+    if options.resource_file is not None:
+        published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
+    signal.signal(signal.SIGTERM, _interrupt)
+    computation = master.start(
+        options,
+        audit=_audit(options, sys.stdout if options.role is Role.MASTER else None),
+        key=_key(options),
+        slave_command=published,
+        local_command=[*_program(), *rest],
+        local_slaves=local_slaves,
+    )
+    finished = True
+    try:
+        returned: object = algorithm(computation.master, rest)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        finished, returned = False, int(ExitCode.INTERRUPTED)
+        print("mwpy: interrupted; slaves are told to go", file=sys.stderr)
+    except SystemExit as leaving:
+        returned = 0 if leaving.code is None else leaving.code
+    except BaseException:
+        traceback.print_exc()
+        returned = int(ExitCode.FAILED)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    computation.end(finished)
+    valid = isinstance(returned, int) and 0 <= returned <= 255
+    return int(returned) if valid and isinstance(returned, int) else int(ExitCode.FAILED)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def local_master(slaves: int = 0) -> Generator[Master, None, None]:
+    """A master with slaves on this machine, for a REPL, a notebook or a plain script.
+
+    Functions and classes defined there travel by value, lambdas too.
+
+    Args:
+        slaves: how many slave processes; 0 for one a core.
+
+    Raises:
+        MwpyError: it cannot start.
+
+    Example:
+        >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
+        ...     total = sum(result.value for result in mw.map(lambda x: x * x, range(100)))
+    """
+    path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
+    command = [sys.executable, "-m", "mwpy", "slave"]
+    computation = master.start(
+        Options(),
+        audit=AuditFile(None),
+        key=_link.new_key(),
+        slave_command=command,
+        local_command=command,
+        local_slaves=slaves or _cores(),
+        environment={"PYTHONPATH": path},
+        main_by_value=True,
+    )
+    finished = False
+    try:
+        yield computation.master
+        finished = True
+    finally:
+        computation.end(finished)
+
+
+def _program() -> list[str]:
+    """The command line of this process up to its own arguments: interpreter, its options, script."""
+    own = len(sys.argv) - 1
+    script = sys.orig_argv[1 : len(sys.orig_argv) - own]
+    return [sys.executable, *script]
+
+
+def _cores() -> int:
+    affinity: Mapping[int, object] = dict.fromkeys(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {}
+    return len(affinity) or os.cpu_count() or 1
+
+
+def _audit(options: Options, otherwise: object) -> AuditFile:
+    if options.audit_file == "-" or (options.audit_file is None and otherwise is not None):
+        return AuditFile(None, sys.stdout)
+    path = Path(options.audit_file) if options.audit_file is not None else None
+    return AuditFile(path, None, options.audit_file_max_size)
+
+
+def _key(options: Options) -> str:
+    """The key of the computation: the one given, or a fresh one; a key file that is missing is made."""
+    if options.key_file is not None and not os.path.exists(options.key_file):
+        key = _link.new_key()
+        try:
+            fd = os.open(options.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise UsageError(f"cannot write the key file {options.key_file}: {error.strerror}") from error
+        with os.fdopen(fd, "w") as file:
+            file.write(key + "\n")
+        return key
+    return agent.read_key(options) or _link.new_key()

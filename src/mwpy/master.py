@@ -1,0 +1,681 @@
+"""The master: what a master algorithm drives, and the thread that does what the core decides.
+
+The algorithm's thread and the `mwpy-io` thread share three things and no lock: a deque of submitted tasks, a deque of
+commands, and a queue of outcomes. Each is appended to by one thread and emptied by the other. The I/O thread owns the core
+and the link; the figures that the algorithm asks for are published by it as a whole, once an iteration.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from attrs import define, evolve, field, frozen
+
+from mwpy import _addresses, _clock, _link, _process, _wire, records, resource_file
+from mwpy import _messages as messages
+from mwpy._codec import Codec, loads
+from mwpy._core.events import Garbage, Received, Stranger, Vanished
+from mwpy._core.master_core import Actions, MasterCore, MasterSettings
+from mwpy.algorithm import Algorithm, algorithm_of
+from mwpy.audit import AuditFile
+from mwpy.errors import InternalError, MwpyError, ProtocolError, UsageError
+from mwpy.options import Options
+from mwpy.records import SlaveKind
+from mwpy.resource_file import MemberKeys, ResourceFile
+from mwpy.task import DEFAULT_POLICY, Result, SlaveId, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
+
+__all__ = ["LoopCounts", "Master"]
+
+R = TypeVar("R")
+
+TICK_S = 1.0
+"""Seconds between two looks at the resource file and the local agents when nothing else happens."""
+
+FINISH_GRACE_S = 10.0
+"""Seconds that slaves get for their tear-down when the computation is complete."""
+
+INTERRUPT_GRACE_S = 1.5
+"""The same after Ctrl-C or SIGTERM: a user waits."""
+
+FAREWELL_S = 2.5
+"""Seconds beyond the grace for the agents' goodbyes."""
+
+MAP_PENDING = 1000
+"""Tasks that `map` keeps waiting in the master, beyond those that slaves hold."""
+
+MAP_BYTES = 256 << 20
+"""Bytes of arguments in flight at which `map` submits no more."""
+
+MAP_WINDOW = 20_000
+"""Items that an ordered `map` may run ahead of the one that it waits for."""
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class LoopCounts(NamedTuple):
+    """What `Master.loop` returns: how much waits to be fetched."""
+
+    unrunnable_tasks: int
+    results: int
+    connected_ordered_slaves: int
+    disconnected_ordered_slaves: int
+
+
+@frozen
+class _Published:
+    """What the I/O thread last told of the tasks."""
+
+    seen: dict[Algorithm, int]
+    """How many tasks of each algorithm it has taken over, ever."""
+    pending: dict[Algorithm, int]
+    runnable: int
+    total_seen: int
+
+
+@frozen
+class _Place:
+    """The tag of a task that `map` submitted: whose it is, and which."""
+
+    owner: _Map
+    index: int
+
+
+@define(eq=False)
+class _Map:
+    """One running `map`: what came back for it."""
+
+    came: deque[tuple[int, Result[Any]]] = field(factory=deque)
+    sizes: dict[int, int] = field(factory=dict)
+    """Bytes of the arguments of each item in flight."""
+    bytes_in_flight: int = 0
+
+
+class Master:
+    """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used by one thread.
+
+    Example:
+        >>> @mwpy.master_algorithm                             # doctest: +SKIP
+        ... def master(mw: mwpy.Master, argv: list[str]) -> int:
+        ...     for result in mw.map(square, range(100)):
+        ...         print(result.value)
+        ...     return 0
+    """
+
+    def __init__(self, io: _Io, codec: Codec, limits_by_value: bool) -> None:
+        self._io = io
+        self._codec = codec
+        self._main_by_value = limits_by_value
+        self._ids = count(1)
+        self._defined: dict[Algorithm, None] = {}
+        self._submitted: dict[Algorithm, int] = {}
+        self._total = 0
+        self._targets: dict[Algorithm | None, int] = {}
+        self._results: list[Result[Any]] = []
+        self._unrunnable: list[UnrunnableTask] = []
+        self._connected: list[SlaveId] = []
+        self._disconnected: list[SlaveId] = []
+
+    # ---- submitting --------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        call: TaskCall[Any],
+        tag: Any = None,
+        sid: SlaveId | None = None,
+        retry: bool = True,
+        do_it_anyway: bool = False,
+    ) -> TaskId:
+        """Hand a task over to be run by some slave.
+
+        Args:
+            call: what `f.task(...)` or `mwpy.task(f, ...)` made. The arguments are pickled now.
+            tag: any object; it comes back unchanged with the result, and never leaves the master.
+            sid: the slave that the task is for (an ordered task), or None for any.
+            retry: whether it may be tried again when it was lost with its slave.
+            do_it_anyway: whether an ordered task may run elsewhere when its slave is gone.
+
+        Returns:
+            The task's id.
+
+        Raises:
+            ArgumentNotPicklable: naming the argument; the caller's fault.
+        """
+        policy = (
+            DEFAULT_POLICY
+            if sid is None and retry and not do_it_anyway
+            else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
+        )
+        return self._submit(call, tag, policy).task_id
+
+    def _submit(self, call: TaskCall[Any], tag: Any, policy: TaskPolicy) -> Task:
+        algorithm = call.algorithm
+        if algorithm not in self._defined:
+            self._define(algorithm)
+        payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
+        task = Task(TaskId(next(self._ids)), algorithm, payload, buffers, policy, tag)
+        self._submitted[algorithm] += 1
+        self._total += 1
+        self._io.submitted.append(task)
+        self._io.wake()
+        return task
+
+    def _define(self, algorithm: Algorithm) -> None:
+        reference = algorithm.reference
+        if self._main_by_value and reference.startswith("__main__:"):
+            reference = ""
+        packed = b"" if reference else self._codec.dumps_function(algorithm.function, algorithm.name)
+        digest = algorithm.digest if reference else ""
+        self._io.definitions.append((algorithm, reference, digest, PYTHON, packed))
+        self._defined[algorithm] = None
+        self._submitted[algorithm] = 0
+
+    def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:
+        """A function that submits calls of `function` under a policy: for the builtin `map` and the like.
+
+        Args:
+            policy: `tag` and what `TaskPolicy` has.
+
+        Raises:
+            UsageError: an unknown policy; it is named.
+
+        Example:
+            >>> submit = mw.with_task_policy(square, retry=False)  # doctest: +SKIP
+            >>> ids = [submit(x) for x in range(10)]               # doctest: +SKIP
+        """
+        tag = policy.pop("tag", None)
+        checked = TaskPolicy.of(**policy)
+        algorithm = algorithm_of(function)
+
+        def submit(*args: Any, **kwargs: Any) -> TaskId:
+            return self._submit(TaskCall(algorithm, args, kwargs), tag, checked).task_id
+
+        return submit
+
+    def map(
+        self, function: Callable[..., R], iterable: Iterable[Any], *, ordered: bool = False, **policy: Any
+    ) -> Generator[Result[R], None, None]:
+        """Apply a function to each item, on the slaves.
+
+        Pulls the items lazily and keeps a bounded number in flight, so `iterable` may be endless.
+
+        Args:
+            function: of one argument; a task algorithm or any other.
+            ordered: whether results come in the order of the items, or as they finish.
+            policy: as for `with_task_policy`; `tag` is not used.
+
+        Returns:
+            A generator of one `Result` an item. A task that became unrunnable is a failed result.
+
+        Raises:
+            UsageError: an unknown policy; it is named. At this line, not at the first item.
+        """
+        checked = TaskPolicy.of(**policy)
+        return self._map(algorithm_of(function), iter(iterable), ordered, checked)
+
+    def _map(
+        self, algorithm: Algorithm[R], items: Any, ordered: bool, policy: TaskPolicy
+    ) -> Generator[Result[R], None, None]:
+        mine = _Map()
+        submitted = yielded = 0
+        early: dict[int, Result[R]] = {}
+        exhausted = False
+        while True:
+            while (
+                not exhausted
+                and mine.bytes_in_flight < MAP_BYTES
+                and not (ordered and submitted - yielded >= MAP_WINDOW)
+                and (submitted % 64 or self.pending_tasks() < MAP_PENDING)
+            ):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    exhausted = True
+                    break
+                task = self._submit(TaskCall(algorithm, (item,), {}), _Place(mine, submitted), policy)
+                mine.sizes[submitted] = task.size if task.buffers else len(task.payload)
+                mine.bytes_in_flight += mine.sizes[submitted]
+                submitted += 1
+            if exhausted and yielded == submitted:
+                return
+            if not mine.came:
+                self._absorb(wait=True, timeout=None)
+            while mine.came:
+                index, result = mine.came.popleft()
+                mine.bytes_in_flight -= mine.sizes.pop(index)
+                if ordered:
+                    early[index] = result
+                    while yielded in early:
+                        ready = early.pop(yielded)
+                        yielded += 1
+                        yield ready
+                else:
+                    yielded += 1
+                    yield result
+
+    # ---- waiting ------------------------------------------------------------------------------------------
+
+    def loop(self, timeout: float | None = None) -> LoopCounts:
+        """Wait until something can be fetched: results, unrunnable tasks, ordered slaves come or gone.
+
+        Args:
+            timeout: how long at the most, in seconds; None for as long as it takes.
+
+        Returns:
+            How much of each can be fetched.
+        """
+        self._absorb(wait=False, timeout=0.0)
+        deadline = None if timeout is None else _clock.monotonic() + timeout
+        while not any(self._counts()):
+            left = None if deadline is None else deadline - _clock.monotonic()
+            if left is not None and left <= 0:
+                break
+            self._absorb(wait=True, timeout=left)
+        return self._counts()
+
+    def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
+        """As `loop`, but come back after `timeout` seconds whatever happened."""
+        return self.loop(timeout)
+
+    def results(self) -> list[Result[Any]]:
+        """All results that arrived, oldest first, each once."""
+        self._absorb(wait=False, timeout=0.0)
+        fetched, self._results = self._results, []
+        return fetched
+
+    def unrunnable_tasks(self) -> list[UnrunnableTask]:
+        """All tasks that became unrunnable, each once."""
+        self._absorb(wait=False, timeout=0.0)
+        fetched, self._unrunnable = self._unrunnable, []
+        return fetched
+
+    def connected_ordered_slaves(self) -> list[SlaveId]:
+        """The ordered and intermingle slaves that came, each once."""
+        self._absorb(wait=False, timeout=0.0)
+        fetched, self._connected = self._connected, []
+        return fetched
+
+    def disconnected_ordered_slaves(self) -> list[SlaveId]:
+        """The ordered and intermingle slaves that are gone, each once."""
+        self._absorb(wait=False, timeout=0.0)
+        fetched, self._disconnected = self._disconnected, []
+        return fetched
+
+    def _counts(self) -> LoopCounts:
+        return LoopCounts(
+            len(self._unrunnable), len(self._results), len(self._connected), len(self._disconnected)
+        )
+
+    def _absorb(self, wait: bool, timeout: float | None) -> None:
+        """Take over what the I/O thread has for us; wait for it if there is nothing."""
+        outcomes = self._io.outcomes
+        if wait and outcomes.empty():
+            self._io.waiting = True
+            try:
+                self._take(outcomes.get(timeout=timeout))
+            except Empty:
+                return
+            finally:
+                self._io.waiting = False
+        try:
+            while True:
+                self._take(outcomes.get_nowait())
+        except Empty:
+            return
+
+    def _take(self, outcome: Actions | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
+        for result in outcome.results:
+            if type(result.tag) is _Place:
+                result.tag.owner.came.append((result.tag.index, result))
+            else:
+                self._results.append(result)
+        for task in outcome.unrunnable:
+            if type(task.tag) is _Place:
+                task.tag.owner.came.append((task.tag.index, _failed_result(task)))
+            else:
+                self._unrunnable.append(task)
+        self._connected.extend(outcome.connected)
+        self._disconnected.extend(outcome.disconnected)
+
+    # ---- slaves ---------------------------------------------------------------------------------------------
+
+    def allocate_slaves(self, amount: int = 1000, kind: str = "unordered") -> None:
+        """Want more slaves of a kind; the resource file tells batch systems of it.
+
+        Args:
+            amount: how many more.
+            kind: `ordered`, `intermingle` or `unordered`.
+
+        Raises:
+            UsageError: there is no such kind.
+        """
+        self._command("allocate_slaves", max(0, amount), _kind(kind))
+
+    def deallocate_slaves(self, amount: int = 0, kind: str = "unordered") -> None:
+        """Want fewer slaves of a kind; none is stopped.
+
+        Raises:
+            UsageError: there is no such kind.
+        """
+        self._command("deallocate_slaves", max(0, amount), _kind(kind))
+
+    def free_slave(self, sid: SlaveId) -> None:
+        """Make an ordered or intermingle slave unordered, once it has finished the tasks that it holds."""
+        self._command("free_slave", sid)
+
+    def _command(self, name: str, *args: Any) -> None:
+        self._io.commands.append((name, args))
+        self._io.wake()
+
+    # ---- figures ----------------------------------------------------------------------------------------------
+
+    def set_target_number(self, number: int, algorithm: Callable[..., Any] | None = None) -> None:
+        """Say how many pending tasks (of one algorithm, or of all) you want in memory; advisory."""
+        self._targets[_key(algorithm)] = max(0, number)
+
+    def get_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
+        """The target number (of one algorithm, or of all); 0 if it was never set."""
+        return self._targets.get(_key(algorithm), 0)
+
+    def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
+        """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
+        known = self._io.published
+        if algorithm is None:
+            return sum(known.pending.values()) + self._total - known.total_seen
+        of = algorithm_of(algorithm)
+        return known.pending.get(of, 0) + self._submitted.get(of, 0) - known.seen.get(of, 0)
+
+    def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
+        """How many tasks are missing to the target number; never negative."""
+        return max(0, self.get_target_number(algorithm) - self.pending_tasks(algorithm))
+
+    def num_runnable_tasks(self) -> int:
+        """How many tasks are pending or at slaves."""
+        known = self._io.published
+        return known.runnable + self._total - known.total_seen
+
+    def num_unrunnable_tasks(self) -> int:
+        """How many unrunnable tasks wait to be fetched."""
+        self._absorb(wait=False, timeout=0.0)
+        return len(self._unrunnable)
+
+
+def _key(algorithm: Callable[..., Any] | None) -> Algorithm | None:
+    return None if algorithm is None else algorithm_of(algorithm)
+
+
+def _kind(kind: str) -> SlaveKind:
+    try:
+        return SlaveKind(kind)
+    except ValueError:
+        raise UsageError(f"there is no kind of slave {kind!r}: ordered, intermingle or unordered") from None
+
+
+def _failed_result(task: UnrunnableTask) -> Result[Any]:
+    told = ("UnrunnableTask", task.reason, "", None)
+    return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, b"", (), lambda *_: told)
+
+
+@define(eq=False)
+class _LocalAgent:
+    """An agent that the master itself started here."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    child: _process.Child | None = None
+
+
+class _Io:
+    """The I/O thread: the core, the link, the audit file, the resource file."""
+
+    def __init__(self, core: MasterCore, link: _link.MasterLink, audit: AuditFile) -> None:
+        self.core = core
+        self.link = link
+        self.audit = audit
+        self.submitted: deque[Task] = deque()
+        self.definitions: deque[tuple[Algorithm, str, str, str, bytes]] = deque()
+        self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
+        self.published = _Published({}, {}, 0, 0)
+        self.waiting = False
+        self.wake = link.wake
+        self.resource_path: str | None = None
+        self.resource: ResourceFile | None = None
+        self.local: list[_LocalAgent] = []
+        self._seen: dict[Algorithm, int] = {}
+        self._total_seen = 0
+        self._written: ResourceFile | None = None
+        self._tick_at = 0.0
+        self._end_by: float | None = None
+        self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._iterate():
+                pass
+        except BaseException as error:
+            self.outcomes.put(error)
+        finally:
+            self._clean_up()
+
+    def _iterate(self) -> bool:
+        """One iteration: wait, note, decide, do. True at the end of all."""
+        now = _clock.monotonic()
+        due = self.core.next_deadline()
+        until = self._tick_at if due is None else min(due, self._tick_at)
+        for happened in self.link.poll(0.0 if self._has_work else max(0.0, until - now), now):
+            self._note(happened, now)
+        now = _clock.monotonic()
+        self._take_commands()
+        self.core.waiting = self.waiting
+        self.core.allocate(now)
+        self._do(self.core.take_actions())
+        if now >= self._tick_at:
+            self._tick_at = now + TICK_S
+            self._write_resource_file()
+            self._look_at_local_agents()
+        if self.core.closing is None:
+            return False
+        self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
+        return now > self._end_by or not self.core.stable.agents
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self.submitted) or bool(self.commands)
+
+    def _note(self, happened: object, now: float) -> None:
+        match happened:
+            case _link.Frames(peer, address, frames):
+                try:
+                    message, payload = _wire.decode(frames)
+                except ProtocolError as error:
+                    self.core.handle(Garbage(peer, address, str(error)), now)
+                else:
+                    self.core.handle(Received(peer, address, message, payload), now)
+            case _link.Unreachable(peer):
+                self.core.handle(Vanished(peer, "the connection broke"), now)
+            case _link.StrangerSeen(address, reason):
+                self.core.handle(Stranger(address, reason), now)
+
+    def _take_commands(self) -> None:
+        """Tasks first out of their deque: what defines their algorithms was put into its own before them."""
+        tasks = [self.submitted.popleft() for _ in range(len(self.submitted))]
+        commands = [self.commands.popleft() for _ in range(len(self.commands))]
+        while self.definitions:
+            self.core.define(*self.definitions.popleft())
+        if tasks:
+            seen = self._seen
+            for task in tasks:
+                seen[task.algorithm] = seen.get(task.algorithm, 0) + 1
+            self._total_seen += len(tasks)
+            self.core.submit(tasks)
+        for name, args in commands:
+            getattr(self.core, name)(*args)
+
+    def _do(self, actions: Actions) -> None:
+        self.audit.write(actions.records, _clock.wall())
+        for send in actions.sends:
+            if not self.link.send(send.peer, _wire.encode(send.message, send.frames)):
+                self.core.handle(Vanished(send.peer, "the connection broke"), _clock.monotonic())
+        for peer in actions.forget:
+            self.link.forget(peer)
+        jar = self.core.jar
+        self.published = _Published(dict(self._seen), dict(jar.pending), len(jar.tasks), self._total_seen)
+        if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
+            self.outcomes.put(actions)
+
+    # ---- resource file, local agents -----------------------------------------------------------------------
+
+    def _write_resource_file(self, end: bool = False) -> None:
+        if self.resource_path is None or self.resource is None:
+            return
+        counts = self.core.counts()
+        finished = self.core.closing is not None and self.core.closing.finished
+        new = evolve(
+            self.resource,
+            computation_status=resource_file.FINISHED if finished else resource_file.IN_PROGRESS,
+            timestamp=_clock.wall(),
+            slaves_wanted=counts.slaves_wanted,
+            slaves_connected=counts.slaves_connected,
+            slaves_needed=counts.slaves_needed,
+        )
+        if not resource_file.due(self._written, new):
+            return
+        try:
+            resource_file.write(self.resource_path, new)
+            self._written = new
+        except MwpyError as error:
+            if end or self._written is None or new.timestamp - self._written.timestamp > TICK_S * 60:
+                self.audit.write([records.Notice(str(error))], _clock.wall())
+                self._written = evolve(self._written or new, timestamp=new.timestamp)
+
+    def _look_at_local_agents(self) -> None:
+        for agent in self.local:
+            if agent.child is None or self.core.closing is not None or agent.child.poll() is None:
+                continue
+            ended = agent.child.describe_exit()
+            agent.child = None
+            if ended == "exit code 6":
+                continue  # its slaves cannot start; it said why, and so does the core
+            self.audit.write([records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall())
+            self.start_local(agent)
+
+    def start_local(self, agent: _LocalAgent) -> None:
+        agent.child = _process.start(agent.command, environment=agent.environment)
+
+    def _clean_up(self) -> None:
+        self._write_resource_file(end=True)
+        for agent in self.local:
+            if agent.child is not None:
+                deadline = _clock.monotonic() + FAREWELL_S
+                while agent.child.poll() is None and _clock.monotonic() < deadline:
+                    threading.Event().wait(0.01)
+                agent.child.kill()
+                agent.child.poll()
+        self.link.close(0.5)
+        self.audit.close()
+
+    def end(self, finished: bool, grace_s: float) -> None:
+        """End the computation and wait for the thread."""
+        self.commands.append(("shut_down", (finished, grace_s)))
+        self._tick_at = 0.0
+        self.wake()
+        self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
+
+
+@define(eq=False)
+class Computation:
+    """A started master, and the way to end it."""
+
+    master: Master
+    _io: _Io
+
+    def end(self, finished: bool) -> None:
+        """Tell all agents to go, and wait for them.
+
+        Args:
+            finished: whether the computation is complete; else agents exit with a code that keeps
+                their jobs queued.
+        """
+        self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+
+
+def start(
+    options: Options,
+    *,
+    audit: AuditFile,
+    key: str,
+    slave_command: Sequence[str],
+    local_command: Sequence[str],
+    local_slaves: int,
+    environment: dict[str, str] | None = None,
+    main_by_value: bool = False,
+) -> Computation:
+    """Start a master: bind, write the resource file, start the local agent.
+
+    Args:
+        key: the computation's key.
+        slave_command: what the resource file says starts a slave.
+        local_command: how to start an agent here, without the options that direct it.
+        local_slaves: how many slaves to start here; 0 for none.
+        environment: variables for the local agent.
+        main_by_value: whether what is defined in `__main__` travels by value.
+
+    Raises:
+        MwpyError: it cannot start; the message says what to change.
+    """
+    generation = f"{int(_clock.wall() * 1000):x}-{os.getpid()}"
+    settings = MasterSettings(
+        options.member_id,
+        generation,
+        options.client_timeout,
+        options.slave_task_group,
+        options.slave_result_group or 0,
+        options.max_read_buffer_size,
+        options.max_write_buffer_size,
+    )
+    only_here = options.resource_file is None and options.master_host is None and options.key_file is None
+    host = options.master_host or ("127.0.0.1" if only_here and options.key is None else "*")
+    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
+    link = _link.MasterLink(
+        host, options.master_port or 0, key, options.client_timeout, largest, _wire.encode(messages.Probe())
+    )
+    io = _Io(MasterCore(settings, loads), link, audit)
+    addresses = _addresses.candidates(link.port, options.master_host)
+    member = _link.member_keys(key)
+    io.resource_path = options.resource_file
+    io.resource = ResourceFile(
+        resource_file.IN_PROGRESS,
+        _clock.wall(),
+        options.resource_file_update_interval,
+        options.member_id,
+        generation,
+        addresses,
+        MemberKeys(_link.server_keys(key).public, member.public, member.secret),
+        0,
+        0,
+        0,
+        slave_command[0],
+        tuple(slave_command[1:]),
+    )
+    if options.resource_file is not None:
+        resource_file.write(options.resource_file, io.resource)
+    audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], _clock.wall())
+    if local_slaves:
+        directions = ["--mw-slave", "--mw-master-host", options.master_host or "127.0.0.1"]
+        directions += ["--mw-master-port", str(link.port), "--mw-member-id", options.member_id]
+        directions += ["--mw-slave-processes", str(local_slaves), "--mw-audit-file", os.devnull]
+        directions += ["--mw-client-timeout", str(options.client_timeout)]
+        agent = _LocalAgent([*local_command, *directions], {"MWPY_KEY": key, **(environment or {})})
+        io.local.append(agent)
+        io.start_local(agent)
+    io.thread.start()
+    return Computation(Master(io, Codec(main_by_value), main_by_value), io)
