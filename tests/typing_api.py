@@ -63,7 +63,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         assert_type(number.value, int)
     for sid in mw.connected_ordered_slaves():
         mw.submit(square.task(2), sid=sid)
-    mw.allocate_slaves(2, kind="disordered")  # type: ignore[arg-type]
+    mw.allocate_slaves(2, kind="ordered")
     return 0
 
 

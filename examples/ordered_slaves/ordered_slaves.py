@@ -9,15 +9,15 @@ On several machines, the master first; the slaves read from its resource file wh
     python examples/ordered_slaves/ordered_slaves.py --mw-slave --mw-resource-file ordered.rsc
 
 How many primes are there between two numbers? The answer is quick with a table of the primes of that
-block of numbers, and making the table is what takes time. Before it takes tasks, each slave makes the
-table of one block. An *ordered* slave runs only what is addressed to it: the master asks each new one
-which table it has, then sends it questions one at a time, those that fit as long as there are any. A
-slave that has to answer another question makes its table then.
+block of numbers, and making the table is what takes time. So each slave makes the table of one block
+before it takes tasks. An *ordered* slave runs only what is addressed to it: the master sends each one
+question at a time, one that fits its table as long as there are any. When there are none, it gets one of
+the block of which most is left to do, makes that table, and stays with it.
 """
 
-import os
 import sys
 from bisect import bisect_left
+from collections import Counter
 
 import mwpy
 
@@ -35,6 +35,11 @@ def block_of(question: Question) -> int:
     return question[0] // BLOCK
 
 
+def home_block(sid: mwpy.SlaveId) -> int:
+    """Which block a slave makes its table of; master and slave must only agree on it."""
+    return sum(sid.encode()) % BLOCKS
+
+
 def make_table(block: int) -> None:
     numbers = range(max(2, block * BLOCK), (block + 1) * BLOCK)
     tables[block] = [n for n in numbers if all(n % d for d in range(2, int(n**0.5) + 1))]
@@ -43,17 +48,11 @@ def make_table(block: int) -> None:
 @mwpy.slave_algorithm
 def slave(mw: mwpy.Slave, argv: list[str]) -> int:
     """Set up, run tasks until the master says that it is enough, tear down."""
-    make_table(os.getpid() % BLOCKS)
+    make_table(home_block(mw.sid))
     try:
         return mw.loop_simple()
     finally:
         tables.clear()
-
-
-@mwpy.task_algorithm
-def which_table() -> int:
-    """Tell which table this slave made at its start."""
-    return next(iter(tables))
 
 
 @mwpy.task_algorithm
@@ -72,28 +71,24 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Give each ordered slave one question at a time until all are answered."""
     questions = all_questions()
     asked = unanswered = len(questions)
-    table_of: dict[mwpy.SlaveId, int] = {}
     idle: list[mwpy.SlaveId] = []
+    block: dict[mwpy.SlaveId, int] = {}  # where each slave is
     total = ready = 0
     mw.allocate_slaves(BLOCKS, kind="ordered")
     while unanswered:
         mw.loop()
-        for sid in mw.connected_ordered_slaves():
-            mw.submit(which_table.task(), sid=sid, tag=(sid, None))
+        idle += mw.connected_ordered_slaves()
         for result in mw.results():
-            sid, question = result.tag
-            idle.append(sid)
-            if question is None:
-                table_of[sid] = result.value
-            else:
-                primes, was_there = result.value
-                unanswered, total, ready = unanswered - 1, total + primes, ready + was_there
-        questions += [task.tag[1] for task in mw.unrunnable_tasks() if task.tag[1]]  # the slave is gone
+            primes, was_there = result.value
+            unanswered, total, ready = unanswered - 1, total + primes, ready + was_there
+            idle.append(result.tag[0])
+        questions += [question for _, question in (task.tag for task in mw.unrunnable_tasks())]
         gone = mw.disconnected_ordered_slaves()
         idle = [sid for sid in idle if sid not in gone]
         while idle and questions:
             sid = idle.pop()
-            question = take_one(questions, table_of[sid])
+            question = take_one(questions, block.get(sid, home_block(sid)))
+            block[sid] = block_of(question)
             mw.submit(count_primes.task(question), sid=sid, tag=(sid, question))
     print(f"{total} primes in {asked} questions, {ready} of them to a slave that had the table.")
     return 0
@@ -106,8 +101,11 @@ def all_questions() -> list[Question]:
 
 
 def take_one(questions: list[Question], block: int) -> Question:
-    """Take the first question about the block, or the first of all if there is none left."""
-    question = next((question for question in questions if block_of(question) == block), questions[0])
+    """Take a question about the block, or about the one with the most questions if there is none left."""
+    left = Counter(map(block_of, questions))
+    if not left[block]:
+        block = max(left, key=lambda other: left[other])
+    question = next(question for question in questions if block_of(question) == block)
     questions.remove(question)
     return question
 

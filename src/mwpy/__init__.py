@@ -1,18 +1,18 @@
 """Master-worker computing for Python: one script, many machines that come, go and crash.
 
-    import sys, mwpy
+import sys, mwpy
 
-    @mwpy.task_algorithm
-    def square(x: int) -> int:
-        return x * x
+@mwpy.task_algorithm
+def square(x: int) -> int:
+    return x * x
 
-    @mwpy.master_algorithm
-    def master(mw: mwpy.Master, argv: list[str]) -> int:
-        print(sum(result.value for result in mw.map(square, range(100))))
-        return 0
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    print(sum(result.value for result in mw.map(square, range(100))))
+    return 0
 
-    if __name__ == "__main__":
-        sys.exit(mwpy.main())
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
 """
 
 from mwpy.algorithm import TaskAlgorithm, master_algorithm, slave_algorithm, task, task_algorithm

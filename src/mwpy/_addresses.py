@@ -6,7 +6,7 @@ import fcntl
 import socket
 import struct
 
-__all__ = ["candidates", "candidate_hosts"]
+__all__ = ["candidate_hosts", "candidates"]
 
 SIOCGIFADDR = 0x8915
 """Linux: the IPv4 address of a network interface; see netdevice(7)."""

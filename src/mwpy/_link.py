@@ -222,7 +222,9 @@ class MasterLink:
         if self._probe_rounds or now >= self._probe_at:
             self._probe_rounds = max(0, self._probe_rounds - 1)
             self._probe_at = now + self._probe_interval_s
-            happened.extend(Unreachable(peer) for peer in list(self._addresses) if not self.send(peer, self._probe))
+            happened.extend(
+                Unreachable(peer) for peer in list(self._addresses) if not self.send(peer, self._probe)
+            )
         return happened
 
     def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
@@ -245,7 +247,9 @@ class MasterLink:
             answer = (b"200", b"OK") if known else (b"400", b"not a member")
             self._doorkeeper.send_multipart([version, request, *answer, b"", b""])
             if not known:
-                happened.append(StrangerSeen(address.decode(errors="replace"), "a stranger: it has no key of ours"))
+                happened.append(
+                    StrangerSeen(address.decode(errors="replace"), "a stranger: it has no key of ours")
+                )
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> bool:
         """Send to a peer without waiting; False if it cannot be reached."""
@@ -289,7 +293,9 @@ class Broken:
 
 
 _FATES = {
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken(
+        "refused", "our key is not that of a member: get a fresh resource file"
+    ),
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Broken(
         "refused", "whoever listens there has other keys, so it is another computation or no master at all"
     ),

@@ -36,6 +36,9 @@ LAST_WORDS_BYTES = 64 * 1024
 SILENT_S = 0.025
 """Seconds of a busy slave's silence after which its journal is read: half of what is promised for a result."""
 
+EXIT_S = 5.0
+"""Seconds between a slave's closing of its stream and its exit, for its tear-down in Python."""
+
 CONNECT_S = 5.0
 """Seconds that one candidate address gets to answer."""
 
@@ -135,7 +138,9 @@ def _by_hand(options: Options) -> Direction:
         )
     key = read_key(options)
     if key is None:
-        raise UsageError("a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY")
+        raise UsageError(
+            "a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY"
+        )
     address = f"tcp://{options.master_host}:{options.master_port}"
     return Direction([address], server_keys(key).public, member_keys(key), options.member_id, "")
 
@@ -151,7 +156,9 @@ def read_key(options: Options) -> str | None:
     try:
         key = Path(options.key_file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the key file {options.key_file}: {error}; copy it from the master") from error
+        raise UsageError(
+            f"cannot read the key file {options.key_file}: {error}; copy it from the master"
+        ) from error
     if not key:
         raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
     return key
@@ -163,7 +170,11 @@ def _connect(direction: Direction, options: Options) -> AgentLink:
     refused = False
     for address in direction.addresses:
         link = AgentLink(
-            address, direction.server_public, direction.member, options.client_timeout, options.max_read_buffer_size
+            address,
+            direction.server_public,
+            direction.member,
+            options.client_timeout,
+            options.max_read_buffer_size,
         )
         fate = _first_fate(link)
         if isinstance(fate, Connected):
@@ -172,7 +183,9 @@ def _connect(direction: Direction, options: Options) -> AgentLink:
         refused = refused or fate.fate == "refused"
         tried.append(f"{address}: {fate.reason}")
     error = Refused if refused else MasterUnreachable
-    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
+    raise error(
+        f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?"
+    )
 
 
 def _first_fate(link: AgentLink) -> Connected | Broken:
@@ -198,6 +211,8 @@ class _Running:
     peeked: bool = False
     """Its journal was read since."""
     writable_watched: bool = False
+    kill_at: float | None = None
+    """When to kill it, as it closed its stream and so is of no use; mostly it ends by itself before."""
 
 
 class _Agent:
@@ -240,7 +255,10 @@ class _Agent:
             self._rescue(now)
 
     def _timeout(self, now: float) -> float | None:
-        times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
+        times = [
+            running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)
+        ]
+        times += [running.kill_at for running in self._slaves.values() if running.kill_at is not None]
         deadline = self._core.next_deadline()
         if deadline is not None:
             times.append(deadline)
@@ -271,7 +289,7 @@ class _Agent:
         self._hear_slave(running, now)
         if running.end.eof:
             self._unwatch(running, fd)
-            running.child.kill()  # it closed its stream, so it is of no use; mostly it is dead already
+            running.kill_at = now + EXIT_S
 
     def _hear_slave(self, running: _Running, now: float) -> bool:
         try:
@@ -315,6 +333,9 @@ class _Agent:
         for running in list(self._slaves.values()):
             if running.child.poll() is not None:
                 self._bury(running, now)
+            elif running.kill_at is not None and now >= running.kill_at:
+                running.kill_at = None
+                running.child.kill()
 
     def _bury(self, running: _Running, now: float) -> None:
         """Hear all that a dead slave left, and tell of its end."""

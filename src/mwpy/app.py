@@ -74,7 +74,12 @@ def _run_master(options: Options, rest: list[str]) -> int:
     local_slaves = options.local or 0
     if options.role is Role.LOCAL and options.local is None:
         local_slaves = _cores()
-    if not local_slaves and options.resource_file is None and options.key_file is None and options.key is None:
+    if (
+        not local_slaves
+        and options.resource_file is None
+        and options.key_file is None
+        and options.key is None
+    ):
         raise UsageError(
             "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
             "or --mw-local N for slaves here"
@@ -160,7 +165,9 @@ def _program() -> list[str]:
 
 
 def _cores() -> int:
-    affinity: Mapping[int, object] = dict.fromkeys(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {}
+    affinity: Mapping[int, object] = (
+        dict.fromkeys(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {}
+    )
     return len(affinity) or os.cpu_count() or 1
 
 

@@ -565,7 +565,9 @@ class _Io:
             agent.child = None
             if ended == "exit code 6":
                 continue  # its slaves cannot start; it said why, and so does the core
-            self.audit.write([records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall())
+            self.audit.write(
+                [records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall()
+            )
             self.start_local(agent)
 
     def start_local(self, agent: _LocalAgent) -> None:

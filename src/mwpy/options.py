@@ -79,7 +79,9 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
         except ValueError:
             raise ValueError(f"must be a number, not {value!r}") from None
         if not least <= number <= most:
-            raise ValueError(f"must be {least:g} or more{'' if math.isinf(most) else f' and at most {most:g}'}")
+            raise ValueError(
+                f"must be {least:g} or more{'' if math.isinf(most) else f' and at most {most:g}'}"
+            )
         return number
 
     return convert
@@ -113,36 +115,109 @@ OPTIONS: tuple[Option, ...] = (
     Option("help", "", None, "Print this and exit."),
     Option("version-string", "", None, "Print the version of mwpy and exit."),
     Option("master", "", None, "Be the master; slaves are started by others, who read the resource file."),
-    Option("slave", "", None, "Be an agent with slaves, directed by a resource file or by host, port and key."),
-    Option("local", "N", _COUNT, "Have N slaves on this machine; with --mw-master, besides those that come.",
-           "one a core when no role is given"),
+    Option(
+        "slave", "", None, "Be an agent with slaves, directed by a resource file or by host, port and key."
+    ),
+    Option(
+        "local",
+        "N",
+        _COUNT,
+        "Have N slaves on this machine; with --mw-master, besides those that come.",
+        "one a core when no role is given",
+    ),
     Option("slave-processes", "N", _COUNT, "How many slave processes one agent supervises.", "1"),
-    Option("resource-file", "FILE", _text,
-           "Master: write this file for batch systems and slaves. Slave: read it to find the master."),
-    Option("resource-file-update-interval", "SECONDS", _SECONDS, "How often the resource file is rewritten.", "300"),
-    Option("master-host", "HOST", _text,
-           "Master: the address to bind and to publish. Slave: the address to connect to.", "every address"),
-    Option("master-port", "PORT", _number(1, 65535, int),
-           "Master: the port to bind. Slave: the port to connect to.", "any free port"),
-    Option("member-id", "STRING", _text,
-           "Names the computation; master and slaves must agree. Not a secret.", DEFAULT_MEMBER_ID),
-    Option("key-file", "FILE", _text,
-           f"A file with the key of the computation, made by the master if missing; or set {KEY_VARIABLE}.",
-           "a fresh key, in the resource file"),
-    Option("client-timeout", "SECONDS", _SECONDS, "After so long a silence of the network a peer counts as gone.", "30"),
-    Option("grace-period", "SECONDS", _number(0, math.inf, float),
-           "What running tasks get to end when an agent is told to go (SIGTERM).", "5"),
+    Option(
+        "resource-file",
+        "FILE",
+        _text,
+        "Master: write this file for batch systems and slaves. Slave: read it to find the master.",
+    ),
+    Option(
+        "resource-file-update-interval",
+        "SECONDS",
+        _SECONDS,
+        "How often the resource file is rewritten.",
+        "300",
+    ),
+    Option(
+        "master-host",
+        "HOST",
+        _text,
+        "Master: the address to bind and to publish. Slave: the address to connect to.",
+        "every address",
+    ),
+    Option(
+        "master-port",
+        "PORT",
+        _number(1, 65535, int),
+        "Master: the port to bind. Slave: the port to connect to.",
+        "any free port",
+    ),
+    Option(
+        "member-id",
+        "STRING",
+        _text,
+        "Names the computation; master and slaves must agree. Not a secret.",
+        DEFAULT_MEMBER_ID,
+    ),
+    Option(
+        "key-file",
+        "FILE",
+        _text,
+        f"A file with the key of the computation, made by the master if missing; or set {KEY_VARIABLE}.",
+        "a fresh key, in the resource file",
+    ),
+    Option(
+        "client-timeout",
+        "SECONDS",
+        _SECONDS,
+        "After so long a silence of the network a peer counts as gone.",
+        "30",
+    ),
+    Option(
+        "grace-period",
+        "SECONDS",
+        _number(0, math.inf, float),
+        "What running tasks get to end when an agent is told to go (SIGTERM).",
+        "5",
+    ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
-    Option("max-write-buffer-size", "BYTES", _COUNT, "The largest arguments of one task; a larger task fails.",
-           str(1 << 30)),
-    Option("max-read-buffer-size", "BYTES", _COUNT, "The largest result of one task; a larger one fails its task.",
-           str(1 << 30)),
-    Option("audit-file", "FILE", _text, "Where the trail of what happened goes; `-` is standard output.",
-           "standard output; none when no role is given"),
-    Option("audit-file-max-size", "BYTES", _COUNT, "At this size the audit file is rotated; four old ones are kept.",
-           str(64 << 20)),
-    Option("slave-executable", "PATH", _text, "What the resource file names as the program of a slave.", "this program"),
+    Option(
+        "max-write-buffer-size",
+        "BYTES",
+        _COUNT,
+        "The largest arguments of one task; a larger task fails.",
+        str(1 << 30),
+    ),
+    Option(
+        "max-read-buffer-size",
+        "BYTES",
+        _COUNT,
+        "The largest result of one task; a larger one fails its task.",
+        str(1 << 30),
+    ),
+    Option(
+        "audit-file",
+        "FILE",
+        _text,
+        "Where the trail of what happened goes; `-` is standard output.",
+        "standard output; none when no role is given",
+    ),
+    Option(
+        "audit-file-max-size",
+        "BYTES",
+        _COUNT,
+        "At this size the audit file is rotated; four old ones are kept.",
+        str(64 << 20),
+    ),
+    Option(
+        "slave-executable",
+        "PATH",
+        _text,
+        "What the resource file names as the program of a slave.",
+        "this program",
+    ),
 )
 
 _BY_NAME = {option.name: option for option in OPTIONS}

@@ -175,7 +175,9 @@ class Slave:
             if self._lost:
                 return None
 
-    def _run(self, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]) -> None:
+    def _run(
+        self, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]
+    ) -> None:
         function = self._functions.get(number)
         if not callable(function):
             reason = function or "it was never defined"
@@ -301,9 +303,7 @@ def _load(definition: messages.AlgorithmDefinition, packed: Buffer | None) -> Ca
         return f"{definition.name} cannot be loaded:\n{traceback.format_exc()}"
 
 
-def run(
-    described: str, slave_algorithm: Callable[[Slave, list[str]], int] | None, argv: list[str]
-) -> int:
+def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | None, argv: list[str]) -> int:
     """Be a slave until its end.
 
     Args:

@@ -136,7 +136,12 @@ _S = ChildState
 WAYS: dict[ChildEvent, dict[ChildState, ChildState]] = {
     ChildEvent.GET_READY: {_S.STARTING: _S.READY, _S.STOPPING: _S.STOPPING, _S.KILLED: _S.KILLED},
     ChildEvent.STOP: {_S.STARTING: _S.STOPPING, _S.READY: _S.STOPPING, _S.STOPPING: _S.STOPPING},
-    ChildEvent.KILL: {_S.STARTING: _S.KILLED, _S.READY: _S.KILLED, _S.STOPPING: _S.KILLED, _S.KILLED: _S.KILLED},
+    ChildEvent.KILL: {
+        _S.STARTING: _S.KILLED,
+        _S.READY: _S.KILLED,
+        _S.STOPPING: _S.KILLED,
+        _S.KILLED: _S.KILLED,
+    },
     ChildEvent.EXIT: {_S.STARTING: _S.GONE, _S.READY: _S.GONE, _S.STOPPING: _S.GONE, _S.KILLED: _S.GONE},
 }
 
@@ -341,7 +346,9 @@ class AgentCore:
             self._tell(child, messages.Shutdown(self._leaving is ExitCode.OK, 0.0))
 
     def _living(self) -> list[Child]:
-        return [child for child in self.children.values() if child.state in (_S.STARTING, _S.READY, _S.STOPPING)]
+        return [
+            child for child in self.children.values() if child.state in (_S.STARTING, _S.READY, _S.STOPPING)
+        ]
 
     def allocate(self, now: float) -> None:
         """Decide what is due: kill slaves whose grace is over, and go when none is left."""

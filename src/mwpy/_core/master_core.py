@@ -11,7 +11,7 @@ so what an old connection still delivers can neither count twice nor count wrong
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from attrs import define, field, frozen
@@ -121,8 +121,11 @@ class MasterCore:
         good: list[Task] = []
         for task in tasks:
             if len(task.payload) > limit or (task.buffers and task.size > limit):
-                self._fail(task, f"its arguments are {task.size} bytes, the limit is {limit} bytes "
-                                 f"(--mw-max-write-buffer-size): pass a file name, or raise the limit")
+                self._fail(
+                    task,
+                    f"its arguments are {task.size} bytes, the limit is {limit} bytes "
+                    f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
+                )
                 continue
             sid = task.policy.sid
             if sid is not None and sid not in self.stable.slaves and not task.policy.do_it_anyway:
@@ -284,8 +287,17 @@ class MasterCore:
             algorithm = task.algorithm
             seconds_of.setdefault(algorithm, []).append(seconds)
             results.append(
-                Result(task.task_id, algorithm.name, sid, task.tag, seconds,
-                       position in failed, payload, buffers, loads)
+                Result(
+                    task.task_id,
+                    algorithm.name,
+                    sid,
+                    task.tag,
+                    seconds,
+                    position in failed,
+                    payload,
+                    buffers,
+                    loads,
+                )
             )
         if not finished:
             return
@@ -324,7 +336,9 @@ class MasterCore:
 
     def _slave_never_came(self, agent: Agent, message: messages.SlaveDied) -> None:
         sid = SlaveId(f"{agent.name}/{message.slave}")
-        self._record(records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words))
+        self._record(
+            records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words)
+        )
         self._say_once(
             f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {message.cause}. "
             f"It wrote last:\n{message.last_words or '(nothing)'}",
@@ -380,8 +394,11 @@ class MasterCore:
             rest = list(slave.outstanding.values())
             if rest:
                 self._unload(slave, rest)
-                self._give_up(rest, f"{slave.sid} was lost with {agent.name} ({reason}) when it may have been "
-                                    f"started, and its policy says retry=False")
+                self._give_up(
+                    rest,
+                    f"{slave.sid} was lost with {agent.name} ({reason}) when it may have been "
+                    f"started, and its policy says retry=False",
+                )
             self._lose_slave(slave, reason)
         del self.stable.agents[agent.peer]
         self._departures[reason] = self._departures.get(reason, 0) + 1
@@ -404,7 +421,9 @@ class MasterCore:
             if anyway:
                 self._record(records.TasksUnaddressed(sid, run))
             else:
-                self._give_up(run, f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}")
+                self._give_up(
+                    run, f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}"
+                )
 
     # ---- deciding ----------------------------------------------------------------------------------------
 
@@ -508,7 +527,9 @@ class MasterCore:
         self._look_again = None
         if self.settings.task_group is not None or self.jar.queues:
             return
-        thieves = sum(slave.runs_unaddressed and not slave.agent.refused for slave in self.stable.idle.values())
+        thieves = sum(
+            slave.runs_unaddressed and not slave.agent.refused for slave in self.stable.idle.values()
+        )
         while thieves > 0:
             slave, self._look_again = allocation.victim(self.stable, now)
             if slave is None:
@@ -539,11 +560,15 @@ class MasterCore:
             )
         if self.jar.queues:
             agent, reason = next(
-                (agent.name, reason) for agent in self.stable.agents.values() for reason in agent.refused.values()
+                (agent.name, reason)
+                for agent in self.stable.agents.values()
+                for reason in agent.refused.values()
             )
             return f"no connected slave can run the {count} waiting tasks; {agent}: {reason}"
         if vacancies:
-            return f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
+            return (
+                f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
+            )
         return (
             "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
             "submit tasks, or leave the loop"
@@ -560,7 +585,9 @@ class MasterCore:
         if self._departures:
             reason, times = max(self._departures.items(), key=lambda item: item[1])
             return f"All agents left, most often ({times}) because: {reason}. Start slaves again"
-        return "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
+        return (
+            "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
+        )
 
     # ---- small change ----------------------------------------------------------------------------------------
 
@@ -643,8 +670,17 @@ class MasterCore:
     def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
         self._record(records.TasksGivenUp(tasks, reason, deaths))
         self._actions.unrunnable.extend(
-            UnrunnableTask(task.task_id, task.algorithm.name, task.policy.sid, task.tag, reason, task.deaths,
-                           task.payload, task.buffers, self._loads)
+            UnrunnableTask(
+                task.task_id,
+                task.algorithm.name,
+                task.policy.sid,
+                task.tag,
+                reason,
+                task.deaths,
+                task.payload,
+                task.buffers,
+                self._loads,
+            )
             for task in tasks
         )
 
