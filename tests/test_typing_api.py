@@ -19,9 +19,7 @@ def mypy(*arguments: str | Path) -> str:
         "--no-error-summary",
     ]
     environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
-    run = subprocess.run(
-        [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    run = subprocess.run([*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     return run.stdout + run.stderr if run.returncode else ""
 
 

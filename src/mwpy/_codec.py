@@ -82,9 +82,7 @@ class Codec:
         buffers.clear()
         return cloudpickle.dumps(value, 5, buffer_callback=keep_in_band), buffers
 
-    def dumps_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
-    ) -> tuple[bytes, Sequence[Buffer]]:
+    def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
         """Pickle the arguments of a task as they are now; what happens to them later does not reach the task.
 
         Args:

@@ -17,6 +17,7 @@ ROUTER at the master, DEALER at the agent, CURVE always on. What was measured on
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -116,9 +117,14 @@ def _configure(socket: zmq.Socket[bytes], timeout_s: float, max_payload: int) ->
     socket.ipv6 = False
 
 
+def _milliseconds(seconds: float) -> int:
+    """For a poller: rounded up, so that what is due is due when it returns."""
+    return max(0, math.ceil(seconds * 1000))
+
+
 def _events(monitor: zmq.Socket[bytes]) -> list[int]:
     found: list[int] = []
-    while monitor.get(zmq.EVENTS) & zmq.POLLIN:
+    while monitor.poll(0):
         found.append(int(parse_monitor_message(monitor.recv_multipart())["event"]))
     return found
 
@@ -183,7 +189,7 @@ class MasterLink:
                 f"cannot listen on {host}, port {port or 'any'}: {error.strerror}; give another --mw-master-port "
                 f"(or none, for any free one), or another --mw-master-host"
             ) from error
-        endpoint: bytes = self._router.last_endpoint
+        endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT))
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
     def wake(self) -> None:
@@ -208,7 +214,7 @@ class MasterLink:
         self._asleep = True
         if self._rung:  # rung between the last look at the commands and here
             timeout_s = 0.0
-        ready = dict(self._poller.poll(min(timeout_s, max(0.0, self._probe_at - now)) * 1000))
+        ready = dict(self._poller.poll(_milliseconds(min(timeout_s, max(0.0, self._probe_at - now)))))
         self._asleep = self._rung = False
         happened: list[Frames | StrangerSeen | Unreachable] = []
         if self._bell_out in ready:
@@ -222,9 +228,7 @@ class MasterLink:
         if self._probe_rounds or now >= self._probe_at:
             self._probe_rounds = max(0, self._probe_rounds - 1)
             self._probe_at = now + self._probe_interval_s
-            happened.extend(
-                Unreachable(peer) for peer in list(self._addresses) if not self.send(peer, self._probe)
-            )
+            happened.extend(Unreachable(peer) for peer in list(self._addresses) if not self.send(peer, self._probe))
         return happened
 
     def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
@@ -241,15 +245,13 @@ class MasterLink:
             happened.append(Frames(peer, address, [_buffer(part) for part in parts[1:]]))
 
     def _open_door(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
-        while self._doorkeeper.get(zmq.EVENTS) & zmq.POLLIN:
+        while self._doorkeeper.poll(0):
             version, request, _, address, _, mechanism, *credentials = self._doorkeeper.recv_multipart()
             known = mechanism == b"CURVE" and credentials == [self._member]
             answer = (b"200", b"OK") if known else (b"400", b"not a member")
             self._doorkeeper.send_multipart([version, request, *answer, b"", b""])
             if not known:
-                happened.append(
-                    StrangerSeen(address.decode(errors="replace"), "a stranger: it has no key of ours")
-                )
+                happened.append(StrangerSeen(address.decode(errors="replace"), "a stranger: it has no key of ours"))
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> bool:
         """Send to a peer without waiting; False if it cannot be reached."""
@@ -292,10 +294,8 @@ class Broken:
     reason: str
 
 
-_FATES = {
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken(
-        "refused", "our key is not that of a member: get a fresh resource file"
-    ),
+_FATES: dict[int, Broken] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Broken(
         "refused", "whoever listens there has other keys, so it is another computation or no master at all"
     ),
@@ -316,9 +316,7 @@ class AgentLink:
         max_payload: bytes of the largest payload frame that is let through.
     """
 
-    def __init__(
-        self, address: str, server_public: str, member: CurvePair, timeout_s: float, max_payload: int
-    ) -> None:
+    def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float, max_payload: int) -> None:
         self.address = address
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
@@ -347,7 +345,7 @@ class AgentLink:
         Returns:
             What became of the connection, the messages that arrived, and the file descriptors that are ready.
         """
-        ready = dict(self._poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+        ready = dict(self._poller.poll(None if timeout_s is None else _milliseconds(timeout_s)))
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
         if ready.pop(self._dealer, 0):
@@ -356,8 +354,8 @@ class AgentLink:
             for event in _events(self._monitor):
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     fates.append(Connected())
-                elif event in _FATES:
-                    fates.append(_FATES[event])
+                elif (fate := _FATES.get(event)) is not None:
+                    fates.append(fate)
         return fates, received, [fd for fd in ready if isinstance(fd, int)]
 
     def _receive(self, received: list[list[Buffer]]) -> None:

@@ -248,9 +248,7 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
             if len(frames) != by_value:
-                raise ProtocolError(
-                    f"Algorithms: {by_value} travel by value, but {len(frames)} frames came along"
-                )
+                raise ProtocolError(f"Algorithms: {by_value} travel by value, but {len(frames)} frames came along")
         case _:
             _no_frames(message, len(frames))
 
@@ -265,9 +263,7 @@ def _no_frames(message: Message, count: int) -> None:
         raise ProtocolError(f"{type(message).__name__}: {count} payload frames where none belong")
 
 
-def _frames_fit(
-    kind: str, count: int, sizes: list[int], buffers: list[int], frames: Sequence[Buffer]
-) -> None:
+def _frames_fit(kind: str, count: int, sizes: list[int], buffers: list[int], frames: Sequence[Buffer]) -> None:
     if len(frames) != 1 + sum(buffers) or len(buffers) not in (0, count) or (buffers and min(buffers) < 0):
         raise ProtocolError(f"{kind}: {len(frames)} payload frames are not what its lists promise")
     if (sizes and min(sizes) < 0) or sum(sizes) != len(frames[0]):

@@ -1,7 +1,7 @@
 """The agent's shell: it does what `AgentCore` decides, and tells it what happened.
 
-One thread, one loop. It waits for the master, its slaves' streams and standard errors, and signals, all at once; nothing
-in it blocks on a slave. What a slave writes to standard error goes on to the agent's own, and its end is kept
+One thread, one loop. It waits for the master, its slaves' streams and standard errors, and signals, all at
+once; nothing in it blocks on a slave. What a slave writes to standard error goes on to the agent's own, and its end is kept
 as the slave's last words.
 """
 
@@ -138,9 +138,7 @@ def _by_hand(options: Options) -> Direction:
         )
     key = read_key(options)
     if key is None:
-        raise UsageError(
-            "a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY"
-        )
+        raise UsageError("a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY")
     address = f"tcp://{options.master_host}:{options.master_port}"
     return Direction([address], server_keys(key).public, member_keys(key), options.member_id, "")
 
@@ -156,9 +154,7 @@ def read_key(options: Options) -> str | None:
     try:
         key = Path(options.key_file).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"cannot read the key file {options.key_file}: {error}; copy it from the master"
-        ) from error
+        raise UsageError(f"cannot read the key file {options.key_file}: {error}; copy it from the master") from error
     if not key:
         raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
     return key
@@ -183,9 +179,7 @@ def _connect(direction: Direction, options: Options) -> AgentLink:
         refused = refused or fate.fate == "refused"
         tried.append(f"{address}: {fate.reason}")
     error = Refused if refused else MasterUnreachable
-    raise error(
-        f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?"
-    )
+    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
 
 
 def _first_fate(link: AgentLink) -> Connected | Broken:
@@ -255,9 +249,7 @@ class _Agent:
             self._rescue(now)
 
     def _timeout(self, now: float) -> float | None:
-        times = [
-            running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)
-        ]
+        times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
         times += [running.kill_at for running in self._slaves.values() if running.kill_at is not None]
         deadline = self._core.next_deadline()
         if deadline is not None:

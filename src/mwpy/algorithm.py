@@ -19,7 +19,7 @@ import sys
 import types
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from attrs import define, field
 
@@ -53,15 +53,15 @@ class TaskAlgorithm(Protocol[P, R_co]):
 
 
 @define(eq=False, repr=False)
-class Algorithm(Generic[R]):
+class Algorithm:
     """What the master knows of one task algorithm. One object a function, compared by identity."""
 
-    function: Callable[..., R]
+    function: Callable[..., Any]
 
     @cached_property
     def name(self) -> str:
         """The name in messages and results: the function's own, unqualified."""
-        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
     @cached_property
     def reference(self) -> str:
@@ -222,7 +222,7 @@ def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
     return cast(TaskAlgorithm[P, R], function)
 
 
-def algorithm_of(function: Callable[..., R]) -> Algorithm[R]:
+def algorithm_of(function: Callable[..., Any]) -> Algorithm:
     """The `Algorithm` of any function, marked or not; the same object at every call where it can be kept.
 
     Raises:

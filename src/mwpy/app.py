@@ -74,19 +74,13 @@ def _run_master(options: Options, rest: list[str]) -> int:
     local_slaves = options.local or 0
     if options.role is Role.LOCAL and options.local is None:
         local_slaves = _cores()
-    if (
-        not local_slaves
-        and options.resource_file is None
-        and options.key_file is None
-        and options.key is None
-    ):
+    if not local_slaves and options.resource_file is None and options.key_file is None and options.key is None:
         raise UsageError(
             "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
             "or --mw-local N for slaves here"
         )
     name = options.slave_executable
-    arguments = [*_program()[0 if name is None else 1 :], "--mw-slave"] if name is None else ["--mw-slave"]
-    published = ([] if name is None else [name]) + arguments
+    published = [*(_program() if name is None else [name]), "--mw-slave"]
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     signal.signal(signal.SIGTERM, _interrupt)
@@ -99,8 +93,9 @@ def _run_master(options: Options, rest: list[str]) -> int:
         local_slaves=local_slaves,
     )
     finished = True
+    returned: object
     try:
-        returned: object = algorithm(computation.master, rest)
+        returned = algorithm(computation.master, rest)
         sys.stdout.flush()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
@@ -113,8 +108,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     computation.end(finished)
-    valid = isinstance(returned, int) and 0 <= returned <= 255
-    return int(returned) if valid and isinstance(returned, int) else int(ExitCode.FAILED)
+    return returned if isinstance(returned, int) and 0 <= returned <= 255 else int(ExitCode.FAILED)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -165,9 +159,7 @@ def _program() -> list[str]:
 
 
 def _cores() -> int:
-    affinity: Mapping[int, object] = (
-        dict.fromkeys(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {}
-    )
+    affinity: Mapping[int, object] = dict.fromkeys(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {}
     return len(affinity) or os.cpu_count() or 1
 
 

@@ -108,9 +108,7 @@ class TaskFailed(MwpyError):
         remote_traceback: the remote traceback as text; empty if there is none.
     """
 
-    def __init__(
-        self, algorithm: str, sid: str | None, type_name: str, text: str, remote_traceback: str = ""
-    ) -> None:
+    def __init__(self, algorithm: str, sid: str | None, type_name: str, text: str, remote_traceback: str = "") -> None:
         super().__init__(algorithm, sid, type_name, text, remote_traceback)
         self.algorithm = algorithm
         self.sid = sid

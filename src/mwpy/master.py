@@ -1,31 +1,30 @@
 """The master: what a master algorithm drives, and the thread that does what the core decides.
 
-The algorithm's thread and the `mwpy-io` thread share three things and no lock: a deque of submitted tasks, a deque of
-commands, and a queue of outcomes. Each is appended to by one thread and emptied by the other. The I/O thread owns the core
-and the link; the figures that the algorithm asks for are published by it as a whole, once an iteration.
+The algorithm's thread and the `mwpy-io` thread share three things and no lock: a deque of submitted tasks, a deque
+of commands, and a queue of outcomes. Each is appended to by one thread and emptied by the other. The I/O thread
+owns the core and the link (see `_master_io.py`).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Any, NamedTuple, TypeVar
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
-from mwpy import _addresses, _clock, _link, _process, _wire, records, resource_file
+from mwpy import _addresses, _clock, _link, _wire, records, resource_file
 from mwpy import _messages as messages
 from mwpy._codec import Codec, loads
-from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
+from mwpy._master_io import LocalAgent, MasterIo
 from mwpy.algorithm import Algorithm, algorithm_of
 from mwpy.audit import AuditFile
-from mwpy.errors import InternalError, MwpyError, ProtocolError, UsageError
+from mwpy.errors import InternalError, UsageError
 from mwpy.options import Options
 from mwpy.records import SlaveKind
 from mwpy.resource_file import MemberKeys, ResourceFile
@@ -35,17 +34,11 @@ __all__ = ["LoopCounts", "Master"]
 
 R = TypeVar("R")
 
-TICK_S = 1.0
-"""Seconds between two looks at the resource file and the local agents when nothing else happens."""
-
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get for their tear-down when the computation is complete."""
 
 INTERRUPT_GRACE_S = 1.5
 """The same after Ctrl-C or SIGTERM: a user waits."""
-
-FAREWELL_S = 2.5
-"""Seconds beyond the grace for the agents' goodbyes."""
 
 MAP_PENDING = 1000
 """Tasks that `map` keeps waiting in the master, beyond those that slaves hold."""
@@ -66,17 +59,6 @@ class LoopCounts(NamedTuple):
     results: int
     connected_ordered_slaves: int
     disconnected_ordered_slaves: int
-
-
-@frozen
-class _Published:
-    """What the I/O thread last told of the tasks."""
-
-    seen: dict[Algorithm, int]
-    """How many tasks of each algorithm it has taken over, ever."""
-    pending: dict[Algorithm, int]
-    runnable: int
-    total_seen: int
 
 
 @frozen
@@ -108,7 +90,7 @@ class Master:
         ...     return 0
     """
 
-    def __init__(self, io: _Io, codec: Codec, limits_by_value: bool) -> None:
+    def __init__(self, io: MasterIo, codec: Codec, limits_by_value: bool) -> None:
         self._io = io
         self._codec = codec
         self._main_by_value = limits_by_value
@@ -220,7 +202,7 @@ class Master:
         return self._map(algorithm_of(function), iter(iterable), ordered, checked)
 
     def _map(
-        self, algorithm: Algorithm[R], items: Any, ordered: bool, policy: TaskPolicy
+        self, algorithm: Algorithm, items: Any, ordered: bool, policy: TaskPolicy
     ) -> Generator[Result[R], None, None]:
         mine = _Map()
         submitted = yielded = 0
@@ -308,9 +290,7 @@ class Master:
         return fetched
 
     def _counts(self) -> LoopCounts:
-        return LoopCounts(
-            len(self._unrunnable), len(self._results), len(self._connected), len(self._disconnected)
-        )
+        return LoopCounts(len(self._unrunnable), len(self._results), len(self._connected), len(self._disconnected))
 
     def _absorb(self, wait: bool, timeout: float | None) -> None:
         """Take over what the I/O thread has for us; wait for it if there is nothing."""
@@ -425,180 +405,11 @@ def _failed_result(task: UnrunnableTask) -> Result[Any]:
 
 
 @define(eq=False)
-class _LocalAgent:
-    """An agent that the master itself started here."""
-
-    command: Sequence[str]
-    environment: dict[str, str]
-    child: _process.Child | None = None
-
-
-class _Io:
-    """The I/O thread: the core, the link, the audit file, the resource file."""
-
-    def __init__(self, core: MasterCore, link: _link.MasterLink, audit: AuditFile) -> None:
-        self.core = core
-        self.link = link
-        self.audit = audit
-        self.submitted: deque[Task] = deque()
-        self.definitions: deque[tuple[Algorithm, str, str, str, bytes]] = deque()
-        self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
-        self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
-        self.published = _Published({}, {}, 0, 0)
-        self.waiting = False
-        self.wake = link.wake
-        self.resource_path: str | None = None
-        self.resource: ResourceFile | None = None
-        self.local: list[_LocalAgent] = []
-        self._seen: dict[Algorithm, int] = {}
-        self._total_seen = 0
-        self._written: ResourceFile | None = None
-        self._tick_at = 0.0
-        self._end_by: float | None = None
-        self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
-
-    def _run(self) -> None:
-        try:
-            while not self._iterate():
-                pass
-        except BaseException as error:
-            self.outcomes.put(error)
-        finally:
-            self._clean_up()
-
-    def _iterate(self) -> bool:
-        """One iteration: wait, note, decide, do. True at the end of all."""
-        now = _clock.monotonic()
-        due = self.core.next_deadline()
-        until = self._tick_at if due is None else min(due, self._tick_at)
-        for happened in self.link.poll(0.0 if self._has_work else max(0.0, until - now), now):
-            self._note(happened, now)
-        now = _clock.monotonic()
-        self._take_commands()
-        self.core.waiting = self.waiting
-        self.core.allocate(now)
-        self._do(self.core.take_actions())
-        if now >= self._tick_at:
-            self._tick_at = now + TICK_S
-            self._write_resource_file()
-            self._look_at_local_agents()
-        if self.core.closing is None:
-            return False
-        self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
-        return now > self._end_by or not self.core.stable.agents
-
-    @property
-    def _has_work(self) -> bool:
-        return bool(self.submitted) or bool(self.commands)
-
-    def _note(self, happened: object, now: float) -> None:
-        match happened:
-            case _link.Frames(peer, address, frames):
-                try:
-                    message, payload = _wire.decode(frames)
-                except ProtocolError as error:
-                    self.core.handle(Garbage(peer, address, str(error)), now)
-                else:
-                    self.core.handle(Received(peer, address, message, payload), now)
-            case _link.Unreachable(peer):
-                self.core.handle(Vanished(peer, "the connection broke"), now)
-            case _link.StrangerSeen(address, reason):
-                self.core.handle(Stranger(address, reason), now)
-
-    def _take_commands(self) -> None:
-        """Tasks first out of their deque: what defines their algorithms was put into its own before them."""
-        tasks = [self.submitted.popleft() for _ in range(len(self.submitted))]
-        commands = [self.commands.popleft() for _ in range(len(self.commands))]
-        while self.definitions:
-            self.core.define(*self.definitions.popleft())
-        if tasks:
-            seen = self._seen
-            for task in tasks:
-                seen[task.algorithm] = seen.get(task.algorithm, 0) + 1
-            self._total_seen += len(tasks)
-            self.core.submit(tasks)
-        for name, args in commands:
-            getattr(self.core, name)(*args)
-
-    def _do(self, actions: Actions) -> None:
-        self.audit.write(actions.records, _clock.wall())
-        for send in actions.sends:
-            if not self.link.send(send.peer, _wire.encode(send.message, send.frames)):
-                self.core.handle(Vanished(send.peer, "the connection broke"), _clock.monotonic())
-        for peer in actions.forget:
-            self.link.forget(peer)
-        jar = self.core.jar
-        self.published = _Published(dict(self._seen), dict(jar.pending), len(jar.tasks), self._total_seen)
-        if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
-            self.outcomes.put(actions)
-
-    # ---- resource file, local agents -----------------------------------------------------------------------
-
-    def _write_resource_file(self, end: bool = False) -> None:
-        if self.resource_path is None or self.resource is None:
-            return
-        counts = self.core.counts()
-        finished = self.core.closing is not None and self.core.closing.finished
-        new = evolve(
-            self.resource,
-            computation_status=resource_file.FINISHED if finished else resource_file.IN_PROGRESS,
-            timestamp=_clock.wall(),
-            slaves_wanted=counts.slaves_wanted,
-            slaves_connected=counts.slaves_connected,
-            slaves_needed=counts.slaves_needed,
-        )
-        if not resource_file.due(self._written, new):
-            return
-        try:
-            resource_file.write(self.resource_path, new)
-            self._written = new
-        except MwpyError as error:
-            if end or self._written is None or new.timestamp - self._written.timestamp > TICK_S * 60:
-                self.audit.write([records.Notice(str(error))], _clock.wall())
-                self._written = evolve(self._written or new, timestamp=new.timestamp)
-
-    def _look_at_local_agents(self) -> None:
-        for agent in self.local:
-            if agent.child is None or self.core.closing is not None or agent.child.poll() is None:
-                continue
-            ended = agent.child.describe_exit()
-            agent.child = None
-            if ended == "exit code 6":
-                continue  # its slaves cannot start; it said why, and so does the core
-            self.audit.write(
-                [records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall()
-            )
-            self.start_local(agent)
-
-    def start_local(self, agent: _LocalAgent) -> None:
-        agent.child = _process.start(agent.command, environment=agent.environment)
-
-    def _clean_up(self) -> None:
-        self._write_resource_file(end=True)
-        for agent in self.local:
-            if agent.child is not None:
-                deadline = _clock.monotonic() + FAREWELL_S
-                while agent.child.poll() is None and _clock.monotonic() < deadline:
-                    threading.Event().wait(0.01)
-                agent.child.kill()
-                agent.child.poll()
-        self.link.close(0.5)
-        self.audit.close()
-
-    def end(self, finished: bool, grace_s: float) -> None:
-        """End the computation and wait for the thread."""
-        self.commands.append(("shut_down", (finished, grace_s)))
-        self._tick_at = 0.0
-        self.wake()
-        self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
-
-
-@define(eq=False)
 class Computation:
     """A started master, and the way to end it."""
 
     master: Master
-    _io: _Io
+    _io: MasterIo
 
     def end(self, finished: bool) -> None:
         """Tell all agents to go, and wait for them.
@@ -650,7 +461,7 @@ def start(
     link = _link.MasterLink(
         host, options.master_port or 0, key, options.client_timeout, largest, _wire.encode(messages.Probe())
     )
-    io = _Io(MasterCore(settings, loads), link, audit)
+    io = MasterIo(MasterCore(settings, loads), link, audit)
     addresses = _addresses.candidates(link.port, options.master_host)
     member = _link.member_keys(key)
     io.resource_path = options.resource_file
@@ -672,12 +483,18 @@ def start(
         resource_file.write(options.resource_file, io.resource)
     audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], _clock.wall())
     if local_slaves:
-        directions = ["--mw-slave", "--mw-master-host", options.master_host or "127.0.0.1"]
-        directions += ["--mw-master-port", str(link.port), "--mw-member-id", options.member_id]
-        directions += ["--mw-slave-processes", str(local_slaves), "--mw-audit-file", os.devnull]
-        directions += ["--mw-client-timeout", str(options.client_timeout)]
-        agent = _LocalAgent([*local_command, *directions], {"MWPY_KEY": key, **(environment or {})})
+        agent = LocalAgent(
+            [*local_command, *_directions(options, link.port, local_slaves)], {"MWPY_KEY": key, **(environment or {})}
+        )
         io.local.append(agent)
         io.start_local(agent)
     io.thread.start()
     return Computation(Master(io, Codec(main_by_value), main_by_value), io)
+
+
+def _directions(options: Options, port: int, slaves: int) -> list[str]:
+    """What directs an agent on this machine to this master."""
+    directions = ["--mw-slave", "--mw-master-host", options.master_host or "127.0.0.1"]
+    directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
+    directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
+    return [*directions, "--mw-client-timeout", str(options.client_timeout)]

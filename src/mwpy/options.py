@@ -79,9 +79,7 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
         except ValueError:
             raise ValueError(f"must be a number, not {value!r}") from None
         if not least <= number <= most:
-            raise ValueError(
-                f"must be {least:g} or more{'' if math.isinf(most) else f' and at most {most:g}'}"
-            )
+            raise ValueError(f"must be {least:g} or more{'' if math.isinf(most) else f' and at most {most:g}'}")
         return number
 
     return convert
@@ -115,9 +113,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("help", "", None, "Print this and exit."),
     Option("version-string", "", None, "Print the version of mwpy and exit."),
     Option("master", "", None, "Be the master; slaves are started by others, who read the resource file."),
-    Option(
-        "slave", "", None, "Be an agent with slaves, directed by a resource file or by host, port and key."
-    ),
+    Option("slave", "", None, "Be an agent with slaves, directed by a resource file or by host, port and key."),
     Option(
         "local",
         "N",
@@ -268,9 +264,10 @@ def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
             raise UsageError(f"--mw-{name} takes no value: write just --mw-{name}")
         return option, True
     if not equals:
-        value = next(arguments, None)
-        if value is None:
+        given = next(arguments, None)
+        if given is None:
             raise UsageError(f"--mw-{name} needs a value: write --mw-{name} {option.metavar}")
+        value = given
     try:
         return option, option.convert(value)
     except ValueError as error:

@@ -114,18 +114,12 @@ def read(path: str | Path) -> ResourceFile:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise ResourceFileError(
-            f"the resource file {path} is torn or no JSON ({error}): copy it again"
-        ) from error
+        raise ResourceFileError(f"the resource file {path} is torn or no JSON ({error}): copy it again") from error
     reader = _Reader(str(path), document)
     if reader.take("format", str) != FORMAT:
-        raise ResourceFileError(
-            f"{path} is no resource file of mwpy: its key 'format' says {document['format']!r}"
-        )
+        raise ResourceFileError(f"{path} is no resource file of mwpy: its key 'format' says {document['format']!r}")
     if reader.take("version", int) > VERSION:
-        raise ResourceFileError(
-            f"the resource file {path} is of version {document['version']}: install a newer mwpy"
-        )
+        raise ResourceFileError(f"the resource file {path} is of version {document['version']}: install a newer mwpy")
     return _content(reader)
 
 
@@ -170,9 +164,7 @@ class _Reader:
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.take(key, list)
         if not all(isinstance(value, str) for value in values):
-            raise ResourceFileError(
-                f"the resource file {self.path} needs a list of texts under the key {key!r}"
-            )
+            raise ResourceFileError(f"the resource file {self.path} needs a list of texts under the key {key!r}")
         return tuple(values)
 
 

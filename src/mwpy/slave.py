@@ -175,9 +175,7 @@ class Slave:
             if self._lost:
                 return None
 
-    def _run(
-        self, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]
-    ) -> None:
+    def _run(self, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]) -> None:
         function = self._functions.get(number)
         if not callable(function):
             reason = function or "it was never defined"
@@ -210,7 +208,7 @@ class Slave:
         attempt: int,
         seconds: float,
         failed: bool,
-        result: Buffer,
+        result: bytes,
         large: Sequence[Buffer],
         now: float,
     ) -> None:
@@ -265,7 +263,9 @@ class Slave:
             case messages.Tasks():
                 columns = (message.tasks, message.attempts, message.algorithms)
                 cut = messages.slices(message, payload)
-                self._tasks.extend((*row, *both) for *row, both in zip(*columns, cut, strict=True))
+                self._tasks.extend(
+                    (task, attempt, number, *both) for task, attempt, number, both in zip(*columns, cut, strict=True)
+                )
             case messages.Algorithms():
                 self._define(message, payload)
             case messages.SlaveNamed():
@@ -321,7 +321,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     slave = Slave(end, settings.slave, settings.result_group, settings.max_result_bytes)
     if slave_algorithm is None:
         return slave.loop_simple()
-    returned = slave_algorithm(slave, argv)
+    returned: object = slave_algorithm(slave, argv)
     slave._flush()
     return returned if isinstance(returned, int) and 0 <= returned <= 255 else int(ExitCode.FAILED)
 

@@ -215,9 +215,7 @@ class Result(Generic[R]):
 
     def __repr__(self) -> str:
         outcome = "failed" if self._failed else "ok"
-        return (
-            f"<Result of task {self.task_id} ({self.algorithm}) on {self.sid}: {outcome}, tag={self.tag!r}>"
-        )
+        return f"<Result of task {self.task_id} ({self.algorithm}) on {self.sid}: {outcome}, tag={self.tag!r}>"
 
 
 @define(slots=True, eq=False, repr=False)

@@ -120,17 +120,13 @@ def test_monte_carlo_pi_does_not_depend_on_the_slaves(tmp_path: Path) -> None:
     """Each trial set has its own seed, so one slave and three come to the same pi."""
     pi = "Pi[1571174/2000000]: 3.142348"
     for slaves in ("1", "3"):
-        assert (
-            lines_of("monte_carlo_pi", "--trial-sets", "20", "--mw-local", slaves, folder=tmp_path)[-1] == pi
-        )
+        assert lines_of("monte_carlo_pi", "--trial-sets", "20", "--mw-local", slaves, folder=tmp_path)[-1] == pi
 
 
 def test_ordered_slaves_get_the_tasks_that_fit(tmp_path: Path) -> None:
     """All primes are found, and most questions go to a slave that has the table for them."""
     last = lines_of("ordered_slaves", "--mw-local", "3", folder=tmp_path)[-1]
-    found = re.fullmatch(
-        r"(\d+) primes in (\d+) questions, (\d+) of them to a slave that had the table\.", last
-    )
+    found = re.fullmatch(r"(\d+) primes in (\d+) questions, (\d+) of them to a slave that had the table\.", last)
     assert found
     primes, asked, ready = map(int, found.groups())
     assert (primes, asked) == (14683, 40)

@@ -236,12 +236,8 @@ class AgentCore:
                 self._pass_on(message, frames)
             case messages.Revoke(number, count):
                 self._revoke(number, count)
-            case messages.SlaveNamed(number, sid):
-                child = self.children.get(number)
-                if child is not None:
-                    child.sid = sid
-                    self._actions.records.append(records.SlaveNamed(number, sid))
-                    self._tell(child, message)
+            case messages.SlaveNamed(number):
+                self._name(number, message)
             case messages.Shutdown(finished, grace_s):
                 code = ExitCode.OK if finished else ExitCode.FAILED
                 self._leave(code, "told to shut down", grace_s, now)
@@ -250,6 +246,13 @@ class AgentCore:
                 self._leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
             case _:
                 pass
+
+    def _name(self, number: int, message: messages.SlaveNamed) -> None:
+        child = self.children.get(number)
+        if child is not None:
+            child.sid = message.sid
+            self._actions.records.append(records.SlaveNamed(number, message.sid))
+            self._tell(child, message)
 
     def _welcome(self, welcome: messages.Welcome) -> None:
         self.agent = welcome.agent
@@ -308,13 +311,11 @@ class AgentCore:
         unstarted = frozenset(event.unstarted)
         running = next((task_id for task_id in child.held if task_id not in unstarted), 0)
         told = f"task {running}, attempt {child.held[running]}" if running else ""
-        self._actions.records.append(
-            records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words)
-        )
+        self._actions.records.append(records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words))
         if self._leaving is None:
             self._send(messages.SlaveDied(child.number, running, event.cause, event.last_words))
             self._replace(was, event.cause, now)
-        self._finish_if_alone(now)
+        self._finish_if_alone()
 
     def _replace(self, was: ChildState, cause: str, now: float) -> None:
         if was is ChildState.STARTING:
@@ -336,7 +337,7 @@ class AgentCore:
             self._leaving, self._why = code, why
         self._deadline = min(self._deadline or now + grace_s, now + grace_s)
         self._stop_children()
-        self._finish_if_alone(now)
+        self._finish_if_alone()
 
     def _stop_children(self) -> None:
         for child in self._living():
@@ -346,9 +347,7 @@ class AgentCore:
             self._tell(child, messages.Shutdown(self._leaving is ExitCode.OK, 0.0))
 
     def _living(self) -> list[Child]:
-        return [
-            child for child in self.children.values() if child.state in (_S.STARTING, _S.READY, _S.STOPPING)
-        ]
+        return [child for child in self.children.values() if child.state in (_S.STARTING, _S.READY, _S.STOPPING)]
 
     def allocate(self, now: float) -> None:
         """Decide what is due: kill slaves whose grace is over, and go when none is left."""
@@ -362,9 +361,9 @@ class AgentCore:
             self._deadline = now + FAREWELL_S
         else:
             self.children.clear()  # killed, but not reaped in time: stuck in the kernel
-        self._finish_if_alone(now)
+        self._finish_if_alone()
 
-    def _finish_if_alone(self, now: float) -> None:
+    def _finish_if_alone(self) -> None:
         if self._leaving is None or self._actions.exit is not None:
             return
         if not self.children:

@@ -11,53 +11,27 @@ so what an old connection still delivers can neither count twice nor count wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
 from mwpy import _messages as messages
 from mwpy import records
 from mwpy._core import allocation
+from mwpy._core.dispatch import Dispatcher
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
+from mwpy._core.ledger import Actions, MasterSettings, lighten
 from mwpy._core.silence import SilenceWatch
-from mwpy._core.stable import Agent, Slave, SlaveEvent, Stable
-from mwpy._core.taskjar import Taskjar
+from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
 from mwpy.records import SlaveKind, SlaveState
-from mwpy.task import Buffer, Death, Loads, Result, SlaveId, Task, TaskId, UnrunnableTask
+from mwpy.task import Buffer, Death, Result, SlaveId, Task, TaskId
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
 DEATHS_ALLOWED = 3
 """A task that was running in this many slaves when they died is never tried again."""
-
-
-@frozen
-class MasterSettings:
-    """What the core must know of the options; their sentences are in `options.py`."""
-
-    member_id: str
-    generation: str
-    client_timeout_s: float = 30.0
-    task_group: int | None = None
-    result_group: int = 0
-    max_result_bytes: int = 1 << 30
-    max_call_bytes: int = 1 << 30
-
-
-@define
-class Actions:
-    """All that must be done now; the fields are in the order of doing."""
-
-    records: list[records.Record] = field(factory=list)
-    sends: list[Send] = field(factory=list)
-    forget: list[bytes] = field(factory=list)
-    results: list[Result[object]] = field(factory=list)
-    unrunnable: list[UnrunnableTask] = field(factory=list)
-    connected: list[SlaveId] = field(factory=list)
-    disconnected: list[SlaveId] = field(factory=list)
 
 
 @frozen
@@ -72,32 +46,19 @@ class Counts:
 
 
 @define(eq=False)
-class MasterCore:
-    """The master without its shell.
+class MasterCore(Dispatcher):
+    """The master without its shell; for the arguments see `Ledger`."""
 
-    Args:
-        settings: from the options.
-        loads: given to each `Result`, which calls it when its value is asked for; never called here.
-    """
-
-    settings: MasterSettings
-    _loads: Loads
-    jar: Taskjar = field(factory=Taskjar)
-    stable: Stable = field(factory=Stable)
     closing: messages.Shutdown | None = None
     """What the agents were told at the end; None while the computation runs."""
     waiting: bool = False
     """Whether the master algorithm is blocked in `mw.loop()`."""
-    _definitions: dict[Algorithm, tuple[messages.AlgorithmDefinition, bytes]] = field(factory=dict)
     _by_number: list[Algorithm] = field(factory=list)
     _dropped: dict[bytes, None] = field(factory=dict)
     _refusals: int = 0
     _last_refusal: str = ""
     _departures: dict[str, int] = field(factory=dict)
     _silence: SilenceWatch = field(factory=SilenceWatch)
-    _look_again: float | None = None
-    _said: dict[str, None] = field(factory=dict)
-    _actions: Actions = field(factory=Actions)
 
     # ---- the master algorithm's wishes -------------------------------------------------------------
 
@@ -233,9 +194,7 @@ class MasterCore:
         settings = self.settings
         self._send(
             agent,
-            messages.Welcome(
-                agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes
-            ),
+            messages.Welcome(agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes),
         )
 
     def _why_not(self, hello: messages.Hello) -> str:
@@ -306,7 +265,7 @@ class MasterCore:
             mean = sum(taken) / len(taken)
             slave.pace[algorithm] = allocation.learn(slave.pace.get(algorithm), mean)
             self.stable.pace[algorithm] = allocation.learn(self.stable.pace.get(algorithm), mean)
-            _lighten(slave, algorithm, len(taken))
+            lighten(slave, algorithm, len(taken))
         slave.last_heard = now
         slave.barren = False
         self._after_unloading(slave)
@@ -336,9 +295,7 @@ class MasterCore:
 
     def _slave_never_came(self, agent: Agent, message: messages.SlaveDied) -> None:
         sid = SlaveId(f"{agent.name}/{message.slave}")
-        self._record(
-            records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words)
-        )
+        self._record(records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words))
         self._say_once(
             f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {message.cause}. "
             f"It wrote last:\n{message.last_words or '(nothing)'}",
@@ -403,28 +360,6 @@ class MasterCore:
         del self.stable.agents[agent.peer]
         self._departures[reason] = self._departures.get(reason, 0) + 1
 
-    def _lose_slave(self, slave: Slave, reason: str) -> None:
-        """Take a slave that holds nothing any more out of the stable."""
-        gone = slave.state is SlaveState.SHUTTING_DOWN
-        self.stable.change(slave, SlaveEvent.LEAVE if gone else SlaveEvent.LOSE)
-        self._free_addressed(slave.sid, reason)
-        if slave.kind is not SlaveKind.UNORDERED:
-            self._actions.disconnected.append(slave.sid)
-            self._fill_vacancies()
-
-    def _free_addressed(self, sid: SlaveId, reason: str) -> None:
-        """Settle the tasks addressed to a slave that will not run them."""
-        queue = self.jar.addressed.get(sid)
-        while queue:
-            anyway = queue[0].policy.do_it_anyway
-            run = [task for task in _while_same(queue, anyway)]
-            if anyway:
-                self._record(records.TasksUnaddressed(sid, run))
-            else:
-                self._give_up(
-                    run, f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}"
-                )
-
     # ---- deciding ----------------------------------------------------------------------------------------
 
     def allocate(self, now: float) -> None:
@@ -436,115 +371,10 @@ class MasterCore:
         if (silent_s := self._silence.observe(self._is_stuck(), now)) is not None:
             self._say(f"nothing has progressed for {silent_s:.0f} s: {self._why_stuck()}")
 
-    def _send_addressed(self, now: float) -> None:
-        for sid in list(self.jar.addressed):
-            slave = self.stable.slaves[sid]
-            queue = self.jar.addressed[sid]
-            while queue:
-                algorithm = queue[0].algorithm
-                count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
-                if slave.freed or not count or algorithm in slave.agent.refused:
-                    break
-                self._feed(slave, _heads(queue, count), now)
-
-    def _send_unaddressed(self, now: float) -> None:
-        """First to those who have nothing, then to those who will soon have nothing."""
-        stable = self.stable
-        for slaves in (stable.idle, stable.hungry):
-            takers = len(stable.idle) + len(stable.hungry)
-            for slave in list(slaves.values()) if self.jar.queues else ():
-                if not slave.runs_unaddressed:
-                    continue
-                share = -(-self.jar.num_unaddressed // takers)
-                self._fill(slave, share, now)
-                if not self.jar.queues:
-                    break
-
-    def _fill(self, slave: Slave, share: int, now: float) -> None:
-        """Send a slave what it has room for, at most its share; no longer hungry if that was enough."""
-        for algorithm in list(self.jar.queues):
-            if algorithm in slave.agent.refused:
-                continue
-            fixed = self.settings.task_group
-            count = allocation.room(self.stable, slave, algorithm, fixed)
-            if not count:
-                self.stable.hungry.pop(slave.sid, None)
-                return
-            count = count if fixed else min(count, share)
-            self._feed(slave, _heads(self.jar.queues[algorithm], count), now)
-            self.jar.next_turn(algorithm)
-            share -= count
-            if share <= 0:
-                return
-
-    def _feed(self, slave: Slave, tasks: list[Task], now: float) -> None:
-        if not slave.outstanding:
-            slave.last_heard = now
-        self._record(records.TasksAllocated(slave.sid, tasks))
-        for task in tasks:
-            slave.outstanding[task.task_id] = task
-            slave.load[task.algorithm] = slave.load.get(task.algorithm, 0) + 1
-        if slave.state is SlaveState.IDLE:
-            self._change(slave, SlaveEvent.FEED)
-        slave.barren = False
-        self.stable.hungry[slave.sid] = slave
-        self._send_definitions(slave.agent, tasks)
-        header, frames = self._pack(slave.number, tasks)
-        self._send(slave.agent, header, frames)
-
-    def _pack(self, number: int, tasks: list[Task]) -> tuple[messages.Tasks, list[Buffer]]:
-        numbers = [self._definitions[task.algorithm][0].number for task in tasks]
-        buffered = any(task.buffers for task in tasks)
-        header = messages.Tasks(
-            slave=number,
-            tasks=[task.task_id for task in tasks],
-            attempts=[task.attempt for task in tasks],
-            algorithms=numbers,
-            sizes=[len(task.payload) for task in tasks],
-            buffers=[len(task.buffers) for task in tasks] if buffered else [],
-        )
-        frames: list[Buffer] = [b"".join([task.payload for task in tasks])]
-        if buffered:
-            frames.extend(buffer for task in tasks for buffer in task.buffers)
-        return header, frames
-
-    def _send_definitions(self, agent: Agent, tasks: Iterable[Task]) -> None:
-        unknown: dict[Algorithm, None] = {
-            task.algorithm: None for task in tasks if task.algorithm not in agent.known
-        }
-        if not unknown:
-            return
-        agent.known.update(unknown)
-        definitions = [self._definitions[algorithm] for algorithm in unknown]
-        self._send(
-            agent,
-            messages.Algorithms([definition for definition, _ in definitions]),
-            [packed for definition, packed in definitions if not definition.reference],
-        )
-
-    def _take_back(self, now: float) -> None:
-        """When slaves idle and nothing is left to send, take tasks back from the fullest slave."""
-        self._look_again = None
-        if self.settings.task_group is not None or self.jar.queues:
-            return
-        thieves = sum(
-            slave.runs_unaddressed and not slave.agent.refused for slave in self.stable.idle.values()
-        )
-        while thieves > 0:
-            slave, self._look_again = allocation.victim(self.stable, now)
-            if slave is None:
-                return
-            slave.revoking = True
-            count = max(1, len(slave.outstanding) // 2)
-            self._send(slave.agent, messages.Revoke(slave.number, count))
-            thieves -= count
-
     # ---- silence -------------------------------------------------------------------------------------------
 
     def _is_stuck(self) -> bool:
-        if self.closing is not None or any(
-            slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()
-        ):
+        if self.closing is not None or any(slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()):
             return False
         return bool(self.jar.tasks) or self.waiting
 
@@ -560,15 +390,11 @@ class MasterCore:
             )
         if self.jar.queues:
             agent, reason = next(
-                (agent.name, reason)
-                for agent in self.stable.agents.values()
-                for reason in agent.refused.values()
+                (agent.name, reason) for agent in self.stable.agents.values() for reason in agent.refused.values()
             )
             return f"no connected slave can run the {count} waiting tasks; {agent}: {reason}"
         if vacancies:
-            return (
-                f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
-            )
+            return f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
         return (
             "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
             "submit tasks, or leave the loop"
@@ -585,9 +411,7 @@ class MasterCore:
         if self._departures:
             reason, times = max(self._departures.items(), key=lambda item: item[1])
             return f"All agents left, most often ({times}) because: {reason}. Start slaves again"
-        return (
-            "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
-        )
+        return "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
 
     # ---- small change ----------------------------------------------------------------------------------------
 
@@ -595,11 +419,6 @@ class MasterCore:
         """When `allocate` should be called even if nothing happens; None if there is no need."""
         times = [time for time in (self._silence.deadline, self._look_again) if time is not None]
         return min(times, default=None)
-
-    def take_actions(self) -> Actions:
-        """All that must be done now; given out once."""
-        actions, self._actions = self._actions, Actions()
-        return actions
 
     def counts(self) -> Counts:
         """The figures of this moment."""
@@ -616,118 +435,6 @@ class MasterCore:
             slaves_needed=0 if self.closing else max(0, useful - unordered) + special,
         )
 
-    def _fill_vacancies(self) -> None:
-        """Turn unordered slaves into the kinds that lack some, idle ones first."""
-        for kind in list(self.stable.vacancies()):
-            free = [
-                slave
-                for slave in (*self.stable.idle.values(), *self.stable.slaves.values())
-                if slave.kind is SlaveKind.UNORDERED and slave.state in (SlaveState.IDLE, SlaveState.BUSY)
-            ]
-            if not free:
-                return
-            slave = free[0]
-            slave.kind = kind
-            self._record(records.SlaveChanged(slave.sid, slave.state, kind))
-            self._actions.connected.append(slave.sid)
-
-    def _unbind_if_free(self, slave: Slave) -> None:
-        if slave.freed and not slave.outstanding:
-            slave.freed = False
-            slave.kind = SlaveKind.UNORDERED
-            self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
-            self._free_addressed(slave.sid, "it was freed")
-
-    def _after_unloading(self, slave: Slave) -> None:
-        if slave.state is SlaveState.BUSY:
-            if slave.outstanding:
-                self.stable.hungry[slave.sid] = slave
-            else:
-                self._change(slave, SlaveEvent.DRAIN)
-        self._unbind_if_free(slave)
-
-    def _change(self, slave: Slave, event: SlaveEvent) -> None:
-        self.stable.change(slave, event)
-        self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
-
-    def _return(self, slave: Slave, tasks: list[Task], reason: str) -> None:
-        if tasks:
-            self._unload(slave, tasks)
-            self._record(records.TasksReturned(slave.sid, tasks, reason))
-
-    def _unload(self, slave: Slave, tasks: list[Task]) -> None:
-        for task in tasks:
-            del slave.outstanding[task.task_id]
-            _lighten(slave, task.algorithm, 1)
-
-    def _fail(self, task: Task, reason: str) -> None:
-        self._record(records.TasksFailed([task], reason))
-        failure = ("TaskTooLarge", reason, "", None)
-        self._actions.results.append(
-            Result(task.task_id, task.algorithm.name, None, task.tag, 0.0, True, b"", (), lambda *_: failure)
-        )
-
-    def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
-        self._record(records.TasksGivenUp(tasks, reason, deaths))
-        self._actions.unrunnable.extend(
-            UnrunnableTask(
-                task.task_id,
-                task.algorithm.name,
-                task.policy.sid,
-                task.tag,
-                reason,
-                task.deaths,
-                task.payload,
-                task.buffers,
-                self._loads,
-            )
-            for task in tasks
-        )
-
-    def _record(self, record: records.Record) -> None:
-        self.jar.apply(record)
-        self._actions.records.append(record)
-
-    def _send(self, agent: Agent, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
-        self._actions.sends.append(Send(agent.peer, message, frames))
-
-    def _say(self, text: str) -> None:
-        self._record(records.Notice(text))
-
-    def _say_once(self, text: str, key: str) -> None:
-        if key not in self._said:
-            self._said[key] = None
-            self._say(text)
-
-    def check(self) -> None:
-        """Recompute every derived figure and assert; tests call it after every event."""
-        self.jar.check()
-        self.stable.check()
-        held = [task for slave in self.stable.slaves.values() for task in slave.outstanding.values()]
-        for task in held:
-            assert self.jar.tasks.get(task.task_id) is task, f"{task} is held by a slave but not in the jar"
-        assert len(held) + self.jar.num_pending == len(self.jar.tasks), "a task is neither held nor pending"
-        for sid in self.jar.addressed:
-            assert sid in self.stable.slaves, f"tasks wait for {sid}, which is gone"
-
-
-def _heads(queue: Iterable[Task], count: int) -> list[Task]:
-    """The first tasks of a queue that fit into one message; at least one."""
-    tasks = list(islice(queue, count))
-    room = allocation.MAX_GROUP_BYTES
-    for position, task in enumerate(tasks):
-        room -= task.size if task.buffers else len(task.payload)
-        if room < 0:
-            return tasks[: max(1, position)]
-    return tasks
-
-
-def _while_same(queue: Iterable[Task], anyway: bool) -> Iterable[Task]:
-    for task in queue:
-        if task.policy.do_it_anyway is not anyway:
-            return
-        yield task
-
 
 def _matching(slave: Slave, tasks: list[int], attempts: list[int]) -> list[Task]:
     """The tasks of a message that this slave holds in just that attempt, each once."""
@@ -737,9 +444,3 @@ def _matching(slave: Slave, tasks: list[int], attempts: list[int]) -> list[Task]
         if task is not None and task.attempt == attempt:
             named[task.task_id] = task
     return list(named.values())
-
-
-def _lighten(slave: Slave, algorithm: Algorithm, count: int) -> None:
-    slave.load[algorithm] -= count
-    if not slave.load[algorithm]:
-        del slave.load[algorithm]

@@ -1,0 +1,138 @@
+"""Who gets which tasks now, in which messages, and who must give some back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from attrs import define, field
+
+from mwpy import _messages as messages
+from mwpy import records
+from mwpy._core import allocation
+from mwpy._core.ledger import Ledger
+from mwpy._core.stable import Agent, Slave, SlaveEvent
+from mwpy.algorithm import Algorithm
+from mwpy.records import SlaveState
+from mwpy.task import Buffer, Task
+
+__all__ = ["Dispatcher"]
+
+
+@define(eq=False)
+class Dispatcher(Ledger):
+    """The ledger, and the sending of tasks."""
+
+    _definitions: dict[Algorithm, tuple[messages.AlgorithmDefinition, bytes]] = field(factory=dict)
+    _look_again: float | None = None
+    """When to look again for a slave to take tasks back from."""
+
+    def _send_addressed(self, now: float) -> None:
+        for sid in list(self.jar.addressed):
+            slave = self.stable.slaves[sid]
+            queue = self.jar.addressed[sid]
+            while queue:
+                algorithm = queue[0].algorithm
+                count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
+                if slave.freed or not count or algorithm in slave.agent.refused:
+                    break
+                self._feed(slave, _heads(queue, count), now)
+
+    def _send_unaddressed(self, now: float) -> None:
+        """First to those who have nothing, then to those who will soon have nothing."""
+        stable = self.stable
+        for slaves in (stable.idle, stable.hungry):
+            takers = len(stable.idle) + len(stable.hungry)
+            for slave in list(slaves.values()) if self.jar.queues else ():
+                if not slave.runs_unaddressed:
+                    continue
+                share = -(-self.jar.num_unaddressed // takers)
+                self._fill(slave, share, now)
+                if not self.jar.queues:
+                    break
+
+    def _fill(self, slave: Slave, share: int, now: float) -> None:
+        """Send a slave what it has room for, at most its share; no longer hungry if that was enough."""
+        for algorithm in list(self.jar.queues):
+            if algorithm in slave.agent.refused:
+                continue
+            fixed = self.settings.task_group
+            count = allocation.room(self.stable, slave, algorithm, fixed)
+            if not count:
+                self.stable.hungry.pop(slave.sid, None)
+                return
+            count = count if fixed else min(count, share)
+            self._feed(slave, _heads(self.jar.queues[algorithm], count), now)
+            self.jar.next_turn(algorithm)
+            share -= count
+            if share <= 0:
+                return
+
+    def _feed(self, slave: Slave, tasks: list[Task], now: float) -> None:
+        if not slave.outstanding:
+            slave.last_heard = now
+        self._record(records.TasksAllocated(slave.sid, tasks))
+        for task in tasks:
+            slave.outstanding[task.task_id] = task
+            slave.load[task.algorithm] = slave.load.get(task.algorithm, 0) + 1
+        if slave.state is SlaveState.IDLE:
+            self._change(slave, SlaveEvent.FEED)
+        slave.barren = False
+        self.stable.hungry[slave.sid] = slave
+        self._send_definitions(slave.agent, tasks)
+        header, frames = self._pack(slave.number, tasks)
+        self._send(slave.agent, header, frames)
+
+    def _pack(self, number: int, tasks: list[Task]) -> tuple[messages.Tasks, list[Buffer]]:
+        numbers = [self._definitions[task.algorithm][0].number for task in tasks]
+        buffered = any(task.buffers for task in tasks)
+        header = messages.Tasks(
+            slave=number,
+            tasks=[task.task_id for task in tasks],
+            attempts=[task.attempt for task in tasks],
+            algorithms=numbers,
+            sizes=[len(task.payload) for task in tasks],
+            buffers=[len(task.buffers) for task in tasks] if buffered else [],
+        )
+        frames: list[Buffer] = [b"".join([task.payload for task in tasks])]
+        if buffered:
+            frames.extend(buffer for task in tasks for buffer in task.buffers)
+        return header, frames
+
+    def _send_definitions(self, agent: Agent, tasks: Iterable[Task]) -> None:
+        unknown: dict[Algorithm, None] = {task.algorithm: None for task in tasks if task.algorithm not in agent.known}
+        if not unknown:
+            return
+        agent.known.update(unknown)
+        definitions = [self._definitions[algorithm] for algorithm in unknown]
+        self._send(
+            agent,
+            messages.Algorithms([definition for definition, _ in definitions]),
+            [packed for definition, packed in definitions if not definition.reference],
+        )
+
+    def _take_back(self, now: float) -> None:
+        """When slaves idle and nothing is left to send, take tasks back from the fullest slave."""
+        self._look_again = None
+        if self.settings.task_group is not None or self.jar.queues:
+            return
+        thieves = sum(slave.runs_unaddressed and not slave.agent.refused for slave in self.stable.idle.values())
+        while thieves > 0:
+            slave, self._look_again = allocation.victim(self.stable, now)
+            if slave is None:
+                return
+            slave.revoking = True
+            count = max(1, len(slave.outstanding) // 2)
+            self._send(slave.agent, messages.Revoke(slave.number, count))
+            thieves -= count
+
+
+def _heads(queue: Iterable[Task], count: int) -> list[Task]:
+    """The first tasks of a queue that fit into one message; at least one."""
+    tasks = list(islice(queue, count))
+    room = allocation.MAX_GROUP_BYTES
+    for position, task in enumerate(tasks):
+        room -= task.size if task.buffers else len(task.payload)
+        if room < 0:
+            return tasks[: max(1, position)]
+    return tasks

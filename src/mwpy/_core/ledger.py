@@ -1,0 +1,197 @@
+"""The books of the master: the tasks, the slaves, and what must be done, always changed together.
+
+Every change of a task goes through a record, and every record is given out. What is here decides nothing
+but what follows by itself: a slave without tasks is idle, a task of a lost slave waits again or is handed back as its policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from attrs import define, field, frozen
+
+from mwpy import _messages as messages
+from mwpy import records
+from mwpy._core.events import Send
+from mwpy._core.stable import Agent, Slave, SlaveEvent, Stable
+from mwpy._core.taskjar import Taskjar
+from mwpy.algorithm import Algorithm
+from mwpy.records import SlaveKind, SlaveState
+from mwpy.task import Buffer, Death, Loads, Result, SlaveId, Task, UnrunnableTask
+
+__all__ = ["Actions", "Ledger", "MasterSettings", "lighten"]
+
+
+@frozen
+class MasterSettings:
+    """What the core must know of the options; their sentences are in `options.py`."""
+
+    member_id: str
+    generation: str
+    client_timeout_s: float = 30.0
+    task_group: int | None = None
+    result_group: int = 0
+    max_result_bytes: int = 1 << 30
+    max_call_bytes: int = 1 << 30
+
+
+@define
+class Actions:
+    """All that must be done now; the fields are in the order of doing."""
+
+    records: list[records.Record] = field(factory=list)
+    sends: list[Send] = field(factory=list)
+    forget: list[bytes] = field(factory=list)
+    results: list[Result[object]] = field(factory=list)
+    unrunnable: list[UnrunnableTask] = field(factory=list)
+    connected: list[SlaveId] = field(factory=list)
+    disconnected: list[SlaveId] = field(factory=list)
+
+
+@define(eq=False)
+class Ledger:
+    """Tasks, slaves and actions.
+
+    Args:
+        settings: from the options.
+        loads: given to each `Result`, which calls it when its value is asked for; never called here.
+    """
+
+    settings: MasterSettings
+    _loads: Loads
+    jar: Taskjar = field(factory=Taskjar)
+    stable: Stable = field(factory=Stable)
+    _actions: Actions = field(factory=Actions)
+    _said: dict[str, None] = field(factory=dict)
+
+    def take_actions(self) -> Actions:
+        """All that must be done now; given out once."""
+        actions, self._actions = self._actions, Actions()
+        return actions
+
+    def _fill_vacancies(self) -> None:
+        """Turn unordered slaves into the kinds that lack some, idle ones first."""
+        for kind in list(self.stable.vacancies()):
+            free = [
+                slave
+                for slave in (*self.stable.idle.values(), *self.stable.slaves.values())
+                if slave.kind is SlaveKind.UNORDERED and slave.state in (SlaveState.IDLE, SlaveState.BUSY)
+            ]
+            if not free:
+                return
+            slave = free[0]
+            slave.kind = kind
+            self._record(records.SlaveChanged(slave.sid, slave.state, kind))
+            self._actions.connected.append(slave.sid)
+
+    def _unbind_if_free(self, slave: Slave) -> None:
+        if slave.freed and not slave.outstanding:
+            slave.freed = False
+            slave.kind = SlaveKind.UNORDERED
+            self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
+            self._free_addressed(slave.sid, "it was freed")
+
+    def _after_unloading(self, slave: Slave) -> None:
+        if slave.state is SlaveState.BUSY:
+            if slave.outstanding:
+                self.stable.hungry[slave.sid] = slave
+            else:
+                self._change(slave, SlaveEvent.DRAIN)
+        self._unbind_if_free(slave)
+
+    def _change(self, slave: Slave, event: SlaveEvent) -> None:
+        self.stable.change(slave, event)
+        self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
+
+    def _return(self, slave: Slave, tasks: list[Task], reason: str) -> None:
+        if tasks:
+            self._unload(slave, tasks)
+            self._record(records.TasksReturned(slave.sid, tasks, reason))
+
+    def _unload(self, slave: Slave, tasks: list[Task]) -> None:
+        for task in tasks:
+            del slave.outstanding[task.task_id]
+            lighten(slave, task.algorithm, 1)
+
+    def _fail(self, task: Task, reason: str) -> None:
+        self._record(records.TasksFailed([task], reason))
+        failure = ("TaskTooLarge", reason, "", None)
+        self._actions.results.append(
+            Result(task.task_id, task.algorithm.name, None, task.tag, 0.0, True, b"", (), lambda *_: failure)
+        )
+
+    def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
+        self._record(records.TasksGivenUp(tasks, reason, deaths))
+        self._actions.unrunnable.extend(
+            UnrunnableTask(
+                task.task_id,
+                task.algorithm.name,
+                task.policy.sid,
+                task.tag,
+                reason,
+                task.deaths,
+                task.payload,
+                task.buffers,
+                self._loads,
+            )
+            for task in tasks
+        )
+
+    def _lose_slave(self, slave: Slave, reason: str) -> None:
+        """Take a slave that holds nothing any more out of the stable."""
+        gone = slave.state is SlaveState.SHUTTING_DOWN
+        self.stable.change(slave, SlaveEvent.LEAVE if gone else SlaveEvent.LOSE)
+        self._free_addressed(slave.sid, reason)
+        if slave.kind is not SlaveKind.UNORDERED:
+            self._actions.disconnected.append(slave.sid)
+            self._fill_vacancies()
+
+    def _free_addressed(self, sid: SlaveId, reason: str) -> None:
+        """Settle the tasks addressed to a slave that will not run them."""
+        queue = self.jar.addressed.get(sid)
+        while queue:
+            anyway = queue[0].policy.do_it_anyway
+            run = list(_while_same(queue, anyway))
+            if anyway:
+                self._record(records.TasksUnaddressed(sid, run))
+            else:
+                self._give_up(run, f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}")
+
+    def _record(self, record: records.Record) -> None:
+        self.jar.apply(record)
+        self._actions.records.append(record)
+
+    def _send(self, agent: Agent, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self._actions.sends.append(Send(agent.peer, message, frames))
+
+    def _say(self, text: str) -> None:
+        self._record(records.Notice(text))
+
+    def _say_once(self, text: str, key: str) -> None:
+        if key not in self._said:
+            self._said[key] = None
+            self._say(text)
+
+    def check(self) -> None:
+        """Recompute every derived figure and assert; tests call it after every event."""
+        self.jar.check()
+        self.stable.check()
+        held = [task for slave in self.stable.slaves.values() for task in slave.outstanding.values()]
+        for task in held:
+            assert self.jar.tasks.get(task.task_id) is task, f"{task} is held by a slave but not in the jar"
+        assert len(held) + self.jar.num_pending == len(self.jar.tasks), "a task is neither held nor pending"
+        for sid in self.jar.addressed:
+            assert sid in self.stable.slaves, f"tasks wait for {sid}, which is gone"
+
+
+def _while_same(queue: Iterable[Task], anyway: bool) -> Iterable[Task]:
+    for task in queue:
+        if task.policy.do_it_anyway is not anyway:
+            return
+        yield task
+
+
+def lighten(slave: Slave, algorithm: Algorithm, count: int) -> None:
+    slave.load[algorithm] -= count
+    if not slave.load[algorithm]:
+        del slave.load[algorithm]

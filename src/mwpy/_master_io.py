@@ -1,0 +1,210 @@
+"""The I/O thread of a master: it does what the core decides, and tells it what happened.
+
+It owns the core, the link, the audit file and the resource file. With the algorithm's thread it shares deques that one
+appends to and the other empties, a queue of outcomes, and figures that are published as a whole: no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from attrs import define, evolve, frozen
+
+from mwpy import _clock, _link, _process, _wire, records, resource_file
+from mwpy._core.events import Garbage, Received, Stranger, Vanished
+from mwpy._core.master_core import Actions, MasterCore
+from mwpy.algorithm import Algorithm
+from mwpy.audit import AuditFile
+from mwpy.errors import MwpyError, ProtocolError
+from mwpy.resource_file import ResourceFile
+from mwpy.task import Task
+
+__all__ = ["LocalAgent", "MasterIo", "Published"]
+
+TICK_S = 1.0
+"""Seconds between two looks at the resource file and the local agents when nothing else happens."""
+
+FAREWELL_S = 2.5
+"""Seconds beyond the grace for the agents' goodbyes."""
+
+
+@frozen
+class Published:
+    """What the I/O thread last told of the tasks."""
+
+    seen: dict[Algorithm, int]
+    """How many tasks of each algorithm it has taken over, ever."""
+    pending: dict[Algorithm, int]
+    runnable: int
+    total_seen: int
+
+
+@define(eq=False)
+class LocalAgent:
+    """An agent that the master itself started here."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    child: _process.Child | None = None
+
+
+class MasterIo:
+    """The I/O thread: the core, the link, the audit file, the resource file."""
+
+    def __init__(self, core: MasterCore, link: _link.MasterLink, audit: AuditFile) -> None:
+        self.core = core
+        self.link = link
+        self.audit = audit
+        self.submitted: deque[Task] = deque()
+        self.definitions: deque[tuple[Algorithm, str, str, str, bytes]] = deque()
+        self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
+        self.published = Published({}, {}, 0, 0)
+        self.waiting = False
+        self.wake = link.wake
+        self.resource_path: str | None = None
+        self.resource: ResourceFile | None = None
+        self.local: list[LocalAgent] = []
+        self._seen: dict[Algorithm, int] = {}
+        self._total_seen = 0
+        self._written: ResourceFile | None = None
+        self._tick_at = 0.0
+        self._end_by: float | None = None
+        self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._iterate():
+                pass
+        except BaseException as error:
+            self.outcomes.put(error)
+        finally:
+            self._clean_up()
+
+    def _iterate(self) -> bool:
+        """One iteration: wait, note, decide, do. True at the end of all."""
+        now = _clock.monotonic()
+        due = self.core.next_deadline()
+        until = self._tick_at if due is None else min(due, self._tick_at)
+        for happened in self.link.poll(0.0 if self._has_work else max(0.0, until - now), now):
+            self._note(happened, now)
+        now = _clock.monotonic()
+        self._take_commands()
+        self.core.waiting = self.waiting
+        self.core.allocate(now)
+        self._do(self.core.take_actions())
+        if now >= self._tick_at:
+            self._tick_at = now + TICK_S
+            self._write_resource_file()
+            self._look_at_local_agents()
+        if self.core.closing is None:
+            return False
+        self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
+        return now > self._end_by or not self.core.stable.agents
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self.submitted) or bool(self.commands)
+
+    def _note(self, happened: object, now: float) -> None:
+        match happened:
+            case _link.Frames(peer, address, frames):
+                try:
+                    message, payload = _wire.decode(frames)
+                except ProtocolError as error:
+                    self.core.handle(Garbage(peer, address, str(error)), now)
+                else:
+                    self.core.handle(Received(peer, address, message, payload), now)
+            case _link.Unreachable(peer):
+                self.core.handle(Vanished(peer, "the connection broke"), now)
+            case _link.StrangerSeen(address, reason):
+                self.core.handle(Stranger(address, reason), now)
+
+    def _take_commands(self) -> None:
+        """Tasks first out of their deque: what defines their algorithms was put into its own before them."""
+        tasks = [self.submitted.popleft() for _ in range(len(self.submitted))]
+        commands = [self.commands.popleft() for _ in range(len(self.commands))]
+        while self.definitions:
+            self.core.define(*self.definitions.popleft())
+        if tasks:
+            seen = self._seen
+            for task in tasks:
+                seen[task.algorithm] = seen.get(task.algorithm, 0) + 1
+            self._total_seen += len(tasks)
+            self.core.submit(tasks)
+        for name, args in commands:
+            getattr(self.core, name)(*args)
+
+    def _do(self, actions: Actions) -> None:
+        self.audit.write(actions.records, _clock.wall())
+        for send in actions.sends:
+            if not self.link.send(send.peer, _wire.encode(send.message, send.frames)):
+                self.core.handle(Vanished(send.peer, "the connection broke"), _clock.monotonic())
+        for peer in actions.forget:
+            self.link.forget(peer)
+        jar = self.core.jar
+        self.published = Published(dict(self._seen), dict(jar.pending), len(jar.tasks), self._total_seen)
+        if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
+            self.outcomes.put(actions)
+
+    # ---- resource file, local agents -----------------------------------------------------------------------
+
+    def _write_resource_file(self, end: bool = False) -> None:
+        if self.resource_path is None or self.resource is None:
+            return
+        counts = self.core.counts()
+        finished = self.core.closing is not None and self.core.closing.finished
+        new = evolve(
+            self.resource,
+            computation_status=resource_file.FINISHED if finished else resource_file.IN_PROGRESS,
+            timestamp=_clock.wall(),
+            slaves_wanted=counts.slaves_wanted,
+            slaves_connected=counts.slaves_connected,
+            slaves_needed=counts.slaves_needed,
+        )
+        if not resource_file.due(self._written, new):
+            return
+        try:
+            resource_file.write(self.resource_path, new)
+            self._written = new
+        except MwpyError as error:
+            if end or self._written is None or new.timestamp - self._written.timestamp > TICK_S * 60:
+                self.audit.write([records.Notice(str(error))], _clock.wall())
+                self._written = evolve(self._written or new, timestamp=new.timestamp)
+
+    def _look_at_local_agents(self) -> None:
+        for agent in self.local:
+            if agent.child is None or self.core.closing is not None or agent.child.poll() is None:
+                continue
+            ended = agent.child.describe_exit()
+            agent.child = None
+            if ended == "exit code 6":
+                continue  # its slaves cannot start; it said why, and so does the core
+            self.audit.write([records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall())
+            self.start_local(agent)
+
+    def start_local(self, agent: LocalAgent) -> None:
+        agent.child = _process.start(agent.command, environment=agent.environment)
+
+    def _clean_up(self) -> None:
+        self._write_resource_file(end=True)
+        for agent in self.local:
+            if agent.child is not None:
+                deadline = _clock.monotonic() + FAREWELL_S
+                while agent.child.poll() is None and _clock.monotonic() < deadline:
+                    threading.Event().wait(0.01)
+                agent.child.kill()
+                agent.child.poll()
+        self.link.close(0.5)
+        self.audit.close()
+
+    def end(self, finished: bool, grace_s: float) -> None:
+        """End the computation and wait for the thread."""
+        self.commands.append(("shut_down", (finished, grace_s)))
+        self._tick_at = 0.0
+        self.wake()
+        self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)

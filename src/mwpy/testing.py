@@ -1,0 +1,462 @@
+"""A whole computation in one thread, on a simulated network and clock, with every fault on.
+
+`Cluster(seed)` runs the real cores of a master and its agents. Only what is around them is simulated: connections
+that delay, break and repeat, slaves that compute, crash and freeze, agents that are killed, evicted and come back. One
+seed is one history, always the same one. The checkers look from outside: every task ends exactly once, nothing is
+delivered twice, ordered tasks run in order; and when the faults stop, all must finish.
+
+    >>> cluster = Cluster(seed=1)
+    >>> cluster.run()
+    >>> len(cluster.ended) == cluster.submitted
+    True
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from mwpy import _messages as messages
+from mwpy import _wire
+from mwpy._core import agent_core
+from mwpy._core.agent_core import AgentCore, AgentSettings
+from mwpy._core.events import Garbage, Received, Stranger, Vanished
+from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy.algorithm import algorithm_of
+from mwpy.records import SlaveKind
+from mwpy.task import SlaveId, Task, TaskId, TaskPolicy
+
+__all__ = ["Cluster", "SimulationFailure"]
+
+FAULTY_S = 20.0
+"""Simulated seconds during which faults happen."""
+
+LIMIT_S = 4000.0
+"""Simulated seconds after which a computation that has not ended hangs."""
+
+TRANSCRIPT_LINES = 400
+
+
+class SimulationFailure(AssertionError):
+    """A checker found a fault; the message has the seed and the last of the transcript."""
+
+
+def _work(number: int) -> int:
+    return number
+
+
+def _more_work(number: int) -> int:
+    return -number
+
+
+@define(eq=False)
+class _SlaveProcess:
+    """A simulated slave: it holds tasks and tickets, runs one task at a time, and gathers results."""
+
+    number: int
+    algorithms: dict[int, bool] = field(factory=dict)
+    """The numbers of the algorithms that it knows, and whether it can run them."""
+    tasks: dict[int, tuple[int, int]] = field(factory=dict)
+    """Attempt and algorithm of each task passed on to it."""
+    tickets: list[int] = field(factory=list)
+    running: int = 0
+    gathered: list[tuple[int, int, float]] = field(factory=list)
+    stopping: bool = False
+    dead: bool = False
+
+
+@define(eq=False)
+class _Connection:
+    """A simulated connection: in order, delayed, until it breaks."""
+
+    peer: bytes
+    broken: bool = False
+    to_master_at: float = 0.0
+    to_agent_at: float = 0.0
+
+
+@define(eq=False)
+class _AgentHost:
+    """A simulated machine with an agent on it."""
+
+    name: int
+    core: AgentCore | None = None
+    connection: _Connection | None = None
+    slaves: dict[int, _SlaveProcess] = field(factory=dict)
+    frozen_until: float = 0.0
+
+
+class Cluster:
+    """One simulated computation.
+
+    Args:
+        seed: names the history.
+        agents: how many machines.
+        tasks: how many tasks the algorithm submits.
+    """
+
+    def __init__(self, seed: int, agents: int = 3, tasks: int = 60) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.submitted = 0
+        self.ended: dict[int, str] = {}
+        """What became of each task: `result` or `unrunnable`."""
+        self.runs: dict[int, int] = {}
+        """How often each task was started."""
+        self.transcript: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._peers = 0
+        self._tags: dict[int, object] = {}
+        self._at_most_once: dict[int, None] = {}
+        self._killers: dict[int, None] = {}
+        self._ordered_runs: dict[SlaveId, list[int]] = {}
+        group = self.random.choice([None, None, None, 1, 7])
+        settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
+        self.core = MasterCore(settings, lambda payload, _: bytes(payload))
+        self._algorithms = [algorithm_of(_work), algorithm_of(_more_work)]
+        for algorithm in self._algorithms:
+            self.core.define(algorithm, algorithm.reference, "", "3.11", b"")
+        self._hosts = [_AgentHost(number) for number in range(agents)]
+        self._total = tasks
+        self._durations = [self.random.choice([1e-5, 1e-3, 0.05, 1.0]) for _ in self._algorithms]
+        if self.random.random() < 0.5:
+            self.core.allocate_slaves(self.random.randint(1, 2), SlaveKind.ORDERED)
+        if self.random.random() < 0.3:
+            self.core.allocate_slaves(1, SlaveKind.INTERMINGLE)
+        self._special: list[SlaveId] = []
+
+    # ---- the simulated world -----------------------------------------------------------------------------
+
+    @property
+    def faulty(self) -> bool:
+        """Whether faults still happen."""
+        return self.now < FAULTY_S
+
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises:
+            SimulationFailure: a checker found a fault.
+        """
+        try:
+            for host in self._hosts:
+                self._after(self.random.random(), lambda host=host: self._start_agent(host))  # type: ignore[misc]
+            self._after(0.0, self._algorithm)
+            self._after(self.random.random() * 2, self._fault)
+            while len(self.ended) < self._total:
+                if not self._events or self.now > LIMIT_S:
+                    raise SimulationFailure(f"{self._total - len(self.ended)} tasks never ended: it hangs")
+                self.now, _, event = heapq.heappop(self._events)
+                event()
+                self.core.check()
+            self._check_end()
+        except Exception as error:
+            story = "\n".join(self.transcript[-TRANSCRIPT_LINES:])
+            raise SimulationFailure(f"seed {self.seed}: {error!r}\n{story}") from error
+
+    def _after(self, delay: float, event: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now + delay, self._sequence, event))
+
+    def _tell(self, text: str) -> None:
+        self.transcript.append(f"{self.now:10.4f} {text}")
+
+    def _delay(self) -> float:
+        return 0.0005 + self.random.expovariate(200.0)
+
+    # ---- the algorithm -------------------------------------------------------------------------------------
+
+    def _algorithm(self) -> None:
+        """Submit some tasks of every policy, now and then."""
+        tasks: list[Task] = []
+        for _ in range(min(self._total - self.submitted, self.random.randint(1, 25))):
+            self.submitted += 1
+            tasks.append(self._task(self.submitted))
+        if tasks:
+            self._tell(f"submit {[task.task_id for task in tasks]}")
+            self.core.submit(tasks)
+        if self._special and self.random.random() < 0.1:
+            self.core.free_slave(self.random.choice(self._special))
+        self._master_acts()
+        if self.submitted < self._total:
+            self._after(self.random.random(), self._algorithm)
+
+    def _task(self, number: int) -> Task:
+        sid = self.random.choice(self._special) if self._special and self.random.random() < 0.4 else None
+        policy = TaskPolicy(sid, retry=self.random.random() > 0.15, do_it_anyway=self.random.random() < 0.5)
+        if not policy.retry:
+            self._at_most_once[number] = None
+        if self.random.random() < 0.02:
+            self._killers[number] = None
+        payload = b"x" * (2000 if self.random.random() < 0.02 else self.random.randint(0, 40))
+        self._tags[number] = object()
+        algorithm = self.random.choice(self._algorithms)
+        return Task(TaskId(number), algorithm, payload, (), policy, (number, self._tags[number]))
+
+    # ---- the master's shell ------------------------------------------------------------------------------
+
+    def _master_hears(self, event: Received | Garbage | Vanished | Stranger) -> None:
+        self.core.handle(event, self.now)
+        self._master_acts()
+
+    def _master_acts(self) -> None:
+        self.core.allocate(self.now)
+        actions = self.core.take_actions()
+        for send in actions.sends:
+            connection = next((host.connection for host in self._hosts if self._leads_to(host, send.peer)), None)
+            if connection is None:
+                self._after(0.0, lambda peer=send.peer: self._master_hears(Vanished(peer, "gone")))  # type: ignore[misc]
+            else:
+                self._to_agent(connection, _wire.encode(send.message, send.frames))
+        for result in actions.results:
+            self._end(result.task_id, "result", result.tag)
+        for task in actions.unrunnable:
+            self._end(task.task_id, "unrunnable", task.tag)
+        self._special.extend(actions.connected)
+        for sid in actions.disconnected:
+            if sid in self._special:
+                self._special.remove(sid)
+        deadline = self.core.next_deadline()
+        if deadline is not None:
+            self._after(max(0.001, deadline - self.now), self._tick)
+
+    def _tick(self) -> None:
+        deadline = self.core.next_deadline()
+        if deadline is not None and self.now >= deadline:
+            self._master_acts()
+
+    def _leads_to(self, host: _AgentHost, peer: bytes) -> bool:
+        return host.connection is not None and host.connection.peer == peer and not host.connection.broken
+
+    def _end(self, task_id: int, how: str, tag: Any) -> None:
+        self._tell(f"task {task_id} ends: {how}")
+        assert task_id not in self.ended, f"task {task_id} ended twice"
+        assert tag == (task_id, self._tags[task_id]), f"task {task_id} has another's tag"
+        self.ended[task_id] = how
+
+    # ---- the network ---------------------------------------------------------------------------------------
+
+    def _to_agent(self, connection: _Connection, frames: Sequence[Any]) -> None:
+        connection.to_agent_at = max(connection.to_agent_at, self.now + self._delay())
+        self._after(connection.to_agent_at - self.now, lambda: self._agent_receives(connection, frames))
+
+    def _agent_receives(self, connection: _Connection, frames: Sequence[Any]) -> None:
+        host = next((host for host in self._hosts if host.connection is connection), None)
+        if connection.broken or host is None or host.core is None:
+            return
+        if self.now < host.frozen_until:
+            self._after(host.frozen_until - self.now, lambda: self._agent_receives(connection, frames))
+            return
+        message, payload = _wire.decode(frames)
+        host.core.handle(agent_core.Heard(message, payload), self.now)
+        self._agent_acts(host)
+
+    def _to_master(self, connection: _Connection, frames: Sequence[Any]) -> None:
+        connection.to_master_at = max(connection.to_master_at, self.now + self._delay())
+        repeat = self.faulty and self.random.random() < 0.02
+        for _ in range(2 if repeat else 1):
+            self._after(connection.to_master_at - self.now, lambda: self._master_receives(connection, frames))
+
+    def _master_receives(self, connection: _Connection, frames: Sequence[Any]) -> None:
+        if connection.broken:
+            return
+        message, payload = _wire.decode(frames)
+        self._master_hears(Received(connection.peer, "simulated", message, payload))
+
+    def _break(self, host: _AgentHost) -> None:
+        """Both ends notice, each in its time; nothing in flight arrives."""
+        connection = host.connection
+        if connection is None or connection.broken:
+            return
+        self._tell(f"the connection of host {host.name} breaks")
+        connection.broken = True
+        self._after(self.random.random(), lambda: self._master_hears(Vanished(connection.peer, "broke")))
+        if host.core is not None:
+            self._after(self.random.random(), lambda core=host.core: self._agent_lost(host, core))  # type: ignore[misc]
+
+    def _agent_lost(self, host: _AgentHost, core: AgentCore) -> None:
+        if host.core is core:
+            core.handle(agent_core.Disconnected("broke"), self.now)
+            self._agent_acts(host)
+
+    # ---- agents and slaves ---------------------------------------------------------------------------------
+
+    def _start_agent(self, host: _AgentHost) -> None:
+        if host.core is not None:
+            return
+        self._peers += 1
+        host.connection = _Connection(f"peer {self._peers}".encode())
+        host.slaves = {}
+        host.frozen_until = 0.0
+        host.core = AgentCore(AgentSettings("simulated", "g1", f"host {host.name}", 1, "3.11", slaves=2))
+        self._tell(f"host {host.name} starts an agent, {host.connection.peer.decode()}")
+        self._to_master(host.connection, _wire.encode(host.core.hello()))
+
+    def _agent_ends(self, host: _AgentHost) -> None:
+        """The process is gone, its slaves with it; a batch system starts another later."""
+        self._break(host)
+        for slave in host.slaves.values():
+            slave.dead = True
+        host.core = None
+        self._after(self.random.random() * 3, lambda: self._start_agent(host))
+
+    def _agent_acts(self, host: _AgentHost) -> None:
+        core = host.core
+        while core is not None:
+            core.check()
+            core.allocate(self.now)
+            actions = core.take_actions()
+            for number in actions.start:
+                host.slaves[number] = _SlaveProcess(number)
+                self._after(self.random.random() * 0.2, lambda n=number: self._slave_up(host, n))  # type: ignore[misc]
+            for number, message, _ in actions.to_slaves:
+                self._slave_hears(host, host.slaves[number], message)
+            for number, count in actions.take_back:
+                slave = host.slaves[number]
+                taken = slave.tickets[max(0, len(slave.tickets) - count) :]
+                del slave.tickets[len(slave.tickets) - len(taken) :]
+                core.handle(agent_core.TakenBack(number, taken), self.now)
+            for number in actions.kill:
+                self._slave_dies(host, host.slaves[number], "killed by its agent")
+            for reply, frames in actions.to_master:
+                if host.connection is not None:
+                    self._to_master(host.connection, _wire.encode(reply, frames))
+            if actions.exit is not None:
+                self._tell(f"the agent on host {host.name} exits with {actions.exit.name}")
+                self._after(0.05, lambda: self._agent_ends(host) if host.core is core else None)
+                return
+            if not (actions.take_back or actions.start or actions.kill):
+                break
+        deadline = core.next_deadline() if core is not None else None
+        if deadline is not None:
+            self._after(max(0.001, deadline - self.now), lambda: self._agent_tick(host, core))
+
+    def _agent_tick(self, host: _AgentHost, core: AgentCore | None) -> None:
+        if host.core is core and core is not None:
+            self._agent_acts(host)
+
+    def _slave_up(self, host: _AgentHost, number: int) -> None:
+        slave = host.slaves.get(number)
+        if slave is None or slave.dead or host.core is None:
+            return
+        if self.faulty and self.random.random() < 0.1:
+            self._slave_dies(host, slave, "exit code 1")
+        else:
+            self._agent_hears_slave(host, slave, messages.SlaveReady(number))
+
+    def _agent_hears_slave(self, host: _AgentHost, slave: _SlaveProcess, message: Any, frames: Any = ()) -> None:
+        if host.core is not None and slave.number in host.core.children and host.slaves.get(slave.number) is slave:
+            host.core.handle(agent_core.SlaveHeard(slave.number, message, frames), self.now)
+            self._agent_acts(host)
+
+    def _slave_hears(self, host: _AgentHost, slave: _SlaveProcess, message: Any) -> None:
+        match message:
+            case messages.Algorithms(definitions):
+                able = self.faulty and self.random.random() < 0.05
+                slave.algorithms.update((definition.number, not able) for definition in definitions)
+            case messages.Tasks(_, tasks, attempts, algorithms):
+                slave.tasks.update(zip(tasks, zip(attempts, algorithms, strict=True), strict=True))
+                slave.tickets.extend(tasks)
+                self._slave_steps(host, slave)
+            case messages.Shutdown():
+                slave.stopping = True
+                if not slave.running:
+                    self._after(0.01, lambda: self._slave_dies(host, slave, "exit code 0"))
+            case _:
+                pass
+
+    def _slave_steps(self, host: _AgentHost, slave: _SlaveProcess) -> None:
+        if slave.running or slave.dead:
+            return
+        if not slave.tickets:
+            self._slave_flushes(host, slave)
+            return
+        task = slave.tickets.pop(0)
+        attempt, algorithm = slave.tasks.pop(task)
+        if not slave.algorithms[algorithm]:
+            refusal = messages.AlgorithmFailed(slave.number, algorithm, "cannot", [task], [attempt])
+            self._agent_hears_slave(host, slave, refusal)
+            self._after(0.0, lambda: self._slave_steps(host, slave))
+            return
+        slave.running = task
+        self.runs[task] = self.runs.get(task, 0) + 1
+        assert task not in self._at_most_once or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
+        seconds = self.random.expovariate(1.0) * self._durations[algorithm]
+        if self.random.random() < 0.01:
+            seconds += 30.0
+        self._after(seconds, lambda: self._slave_finishes(host, slave, task, attempt, seconds))
+
+    def _slave_finishes(self, host: _AgentHost, slave: _SlaveProcess, task: int, attempt: int, seconds: float) -> None:
+        if slave.dead:
+            return
+        if task in self._killers:
+            self._slave_dies(host, slave, "killed by signal 11")
+            return
+        slave.running = 0
+        slave.gathered.append((task, attempt, seconds))
+        if self.random.random() < 0.3:
+            self._slave_flushes(host, slave, keep=self.random.random() < 0.2)
+        if slave.stopping:
+            self._slave_dies(host, slave, "exit code 0")
+        else:
+            self._slave_steps(host, slave)
+
+    def _slave_flushes(self, host: _AgentHost, slave: _SlaveProcess, keep: bool = False) -> None:
+        """Send the gathered results; with `keep` the agent read them out of the journal, and they come again."""
+        if not slave.gathered or self.now < host.frozen_until:
+            return
+        tasks, attempts, seconds = (list(column) for column in zip(*slave.gathered, strict=True))
+        group = messages.Results(slave.number, tasks, attempts, seconds, [], [0] * len(tasks))
+        if not keep:
+            slave.gathered = []
+        self._agent_hears_slave(host, slave, group, [b""])
+
+    def _slave_dies(self, host: _AgentHost, slave: _SlaveProcess, cause: str) -> None:
+        if slave.dead or host.core is None or host.slaves.get(slave.number) is not slave:
+            return
+        if slave.number not in host.core.children:
+            return
+        self._slave_flushes(host, slave)
+        slave.dead = True
+        self._tell(f"slave {slave.number} on host {host.name} dies: {cause}, running {slave.running}")
+        event = agent_core.SlaveExited(slave.number, cause, "", tuple(slave.tickets))
+        host.core.handle(event, self.now)
+        self._agent_acts(host)
+
+    # ---- faults ----------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if not self.faulty:
+            return
+        host = self.random.choice(self._hosts)
+        kind = self.random.choice(["agent", "slave", "break", "freeze", "evict", "garbage", "stranger"])
+        self._tell(f"fault on host {host.name}: {kind}")
+        if kind == "agent" and host.core is not None:
+            self._agent_ends(host)
+        elif kind == "slave" and host.slaves:
+            self._slave_dies(host, self.random.choice(list(host.slaves.values())), "killed by signal 9")
+        elif kind == "break":
+            self._break(host)
+        elif kind == "freeze":
+            host.frozen_until = self.now + self.random.random() * 5
+        elif kind == "evict" and host.core is not None:
+            host.core.handle(agent_core.Terminated("evicted"), self.now)
+            self._agent_acts(host)
+        elif kind == "garbage" and host.connection is not None:
+            self._master_hears(Garbage(host.connection.peer, "simulated", "nonsense"))
+            self._break(host)
+        elif kind == "stranger":
+            self._master_hears(Stranger("simulated", "no key"))
+        self._after(self.random.random() * 1.5, self._fault)
+
+    def _check_end(self) -> None:
+        assert sorted(self.ended) == list(range(1, self._total + 1)), "a task was lost"
+        for task in self._killers:
+            assert self.ended[task] == "unrunnable" or self.runs.get(task, 0) == 0, f"task {task} kills, yet it ended"
+            assert self.runs.get(task, 0) <= 60, f"task {task} killed slaves for ever"

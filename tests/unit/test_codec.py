@@ -1,0 +1,247 @@
+"""What is pickled how, and that a failure can always be read."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+from mwpy import algorithm
+from mwpy._codec import MAX_TEXT, OUT_OF_BAND_BYTES, Codec, describe_error, loads, loads_function
+from mwpy.errors import ArgumentNotPicklable
+
+CODEC = Codec()
+
+
+@pytest.mark.parametrize("value", [None, True, 7, 1.5, "word", b"bytes", (1, [2]), {"a": {3}}])
+def test_a_value_comes_back_equal(value: object) -> None:
+    payload, buffers = CODEC.dumps_value(value)
+    assert (loads(payload, buffers), list(buffers)) == (value, [])
+
+
+def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() -> None:
+    array = np.arange(OUT_OF_BAND_BYTES, dtype=np.uint8)
+    payload, buffers = CODEC.dumps_value(array)
+    assert len(payload) < 1000
+    array[0] = 9
+    assert [bytes(buffer) for buffer in buffers] == [array.tobytes()]
+    back = loads(payload, [bytearray(buffers[0])])
+    back += 1
+    assert back[0] == 10
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros(10), np.arange(200_000).reshape(400, 500)[:, ::2], np.asfortranarray(np.ones((300, 300)))]
+)
+def test_small_arrays_and_any_layout_come_back_equal(array: Any) -> None:
+    np.testing.assert_array_equal(loads(*CODEC.dumps_value(array)), array)
+
+
+def test_a_small_buffer_stays_in_band() -> None:
+    assert not CODEC.dumps_value(np.zeros(OUT_OF_BAND_BYTES - 1, dtype=np.uint8))[1]
+
+
+def test_a_buffer_that_is_not_contiguous_stays_in_band() -> None:
+    class Striped:
+        def __reduce_ex__(self, protocol: int) -> Any:
+            return bytes, (pickle.PickleBuffer(memoryview(bytes(2 * OUT_OF_BAND_BYTES))[::2]),)
+
+    with pytest.raises(Exception, match="contiguous"):
+        CODEC.dumps_value(Striped())
+
+
+def test_what_happens_to_an_argument_after_submission_does_not_reach_the_task() -> None:
+    array, words = np.zeros(OUT_OF_BAND_BYTES), ["a"]
+    packed = CODEC.dumps_call((array,), {"words": words}, "f")
+    array[:] = 1
+    words.append("b")
+    args, kwargs = loads(*packed)
+    assert (args[0].sum(), kwargs) == (0, {"words": ["a"]})
+
+
+def test_lambdas_and_local_classes_are_pickled_by_value() -> None:
+    class Local:
+        answer = 42
+
+    function, kind = loads(*CODEC.dumps_value((lambda x: x + 1, Local)))
+    assert (function(1), kind().answer) == (2, 42)
+
+
+def test_buffers_of_a_failed_first_attempt_are_not_sent_twice() -> None:
+    _, buffers = CODEC.dumps_value((np.zeros(OUT_OF_BAND_BYTES), lambda: None))
+    assert len(buffers) == 1
+
+
+def test_what_main_defines_travels_by_value_only_from_a_repl(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = types.ModuleType("__main__")
+    exec("def square(x): return x * x", vars(main))
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    by_name, _ = CODEC.dumps_value(main.square)
+    by_value, _ = Codec(main_by_value=True).dumps_value(main.square)
+    del main.square
+    assert loads(by_value)(3) == 9
+    with pytest.raises(AttributeError):
+        loads(by_name)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "culprit"),
+    [((1, sys._getframe()), {}, "argument 2"), ((), {"where": sys._getframe()}, "argument 'where'")],
+)
+def test_an_argument_that_cannot_be_pickled_is_named(
+    args: tuple[Any, ...], kwargs: dict[str, Any], culprit: str
+) -> None:
+    with pytest.raises(ArgumentNotPicklable, match=f"{culprit} of work, a frame, cannot be pickled"):
+        CODEC.dumps_call(args, kwargs, "work")
+
+
+class OnceOnly:
+    """Pickles when it is alone, and not beside its like."""
+
+    busy = 0
+
+    def __reduce__(self) -> NoReturn:
+        OnceOnly.busy += 1
+        if OnceOnly.busy <= 2:  # plain pickle, then cloudpickle
+            raise ValueError("not now")
+        return int, ()  # type: ignore[return-value]
+
+
+def test_arguments_that_cannot_be_pickled_together_are_told_of() -> None:
+    with pytest.raises(ArgumentNotPicklable, match="cannot be pickled together"):
+        CODEC.dumps_call((OnceOnly(),), {}, "work")
+
+
+def failure_of(error: BaseException) -> tuple[str, str, str, BaseException | None]:
+    failure: tuple[str, str, str, BaseException | None] = loads(CODEC.dumps_failure(error))
+    return failure
+
+
+def test_a_failure_has_type_text_traceback_and_the_exception_itself() -> None:
+    try:
+        {}["key"]
+    except KeyError as error:
+        type_name, text, traceback, cause = failure_of(error)
+    assert (type_name, text, type(cause)) == ("KeyError", "'key'", KeyError)
+    assert "test_codec.py" in traceback
+    assert '{}["key"]' in traceback
+
+
+def test_the_traceback_leaves_out_the_frames_of_mwpy_at_its_top() -> None:
+    def explode(_: object) -> NoReturn:
+        raise RuntimeError("deep inside")
+
+    class Fuse:
+        def __setstate__(self, state: object) -> None:
+            explode(state)
+
+        def __getstate__(self) -> int:
+            return 1
+
+    payload, _ = CODEC.dumps_value(Fuse())
+    with pytest.raises(RuntimeError) as caught:
+        loads(payload)
+    error = caught.value
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next
+    traceback = describe_error(error)[2]
+    assert "mwpy/_codec.py" not in traceback
+    assert "in explode" in traceback
+
+
+class HasLock(Exception):
+    def __init__(self) -> None:
+        super().__init__("holds a frame")
+        self.frame = sys._getframe()
+
+
+class TwoArguments(Exception):
+    """Pickles, and cannot be unpickled: an old trap."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise OSError("no words")
+
+
+class Huge(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (HasLock(), "holds a frame"),
+        (TwoArguments("one", "two"), "one and two"),
+        (Huge("x" * (2 << 20)), "x" * MAX_TEXT),
+    ],
+)
+def test_an_exception_that_cannot_travel_is_told_of_in_text(error: Exception, text: str) -> None:
+    type_name, told, traceback, cause = failure_of(error)
+    assert (told, cause) == (text, None)
+    assert type_name == f"{__name__}.{type(error).__name__}"
+    assert traceback
+
+
+def test_an_exception_with_a_large_array_leaves_it_behind() -> None:
+    assert failure_of(ValueError(np.zeros(OUT_OF_BAND_BYTES)))[3] is None
+
+
+def test_an_exception_whose_own_methods_raise_is_told_of_still() -> None:
+    assert failure_of(Mute())[1] == "(its text is not to be had: __str__ raised OSError)"
+
+
+def test_a_traceback_that_cannot_be_made_is_told_of() -> None:
+    class NoName(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name == "__suppress_context__":
+                raise OSError
+            return super().__getattribute__(name)
+
+    class Broken(Exception, metaclass=NoName):
+        @property
+        def __suppress_context__(self) -> bool:
+            raise OSError
+
+    assert describe_error(Broken("b"))[2] == "(its traceback is not to be had: OSError)"
+
+
+def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_on_the_slave")
+    exec("class Odd(Exception): pass", vars(module))
+    monkeypatch.setitem(sys.modules, "only_on_the_slave", module)
+    payload = CODEC.dumps_failure(module.Odd("strange"))
+    monkeypatch.delitem(sys.modules, "only_on_the_slave")
+    assert loads(payload)[:2] == ("only_on_the_slave.Odd", "strange")
+    assert loads(payload)[3] is None
+
+
+def test_something_that_unpickles_to_no_exception_is_no_cause() -> None:
+    class Disguised(Exception):
+        def __reduce__(self) -> Any:
+            return int, ()
+
+    assert failure_of(Disguised("d"))[3] is None
+
+
+def test_functions_travel_by_value_with_what_they_refer_to() -> None:
+    step = 3
+
+    @algorithm.task_algorithm
+    def add(x: int) -> int:
+        return x + step
+
+    assert loads_function(CODEC.dumps_function(add, "add"))(4) == 7
+
+
+def test_a_function_that_refers_to_what_cannot_be_pickled_is_named() -> None:
+    frame = sys._getframe()
+    with pytest.raises(ArgumentNotPicklable, match="peek must travel by value"):
+        CODEC.dumps_function(lambda: frame, "peek")
