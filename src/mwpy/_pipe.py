@@ -379,10 +379,10 @@ class SlaveEnd:
     def take_ticket(self) -> int | None:
         """Take the next ticket: the task to start now; None if there is no ticket at present."""
         try:
-            (task_id,) = _unpack_ticket(_read(self._tickets, _TICKET_BYTES))
+            ticket = _read(self._tickets, _TICKET_BYTES)
         except BlockingIOError:
             return None
-        return task_id  # type: ignore[no-any-return]
+        return _unpack_ticket(ticket)[0] if ticket else None  # nothing at all: the agent is gone
 
     def journal_add(self, task_id: int, attempt: int, seconds: float, failed: bool, payload: bytes) -> bool:
         """Write a finished result into the journal; False if there is no room."""

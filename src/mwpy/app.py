@@ -79,8 +79,8 @@ def _run_master(options: Options, rest: list[str]) -> int:
             "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
             "or --mw-local N for slaves here"
         )
-    name = options.slave_executable
-    published = [*(_program() if name is None else [name]), "--mw-slave"]
+    published = [options.slave_executable] if options.slave_executable else _program()
+    published.append("--mw-slave")
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     signal.signal(signal.SIGTERM, _interrupt)

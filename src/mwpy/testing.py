@@ -42,7 +42,18 @@ TRANSCRIPT_LINES = 400
 
 
 class SimulationFailure(AssertionError):
-    """A checker found a fault; the message has the seed and the last of the transcript."""
+    """A checker found a fault.
+
+    Args:
+        seed: of the history in which it was found.
+        transcript: the last lines of what happened.
+        reason: what was found.
+    """
+
+    def __init__(self, seed: int, transcript: Sequence[str], reason: str) -> None:
+        super().__init__(f"seed {seed}: {reason}")
+        self.seed = seed
+        self.transcript = transcript
 
 
 def _work(number: int) -> int:
@@ -151,14 +162,13 @@ class Cluster:
             self._after(self.random.random() * 2, self._fault)
             while len(self.ended) < self._total:
                 if not self._events or self.now > LIMIT_S:
-                    raise SimulationFailure(f"{self._total - len(self.ended)} tasks never ended: it hangs")
+                    raise AssertionError(f"{self._total - len(self.ended)} tasks never ended: it hangs")
                 self.now, _, event = heapq.heappop(self._events)
                 event()
                 self.core.check()
             self._check_end()
         except Exception as error:
-            story = "\n".join(self.transcript[-TRANSCRIPT_LINES:])
-            raise SimulationFailure(f"seed {self.seed}: {error!r}\n{story}") from error
+            raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
 
     def _after(self, delay: float, event: Callable[[], None]) -> None:
         self._sequence += 1
@@ -313,8 +323,8 @@ class Cluster:
             core.allocate(self.now)
             actions = core.take_actions()
             for number in actions.start:
-                host.slaves[number] = _SlaveProcess(number)
-                self._after(self.random.random() * 0.2, lambda n=number: self._slave_up(host, n))  # type: ignore[misc]
+                slave = host.slaves[number] = _SlaveProcess(number)
+                self._after(self.random.random() * 0.2, lambda slave=slave: self._slave_up(host, slave))  # type: ignore[misc]
             for number, message, _ in actions.to_slaves:
                 self._slave_hears(host, host.slaves[number], message)
             for number, count in actions.take_back:
@@ -341,14 +351,13 @@ class Cluster:
         if host.core is core and core is not None:
             self._agent_acts(host)
 
-    def _slave_up(self, host: _AgentHost, number: int) -> None:
-        slave = host.slaves.get(number)
-        if slave is None or slave.dead or host.core is None:
+    def _slave_up(self, host: _AgentHost, slave: _SlaveProcess) -> None:
+        if slave.dead or host.core is None:
             return
         if self.faulty and self.random.random() < 0.1:
             self._slave_dies(host, slave, "exit code 1")
         else:
-            self._agent_hears_slave(host, slave, messages.SlaveReady(number))
+            self._agent_hears_slave(host, slave, messages.SlaveReady(slave.number))
 
     def _agent_hears_slave(self, host: _AgentHost, slave: _SlaveProcess, message: Any, frames: Any = ()) -> None:
         if host.core is not None and slave.number in host.core.children and host.slaves.get(slave.number) is slave:
@@ -409,7 +418,10 @@ class Cluster:
 
     def _slave_flushes(self, host: _AgentHost, slave: _SlaveProcess, keep: bool = False) -> None:
         """Send the gathered results; with `keep` the agent read them out of the journal, and they come again."""
-        if not slave.gathered or self.now < host.frozen_until:
+        if not slave.gathered:
+            return
+        if self.now < host.frozen_until:
+            self._after(host.frozen_until - self.now, lambda: self._slave_flushes(host, slave))
             return
         tasks, attempts, seconds = (list(column) for column in zip(*slave.gathered, strict=True))
         group = messages.Results(slave.number, tasks, attempts, seconds, [], [0] * len(tasks))
@@ -422,9 +434,18 @@ class Cluster:
             return
         if slave.number not in host.core.children:
             return
-        self._slave_flushes(host, slave)
         slave.dead = True
         self._tell(f"slave {slave.number} on host {host.name} dies: {cause}, running {slave.running}")
+        if self.now < host.frozen_until:
+            self._after(host.frozen_until - self.now, lambda: self._exit_noticed(host, slave, cause))
+        else:
+            self._exit_noticed(host, slave, cause)
+
+    def _exit_noticed(self, host: _AgentHost, slave: _SlaveProcess, cause: str) -> None:
+        """The agent first hears what is left in the journal, and then of the exit."""
+        self._slave_flushes(host, slave)
+        if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.children:
+            return
         event = agent_core.SlaveExited(slave.number, cause, "", tuple(slave.tickets))
         host.core.handle(event, self.now)
         self._agent_acts(host)

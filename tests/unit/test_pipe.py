@@ -138,8 +138,11 @@ def test_each_side_hears_of_the_end_of_the_other(ends: Ends) -> None:
 def test_a_slave_without_an_agent_is_told_so() -> None:
     agent, fds = open_channel()
     slave = SlaveEnd(fds)
+    agent.give_tickets([1])
     agent.close()
-    assert slave.poll()
+    assert slave.take_ticket() == 1
+    assert slave.take_ticket() is None
+    assert slave.poll(60.0, tickets=True)
     assert slave.receive() is None
     assert not slave.send([b"x"])
     slave.close()
@@ -311,9 +314,7 @@ def test_a_reading_during_which_the_journal_was_emptied_is_no_reading(ends: Ends
 def test_an_addition_does_not_disturb_a_reading(ends: Ends) -> None:
     """Readings beside a slave that only adds: each is a beginning of what was added, and none is refused."""
     agent, slave = ends
-    adding = threading.Thread(
-        target=lambda: [slave.journal_add(n, 1, float(n), False, b"%d" % n) for n in range(3000)]
-    )
+    adding = threading.Thread(target=lambda: [slave.journal_add(n, 1, float(n), False, b"%d" % n) for n in range(3000)])
     adding.start()
     readings = []
     while adding.is_alive():

@@ -1,0 +1,105 @@
+"""First numbers: what a task costs, as a table. Compare runs on the same machine only; these vary by half."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import numpy
+
+import mwpy
+
+TASKS = 200_000
+
+
+@mwpy.task_algorithm
+def nothing(number: int) -> int:
+    return number
+
+
+@mwpy.task_algorithm
+def same(array: numpy.ndarray) -> numpy.ndarray:
+    return array
+
+
+def submitted_singly(mw: mwpy.Master) -> float:
+    """Tasks a second, each submitted by itself with a tag."""
+    mw.set_target_number(10_000)
+    began = time.perf_counter()
+    submitted = finished = 0
+    while finished < TASKS:
+        for _ in range(min(TASKS - submitted, mw.upto_target_number())):
+            mw.submit(nothing.task(submitted), tag=submitted)
+            submitted += 1
+        mw.loop()
+        finished += sum(result.value == result.tag for result in mw.results())
+    return TASKS / (time.perf_counter() - began)
+
+
+def mapped(mw: mwpy.Master) -> float:
+    """Items a second through `mw.map`."""
+    began = time.perf_counter()
+    finished = sum(1 for _ in mw.map(nothing, range(TASKS)))
+    return finished / (time.perf_counter() - began)
+
+
+def round_trip(mw: mwpy.Master) -> float:
+    """Milliseconds from a submission to its result, median of 500."""
+    times = []
+    for number in range(500):
+        began = time.perf_counter()
+        mw.submit(nothing.task(number))
+        mw.loop()
+        mw.results()
+        times.append(time.perf_counter() - began)
+    return sorted(times)[len(times) // 2] * 1000
+
+
+def arrays(mw: mwpy.Master) -> float:
+    """Megabytes a second there and back, arrays of 1 MB."""
+    array = numpy.zeros(1 << 17)
+    count = 200
+    began = time.perf_counter()
+    total = sum(result.value.nbytes for result in mw.map(same, (array for _ in range(count))))
+    return 2 * total / (time.perf_counter() - began) / 1e6
+
+
+def bytes_queued(mw: mwpy.Master) -> float:
+    """Resident bytes of a task that waits in the master."""
+    mw.allocate_slaves(2, "ordered")  # no slave left that could take them
+    time.sleep(0.5)
+    gc.collect()
+    before = _resident()
+    for number in range(TASKS):
+        mw.submit(nothing.task(number))
+    time.sleep(0.5)
+    return (_resident() - before) / TASKS
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str], ...] = (
+    ("no-op tasks submitted singly, with tags", submitted_singly, "tasks/s"),
+    ("no-op items by mw.map", mapped, "items/s"),
+    ("round trip of one task", round_trip, "ms"),
+    ("1 MB arrays there and back", arrays, "MB/s"),
+    ("a task that waits", bytes_queued, "bytes"),
+)
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    list(mw.map(nothing, range(1000)))  # all slaves are up
+    for name, measure, unit in TABLE:
+        print(f"{name:45s} {measure(mw):12,.2f} {unit}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main([*sys.argv[1:], "--mw-local", "2"]))

@@ -1,0 +1,124 @@
+"""Tasks whose results or exceptions cannot travel; says what became of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import types
+from typing import Any
+
+import mwpy
+
+
+class Locked(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Stubborn(Exception):
+    """Can be pickled and not unpickled."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}, {why}")
+
+
+class Mute(Exception):
+    """Cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+class Poison:
+    """Raises while it is pickled."""
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError("poisoned")
+
+
+class Bomb:
+    """Raises while it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+@mwpy.task_algorithm
+def awkward(what: str) -> Any:
+    """Return or raise what cannot travel."""
+    match what:
+        case "pid":
+            return os.getpid()
+        case "lock":
+            return threading.Lock()
+        case "poison":
+            return Poison()
+        case "bomb":
+            return Bomb()
+        case "large":
+            return bytes(2_000_000)
+        case "locked":
+            raise Locked("it is locked")
+        case "stubborn":
+            raise Stubborn("it is", "stubborn")
+        case "mute":
+            raise Mute
+        case "exit":
+            sys.exit("task wants out")
+        case "interrupt":
+            raise KeyboardInterrupt("task was bored")
+        case "unknown class":
+            module = types.ModuleType("only_here")
+            sys.modules["only_here"] = module
+            exec("class Odd(Exception): pass", module.__dict__)
+            raise module.Odd("odd indeed")
+    return None
+
+
+@mwpy.task_algorithm
+def swallow(argument: bytes) -> int:
+    """Say how large the argument was."""
+    return len(argument)
+
+
+WHAT = (
+    "lock",
+    "poison",
+    "bomb",
+    "large",
+    "locked",
+    "stubborn",
+    "mute",
+    "exit",
+    "interrupt",
+    "unknown class",
+)
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """Ask for each, with a sign of life of the slave before and after."""
+    for tag in ("pid before", *WHAT, "pid after"):
+        mw.submit(awkward.task(tag.split()[0] if tag.startswith("pid") else tag), tag=tag)
+    mw.submit(swallow.task(bytes(3_000_000)), tag="large argument")
+    told: dict[str, Any] = {}
+    while len(told) < len(WHAT) + 3:
+        mw.loop()
+        for result in mw.results():
+            error = result.error
+            told[result.tag] = result.value if error is None else [error.type_name, error.text, error.remote_traceback]
+        for task in mw.unrunnable_tasks():
+            told[task.tag] = f"unrunnable: {task.reason}"
+    print(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

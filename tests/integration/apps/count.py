@@ -1,0 +1,93 @@
+"""Runs numbered tasks and says at its end which results came, which came twice and which never."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import mwpy
+
+AHEAD = 5000
+"""How many tasks wait in the master at most."""
+
+FOREVER_S = 60.0
+
+
+@mwpy.task_algorithm
+def work(number: int, milliseconds: float) -> tuple[int, int]:
+    """Take a while, and answer with the number and where it was worked on."""
+    if milliseconds:
+        time.sleep(milliseconds / 1000)
+    return number, os.getpid()
+
+
+@mwpy.task_algorithm
+def linger(number: int, mark: str) -> tuple[int, int]:
+    """The first time take for ever, the second time no time."""
+    if not Path(mark).exists():
+        Path(mark).touch()
+        time.sleep(FOREVER_S)
+    return number, os.getpid()
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """Keep the slaves fed until the number or the time is reached, then wait for all that is missing."""
+    asked = parse(argv)
+    mw.allocate_slaves(1000)
+    mw.set_target_number(AHEAD)
+    while asked.after and not Path(asked.after).exists():
+        mw.loop(0.05)
+    came: Counter[int] = Counter()
+    wrong: list[str] = []
+    unrunnable: list[str] = []
+    submitted = 0
+    if asked.linger:
+        mw.submit(linger.task(0, asked.linger), tag=0)
+        submitted = 1
+    end = time.monotonic() + asked.seconds
+    while True:
+        more = submitted < asked.tasks and time.monotonic() < end
+        if more:
+            for number in range(submitted, min(asked.tasks, submitted + mw.upto_target_number())):
+                mw.submit(work.task(number, asked.milliseconds), tag=number)
+                submitted = number + 1
+        elif len(came) + len(unrunnable) >= submitted:
+            break
+        mw.loop(1.0)
+        for result in mw.results():
+            came[result.tag] += 1
+            if result.error is not None or result.value[0] != result.tag:
+                wrong.append(f"{result.tag}: {result.error or result.value}")
+        unrunnable += [f"{task.tag}: {task.reason}" for task in mw.unrunnable_tasks()]
+    mw.loop(asked.listen)
+    came.update(result.tag for result in mw.results())
+    told = {
+        "submitted": submitted,
+        "came": len(came),
+        "twice": [number for number, times in came.items() if times > 1],
+        "wrong": wrong,
+        "unrunnable": unrunnable,
+    }
+    print(json.dumps(told))
+    return 0
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tasks", type=int, default=1 << 40, help="how many tasks at most")
+    parser.add_argument("--seconds", type=float, default=1e9, help="for how long tasks are submitted")
+    parser.add_argument("--milliseconds", type=float, default=0.0, help="how long each takes")
+    parser.add_argument("--after", default="", help="a file that must be there before the first task")
+    parser.add_argument("--linger", default="", help="the file by which a task sees that it was tried before")
+    parser.add_argument("--listen", type=float, default=0.0, help="seconds in which to hear of a second result")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

@@ -1,0 +1,43 @@
+"""Submits quick tasks and one that holds the GIL in C for as long as the argument says; tells when each came."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+import mwpy
+
+WARM_UP = 50
+"""Quick tasks from which the master learns that these tasks are quick."""
+
+
+@mwpy.task_algorithm
+def sleep(seconds: int) -> int:
+    """Sleep in C without letting go of the GIL."""
+    if seconds:
+        ctypes.PyDLL(None).sleep(seconds)
+    return os.getpid()
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """After a warm-up two quick tasks, the long one, and another quick one behind it."""
+    pids = {result.value for result in mw.map(sleep, [0] * WARM_UP)}
+    for tag, seconds in (("first", 0), ("second", 0), ("long", int(argv[0])), ("last", 0)):
+        mw.submit(sleep.task(seconds), tag=tag)
+    came: dict[str, float] = {}
+    began = time.monotonic()
+    while len(came) < 4:
+        mw.loop()
+        for result in mw.results():
+            pids.add(result.value)
+            came[result.tag] = time.monotonic() - began
+    print(json.dumps({"came": came, "slaves": len(pids)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

@@ -1,0 +1,48 @@
+"""Submits a task that kills its slave amid harmless ones, and says what became of each."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+import mwpy
+
+NEIGHBOURS = 20
+"""Harmless tasks before the one that kills, and as many after it."""
+
+
+@mwpy.task_algorithm
+def run(number: int, how: str) -> int:
+    """Kill this process in some way, or answer."""
+    if how == "sigkill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "exit":
+        os._exit(3)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    return number
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """Wait for all tasks, whatever comes of them."""
+    how = [""] * NEIGHBOURS + [argv[0]] + [""] * NEIGHBOURS
+    for number, way in enumerate(how):
+        mw.submit(run.task(number, way), tag=number)
+    came: list[int] = []
+    unrunnable = []
+    while len(came) + len(unrunnable) < len(how):
+        mw.loop()
+        came += [result.value for result in mw.results()]
+        for task in mw.unrunnable_tasks():
+            deaths = [str(death) for death in task.deaths]
+            unrunnable.append({"tag": task.tag, "reason": task.reason, "deaths": deaths})
+    print(json.dumps({"came": sorted(came), "unrunnable": unrunnable}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

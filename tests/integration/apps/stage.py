@@ -1,0 +1,181 @@
+"""Where real processes perform: what a test starts here is found by a mark, and none of it outlives the test.
+
+Each process carries `MWPY_TEST_MARK` in its environment, and so does whatever it starts; `/proc` tells who has it.
+Output goes to files, so that no process waits for a reader and a test can look while they run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+APPS = Path(__file__).parent
+SOURCES = APPS.parent.parent.parent / "src"
+
+PATIENCE_S = 30.0
+"""How long anything may take on a busy machine before it counts as stuck."""
+
+POLL_S = 0.02
+"""Seconds between two looks."""
+
+
+class Running:
+    """One started process and what it has written so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+        self.process = process
+        self.pid = process.pid
+        self._out = out
+        self._err = err
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(errors="replace")
+
+    @property
+    def told(self) -> Any:
+        """What an application says at its end: the JSON of its last line."""
+        lines = self.out.splitlines()
+        assert lines, f"it said nothing:\n{self.err}"
+        return json.loads(lines[-1])
+
+    def end(self, patience_s: float = PATIENCE_S) -> int:
+        """Wait for its end: the exit code, or minus the number of a signal."""
+        try:
+            return self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"still running after {patience_s:.0f} s:\n{self.out[-2000:]}\n{self.err[-4000:]}"
+            ) from None
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+class Stage:
+    """A folder, and the processes that run in it; leaving the `with` kills them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.resource = folder / "computation.rsc"
+        self.audit = folder / "master.audit"
+        self._mark = f"MWPY_TEST_MARK={uuid.uuid4().hex}"
+        self._started: list[Running] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _attempt in range(100):
+            pids = self.processes()
+            for pid in pids:
+                kill(pid, signal.SIGCONT)
+                kill(pid, signal.SIGKILL)
+            for running in self._started:
+                running.process.poll()
+            if not pids:
+                return
+            time.sleep(POLL_S)
+
+    def start(self, app: str, *arguments: object, program: list[str] | None = None, **variables: str) -> Running:
+        """Start an application, with keywords as environment variables."""
+        number = len(self._started)
+        out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
+        name, value = self._mark.split("=")
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES), name: value, **variables}
+        for inherited in ("MWPY_SLAVE", "MWPY_KEY"):
+            if inherited not in variables:
+                environment.pop(inherited, None)
+        with out.open("wb") as out_file, err.open("wb") as err_file:
+            process = subprocess.Popen(
+                [*(program or [sys.executable, str(APPS / app)]), *map(str, arguments)],
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                start_new_session=True,
+            )
+        self._started.append(Running(process, out, err))
+        return self._started[-1]
+
+    def master(self, app: str, *arguments: object) -> Running:
+        """Start a master on loopback, and wait until slaves can find it."""
+        own = ("--mw-master", "--mw-resource-file", self.resource, "--mw-audit-file", self.audit)
+        started = self.start(app, *own, "--mw-master-host", "127.0.0.1", *arguments)
+        until(lambda: self.resource.exists() or started.process.poll() is not None, "a resource file")
+        assert self.resource.exists(), started.err
+        return started
+
+    def agent(self, app: str, *arguments: object) -> Running:
+        """Start an agent that reads the resource file of this stage."""
+        return self.start(app, "--mw-slave", "--mw-resource-file", self.resource, *arguments)
+
+    def processes(self) -> list[int]:
+        """Who has the mark and is alive; a zombie is not."""
+        mark = self._mark.encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    variables = (entry / "environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if mark in variables:
+                    found.append(int(entry.name))
+        return found
+
+    def nobody_left(self) -> None:
+        """Assert that all processes end, those too that others started."""
+        for running in self._started:
+            running.process.poll()
+        until(lambda: not self.processes(), lambda: f"no process left, but {self.commands()}", 3.0)
+
+    def commands(self) -> list[str]:
+        lines = []
+        for pid in self.processes():
+            try:
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            lines.append(f"{pid}: {line}")
+        return lines
+
+
+def slaves_of(agent: int) -> list[int]:
+    """The processes that an agent has started and that live."""
+    try:
+        children = Path(f"/proc/{agent}/task/{agent}/children").read_text()
+    except OSError:
+        return []
+    return [int(pid) for pid in children.split()]
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def until(come: Callable[[], bool], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
+    """Wait for something, and say what was missed if it does not come."""
+    deadline = time.monotonic() + patience_s
+    while not come():
+        assert time.monotonic() < deadline, (
+            f"after {patience_s:.0f} s there should be {what() if callable(what) else what}"
+        )
+        time.sleep(POLL_S)

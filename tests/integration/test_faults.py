@@ -1,0 +1,185 @@
+"""What goes wrong in real processes: they are killed, stopped, hold the GIL, die of their tasks, and are very many."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, kill, slaves_of, until
+
+TIMEOUT_S = 2
+"""The network's patience in these tests."""
+
+SHORT = ("--mw-client-timeout", TIMEOUT_S)
+HELD_S = 6
+"""For so long the GIL is held: three timeouts."""
+
+KILLS_S = 10.0
+KILL_EVERY_S = 0.1
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def all_came_once(master: Running, patience_s: float = 30.0) -> int:
+    """Assert that every task of `count.py` has exactly one, proper result; how many there were."""
+    assert master.end(patience_s) == 0, master.err
+    told = master.told
+    assert told["twice"] == []
+    assert told["wrong"] == []
+    assert told["unrunnable"] == []
+    assert told["came"] == told["submitted"]
+    assert "Traceback" not in master.err
+    return int(told["submitted"])
+
+
+def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
+    """Fifty agents of one slave each connect, finish 200,000 tiny tasks, exit 0, and none is left behind."""
+    go = stage.folder / "go"
+    master = stage.master("count.py", "--tasks", 200_000, "--after", go)
+    agents = [stage.agent("count.py", "--mw-audit-file", "/dev/null") for _ in range(50)]
+    until(lambda: "SLAVE-49 " in stage.audit.read_text(), "fifty slaves", 35.0)
+    go.touch()
+    assert all_came_once(master) == 200_000
+    assert [agent.end(15.0) for agent in agents] == [0] * 50
+    stage.nobody_left()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
+    """While random slaves and agents are killed with SIGKILL under load, every result arrives exactly once."""
+    story.append(f"seed {seed}")
+    dice = random.Random(seed)
+    master = stage.master("count.py", "--seconds", KILLS_S, "--milliseconds", 2, "--listen", 0.5, *SHORT)
+    line = ("count.py", "--mw-slave-processes", 2, *SHORT)
+    agents = [stage.agent(*line) for _ in range(3)]
+    until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
+    begun, kills = time.monotonic(), 0
+    while time.monotonic() < begun + KILLS_S:
+        time.sleep(KILL_EVERY_S)
+        place = dice.randrange(len(agents))
+        slaves = slaves_of(agents[place].pid)
+        victim = agents[place].pid if dice.random() < 0.2 or not slaves else dice.choice(slaves)
+        story.append(f"{time.monotonic() - begun:.2f} s: kill {victim} of agent {agents[place].pid}")
+        kill(victim, signal.SIGKILL)
+        kills += 1
+        for number, agent in enumerate(agents):
+            if agent.process.poll() is not None:
+                agents[number] = stage.agent(*line)
+    assert kills > 0.8 * KILLS_S / KILL_EVERY_S
+    assert all_came_once(master) > 100
+    for agent in agents:
+        agent.end(15.0)
+    stage.nobody_left()
+
+
+def test_results_survive_a_stopped_agent(stage: Stage) -> None:
+    """An agent that sleeps for three timeouts is given up meanwhile, and its late results count for nothing."""
+    master = stage.master("count.py", "--seconds", 9, "--milliseconds", 5, "--listen", 1, *SHORT)
+    agents = [stage.agent("count.py", *SHORT) for _ in range(2)]
+    until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
+    time.sleep(0.5)
+    agents[0].send(signal.SIGSTOP)
+    time.sleep(3 * TIMEOUT_S)
+    agents[0].send(signal.SIGCONT)
+    assert all_came_once(master) > 100
+    assert agents[0].end(10.0) == 255, agents[0].err
+    assert agents[1].end(10.0) == 0, agents[1].err
+    stage.nobody_left()
+
+
+@pytest.mark.parametrize("grouped", [(), ("--mw-slave-task-group", 3)])
+def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, grouped: tuple[object, ...]) -> None:
+    """A task may hold the GIL for three timeouts; what was finished before it on the same slave arrives before it."""
+    master = stage.master("hold.py", HELD_S, *SHORT, *grouped)
+    agent = stage.agent("hold.py", *SHORT)
+    assert master.end() == 0, master.err
+    told = master.told
+    assert told["slaves"] == 1
+    came = told["came"]
+    assert came["first"] < 1.0
+    assert came["second"] < 1.0
+    assert came["long"] >= HELD_S - 0.5
+    assert came["last"] >= came["long"]
+    assert agent.end() == 0, agent.err
+    assert "lost" not in stage.audit.read_text().lower()
+
+
+@pytest.mark.parametrize(("how", "cause"), [("sigkill", "SIGKILL"), ("exit", "exit code 3"), ("segfault", "SIGSEGV")])
+@pytest.mark.parametrize("grouped", [(), ("--mw-slave-task-group", 100)])
+def test_a_task_that_kills_its_slaves_is_given_up(
+    stage: Stage, how: str, cause: str, grouped: tuple[object, ...]
+) -> None:
+    """After three deaths a task is unrunnable and tells of each; the others of its group are not charged."""
+    run = stage.start("killer.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit, *grouped)
+    assert run.end() == 0, run.err
+    [given_up] = run.told["unrunnable"]
+    assert given_up["tag"] == 20
+    assert len(given_up["deaths"]) == 3
+    assert all(cause in death for death in given_up["deaths"])
+    assert cause in given_up["reason"]
+    assert run.told["came"] == [number for number in range(41) if number != 20]
+    stage.nobody_left()
+
+
+def test_an_evicted_agent_gives_its_tasks_back(stage: Stage) -> None:
+    """SIGTERM ends an agent with code 5 within its grace; what waited or ran there is run elsewhere."""
+    mark = stage.folder / "tried"
+    master = stage.master("count.py", "--tasks", 400, "--milliseconds", 10, "--linger", mark)
+    evicted = stage.agent("count.py", "--mw-grace-period", 1)
+    until(mark.exists, "a task that lingers")
+    evicted.send(signal.SIGTERM)
+    began = time.monotonic()
+    assert evicted.end(5.0) == 5, evicted.err
+    assert time.monotonic() - began >= 0.9
+    other = stage.agent("count.py")
+    assert all_came_once(master) == 400
+    assert other.end() == 0, other.err
+    assert "Traceback" not in evicted.err
+    stage.nobody_left()
+
+
+def test_an_evicted_agent_finishes_what_it_can(stage: Stage) -> None:
+    """Tasks that end within the grace period are not run twice, and the agent goes as soon as they have ended."""
+    master = stage.master("count.py", "--tasks", 60, "--milliseconds", 100)
+    agents = [stage.agent("count.py", "--mw-grace-period", 20) for _ in range(2)]
+    until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
+    agents[0].send(signal.SIGTERM)
+    assert agents[0].end(5.0) == 5, agents[0].err
+    assert all_came_once(master) == 60
+    assert agents[1].end() == 0, agents[1].err
+    stage.nobody_left()
+
+
+def test_what_cannot_travel_is_a_failed_result(stage: Stage) -> None:
+    """A result or exception that cannot be pickled or is too large fails its task with a text; its slave lives on."""
+    limits = ("--mw-max-read-buffer-size", 1_000_000, "--mw-max-write-buffer-size", 1_500_000)
+    run = stage.start("awkward.py", "--mw-local", 1, *limits)
+    assert run.end() == 0, run.err
+    told = run.told
+    assert told["pid before"] == told["pid after"]
+    expected = {
+        "lock": ("lock",),
+        "poison": ("poisoned",),
+        "bomb": ("no number",),
+        "locked": ("Locked", "it is locked", "raise Locked"),
+        "stubborn": ("Stubborn", "it is, stubborn", "raise Stubborn"),
+        "mute": ("Mute",),
+        "exit": ("SystemExit", "task wants out"),
+        "interrupt": ("KeyboardInterrupt", "task was bored"),
+        "unknown class": ("Odd", "odd indeed", "raise module.Odd"),
+        "large": ("1000000 bytes", "20000"),
+        "large argument": ("1500000", "30000"),
+    }
+    for what, texts in expected.items():
+        assert isinstance(told[what], list), f"{what}: {told[what]}"
+        for text in texts:
+            assert text in "\n".join(told[what]), f"{what} should tell of {text!r}: {told[what]}"
+    stage.nobody_left()

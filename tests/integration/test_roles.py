@@ -1,0 +1,280 @@
+"""The roles from outside: how each begins and ends, what it says, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, slaves_of, until
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def one_line(process: Running) -> str:
+    """Assert that it ended as one does who was called wrongly; what it said."""
+    assert process.end() == 2, process.err
+    lines = process.err.splitlines()
+    assert len(lines) == 1, process.err
+    assert lines[0].startswith("mwpy: ")
+    return lines[0]
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("count.py", "--milliseconds", "1"),
+        ("count.py", "--tasks", "8", "--milliseconds", "60000"),
+        ("hold.py", "60"),
+    ],
+    ids=["quick tasks", "long tasks", "GIL held"],
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_ends_all(stage: Stage, line: tuple[str, ...], times: int) -> None:
+    """Ctrl-C, even an impatient one, ends the computation within 5 s, without a traceback or a process left."""
+    run = stage.start(*line)
+    wanted = len(os.sched_getaffinity(0))
+    until(lambda: any(len(slaves_of(agent)) == wanted for agent in slaves_of(run.pid)), "slaves")
+    time.sleep(1.0)
+    began = time.monotonic()
+    for _ in range(times):
+        os.killpg(run.pid, signal.SIGINT)
+        time.sleep(0.1)
+    assert run.end(10.0) == 130, run.err
+    assert time.monotonic() - began < 5.0
+    assert "Traceback" not in run.err
+    assert "KeyboardInterrupt" not in run.err
+    stage.nobody_left()
+
+
+def test_no_process_outlives_a_killed_master(stage: Stage) -> None:
+    """When a master with local slaves is killed with SIGKILL, its agent and slaves end by themselves."""
+    run = stage.start("count.py", "--milliseconds", 1, "--mw-local", 2, "--mw-client-timeout", 2)
+    until(lambda: any(len(slaves_of(agent)) == 2 for agent in slaves_of(run.pid)), "slaves")
+    time.sleep(1.0)
+    run.send(signal.SIGKILL)
+    run.end()
+    until(lambda: not stage.processes(), lambda: f"nobody left, but {stage.commands()}", 12.0)
+
+
+# ---- slaves that cannot work -----------------------------------------------------------------------------
+
+
+def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> None:
+    """The master shows the remote traceback once, and the agent gives up with code 6."""
+    master = stage.master("broken.py")
+    agent = stage.agent("broken.py")
+    assert agent.end() == 6, agent.err
+    until(lambda: "no licence for slaves" in master.err, lambda: f"the reason, not {master.err!r}")
+    time.sleep(1.0)
+    assert master.err.count("no licence for slaves") == 1, master.err
+    assert master.err.count("Traceback (most recent call last)") == 1, master.err
+    assert master.process.poll() is None
+
+
+def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
+    """Alone on this machine too, the reason is shown, and Ctrl-C ends the waiting."""
+    run = stage.start("broken.py", "--mw-local", 2)
+    until(lambda: "no licence for slaves" in run.err, "the reason")
+    until(lambda: not slaves_of(run.pid), "no agent any more")
+    run.send(signal.SIGINT)
+    assert run.end(10.0) == 130, run.err
+    stage.nobody_left()
+
+
+def test_a_master_without_slaves_says_why(stage: Stage) -> None:
+    """With no slave the master says within 10 s that none is connected, and what to do."""
+    master = stage.master("count.py", "--tasks", 10)
+    until(lambda: "no slave is connected" in master.err, lambda: f"a word on slaves, not {master.err!r}", 10.5)
+    assert "--mw-slave" in master.err
+
+
+# ---- agents that find no master ----------------------------------------------------------------------------
+
+
+def test_a_wrong_member_id_is_told_on_both_sides(stage: Stage) -> None:
+    """An agent of another computation is refused with code 3; it and the master name both ids."""
+    master = stage.master("count.py", "--tasks", 10, "--mw-member-id", "ours")
+    stranger = stage.agent("count.py", "--mw-member-id", "theirs")
+    assert stranger.end() == 3, stranger.err
+    for told in (stranger.err, stage.audit.read_text() + master.err):
+        assert "'theirs'" in told
+        assert "'ours'" in told
+    assert "Traceback" not in stranger.err
+    assert master.process.poll() is None
+    friend = stage.agent("count.py")
+    assert master.end() == 0, master.err
+    assert friend.end() == 0, friend.err
+
+
+def test_a_wrong_key_is_refused(stage: Stage) -> None:
+    """An agent that does not know the key gets code 3, and the master's trail tells of a stranger."""
+    master = stage.master("count.py", "--tasks", 10)
+    document = json.loads(stage.resource.read_text())
+    wrong = stage.folder / "wrong.key"
+    host, _, port = document["master-addresses"][0].removeprefix("tcp://").rpartition(":")
+    other = stage.start(
+        "count.py",
+        "--mw-resource-file",
+        stage.folder / "other.rsc",
+        "--mw-key-file",
+        wrong,
+        "--mw-master",
+        "--mw-master-host",
+        "127.0.0.1",
+    )
+    until(wrong.exists, "a key")
+    line = ("--mw-slave", "--mw-master-host", host, "--mw-master-port", port, "--mw-key-file", wrong)
+    stranger = stage.start("count.py", *line)
+    code = stranger.end()
+    assert code in (3, 4), stranger.err
+    assert len(stranger.err.splitlines()) == 1, stranger.err
+    assert master.process.poll() is None
+    assert other.process.poll() is None
+
+
+def test_an_agent_that_finds_no_master_says_so(stage: Stage) -> None:
+    """When nobody listens at the master's addresses, the agent ends with code 4 and one line that names them."""
+    stage.master("count.py", "--tasks", 10).send(signal.SIGKILL)
+    document = json.loads(stage.resource.read_text())
+    document["master-addresses"] = [f"tcp://127.0.0.1:{free_port()}"]
+    stage.resource.write_text(json.dumps(document))
+    agent = stage.agent("count.py")
+    assert agent.end() == 4, agent.err
+    assert len(agent.err.splitlines()) == 1, agent.err
+    assert document["master-addresses"][0] in agent.err
+
+
+@pytest.mark.parametrize("line", [("count.py", "--milliseconds", "1"), ("hold.py", "60")], ids=["quick", "GIL held"])
+def test_an_agent_whose_master_is_killed_ends(stage: Stage, line: tuple[str, ...]) -> None:
+    """SIGKILL of the master ends its agents with code 255, which keeps their jobs queued."""
+    master = stage.master(*line, "--mw-client-timeout", 2)
+    agent = stage.agent(*line, "--mw-client-timeout", 2)
+    until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at a slave")
+    time.sleep(0.5)
+    master.send(signal.SIGKILL)
+    assert agent.end(10.0) == 255, agent.err
+    assert "Traceback" not in agent.err
+    assert "lost" in agent.err
+    stage.nobody_left()
+
+
+def test_an_agent_of_a_finished_computation_ends_well(stage: Stage) -> None:
+    """A resource file that says `finished` ends an agent with code 0 at once."""
+    master = stage.master("count.py", "--tasks", 10)
+    first = stage.agent("count.py")
+    assert (master.end(), first.end()) == (0, 0), master.err + first.err
+    late = stage.agent("count.py")
+    assert late.end(5.0) == 0, late.err
+    assert "finished" in late.err
+
+
+def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> None:
+    """Ctrl-C on a master ends its agents with a code other than 0, and the file does not say `finished`."""
+    master = stage.master("count.py", "--milliseconds", 1)
+    agent = stage.agent("count.py")
+    until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at a slave")
+    master.send(signal.SIGINT)
+    assert master.end(5.0) == 130, master.err
+    assert agent.end(5.0) == 255, agent.err
+    assert json.loads(stage.resource.read_text())["computation-status"] == "in-progress"
+
+
+# ---- bad input ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "culprit"),
+    [
+        (("--mw-locl", "2"), "--mw-local"),
+        (("--mw-local", "none"), "'none'"),
+        (("--mw-local", "0"), "--mw-local"),
+        (("--mw-local",), "--mw-local"),
+        (("--mw-master", "--mw-slave"), "--mw-slave"),
+        (("--mw-master",), "--mw-resource-file"),
+        (("--mw-slave",), "--mw-resource-file"),
+        (("--mw-slave", "--mw-master-host", "127.0.0.1", "--mw-master-port", "7"), "key"),
+        (("--mw-client-timeout", "nan"), "--mw-client-timeout"),
+        (("--mw-audit-file", "/nowhere/audit"), "/nowhere/audit"),
+        (("--mw-audit-file", "/"), "audit"),
+        (("--mw-resource-file", "/nowhere/resource"), "/nowhere/resource"),
+        (("--mw-master", "--mw-key-file", "/nowhere/key"), "/nowhere/key"),
+        (("--mw-slave", "--mw-resource-file", "/nowhere/resource"), "/nowhere/resource"),
+        (("--mw-master-host", "no.such.host.invalid"), "no.such.host.invalid"),
+        (("--mw-master-host", "192.0.2.1"), "192.0.2.1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_bad_option_is_told_in_one_line(stage: Stage, line: tuple[str, ...], culprit: str) -> None:
+    """What cannot be done is one line on standard error that names the culprit, and code 2."""
+    assert culprit in one_line(stage.start("count.py", "--tasks", 1, *line))
+    stage.nobody_left()
+
+
+def test_a_port_in_use_is_told_in_one_line(stage: Stage) -> None:
+    """A master whose port is taken says which, and ends with code 2."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = ("--mw-master-port", port, "--mw-master-host", "127.0.0.1")
+        assert str(port) in one_line(stage.start("count.py", "--tasks", 1, *line))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe\x00", b'{"format": "mwpy-resource-file", "version": "one"}']
+)
+def test_a_torn_resource_file_is_told_in_one_line(stage: Stage, content: bytes) -> None:
+    """An agent given half a resource file names the file, and ends with code 2."""
+    stage.resource.write_bytes(content)
+    assert str(stage.resource) in one_line(stage.agent("count.py"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("master-addresses", ["127.0.0.1:7"]),
+        ("master-addresses", ["tcp://127.0.0.1:none"]),
+        ("master-addresses", []),
+        ("keys", {"server-public": "short", "member-public": "x", "member-secret": "y"}),
+        ("timestamp", "yesterday"),
+    ],
+)
+def test_a_resource_file_with_a_wrong_value_is_told_in_one_line(stage: Stage, key: str, value: object) -> None:
+    """An agent given a resource file that somebody edited badly ends without a traceback."""
+    stage.master("count.py", "--tasks", 10)
+    document = json.loads(stage.resource.read_text())
+    document[key] = value
+    edited = stage.folder / "edited.rsc"
+    edited.write_text(json.dumps(document))
+    agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", edited)
+    assert agent.end() in (2, 4), agent.err
+    assert len(agent.err.splitlines()) == 1, agent.err
+    assert "Traceback" not in agent.err
+
+
+def test_an_empty_key_file_is_told_in_one_line(stage: Stage) -> None:
+    """A master or agent given an empty key file names it, and ends with code 2."""
+    key = stage.folder / "empty.key"
+    key.touch()
+    where = ("--mw-master-host", "127.0.0.1", "--mw-master-port", free_port(), "--mw-key-file", key)
+    for role in ("--mw-slave", "--mw-master"):
+        assert str(key) in one_line(stage.start("count.py", role, *where))

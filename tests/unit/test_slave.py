@@ -1,0 +1,575 @@
+"""A slave in a process of its own; the test plays its agent, over the channels that an agent has."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from mwpy import _messages as messages
+from mwpy import _wire
+from mwpy._codec import Codec, loads
+from mwpy._pipe import open_channel
+from mwpy._process import SLAVE_VARIABLE, SlaveSettings, start
+from mwpy.task import Buffer, SlaveId
+
+SOURCE = str(Path(__file__).parents[2] / "src")
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+PATIENCE_S = 30.0
+"""Nothing waits so long unless the test fails."""
+
+PLAIN = "import os, sys\nfrom mwpy import slave\nsys.exit(slave.run(os.environ['MWPY_SLAVE'], None, ['x']))"
+
+M = TypeVar("M", bound=messages.Message)
+Value = tuple[bool, Any]
+
+
+def with_algorithm(body: str) -> str:
+    """A script whose slave algorithm, of the arguments `mw` and `argv`, has this body."""
+    indented = body.replace("\n", "\n    ")
+    return f"def algorithm(mw, argv):\n    {indented}\n{PLAIN.replace('None', 'algorithm')}"
+
+
+class Agent:
+    """What an agent does to one slave, at the test's command."""
+
+    def __init__(self, script: str = PLAIN, **settings: int) -> None:
+        self.end, fds = open_channel()
+        described = SlaveSettings(*fds.numbers(), **{"slave": 7, "agent_pid": os.getpid(), **settings}).to_json()
+        self.child = start(
+            [sys.executable, "-c", script],
+            environment={SLAVE_VARIABLE: described, "PYTHONPATH": SOURCE},
+            pass_fds=fds.numbers(),
+            keep_stderr=True,
+        )
+        fds.close()
+        self.codec = Codec()
+        self.heard: deque[tuple[messages.Message, Sequence[Buffer]]] = deque()
+
+    def send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self.end.send(_wire.encode(message, frames))
+
+    def define(self, number: int, function: Callable[..., Any], python: str = PYTHON) -> None:
+        code = self.codec.dumps_function(function, "function")
+        self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", "", "", python)]), [code])
+
+    def refer(self, number: int, reference: str, digest: str = "") -> None:
+        self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, digest, PYTHON)]))
+
+    def give(self, task_ids: Sequence[int], *args: Any, number: int = 1, tickets: bool = True) -> None:
+        """Pass tasks on, all with the same arguments, and their tickets."""
+        if tickets:
+            self.end.give_tickets(task_ids)
+        payload, buffers = self.codec.dumps_call(args, {}, "f")
+        count = len(task_ids)
+        group = messages.Tasks(
+            slave=7,
+            tasks=list(task_ids),
+            attempts=[2] * count,
+            algorithms=[number] * count,
+            sizes=[len(payload)] * count,
+            buffers=[len(buffers)] * count if buffers else [],
+        )
+        self.send(group, [payload * count, *list(buffers) * count])
+
+    def hear(self, kind: type[M]) -> tuple[M, Sequence[Buffer]]:
+        """The next message, which must be of this kind."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.heard:
+            assert not self.end.eof, f"the slave is gone: {self.stderr()}"
+            assert time.monotonic() < deadline, "the slave is silent"
+            select.select([self.end], [self.end] if self.end.wants_write else [], [], 1.0)
+            self.end.flush()
+            self.heard.extend(_wire.decode(frames) for frames in self.end.receive())
+        message, frames = self.heard.popleft()
+        assert isinstance(message, kind)
+        return message, frames
+
+    def results(self, count: int) -> dict[int, Value]:
+        """The next results: for each task, in the order of arrival, whether it failed, and what came of it."""
+        found: dict[int, Value] = {}
+        while len(found) < count:
+            group, frames = self.hear(messages.Results)
+            assert set(group.attempts) == {2}
+            for position, (payload, buffers) in enumerate(messages.slices(group, frames)):
+                found[group.tasks[position]] = (position in group.failed, loads(payload, buffers))
+        return found
+
+    def ready(self) -> Agent:
+        self.hear(messages.SlaveReady)
+        return self
+
+    def shut_down(self) -> int:
+        self.send(messages.Shutdown(finished=True, grace_s=1.0))
+        return self.exit_code()
+
+    def exit_code(self) -> int:
+        os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
+        self.heard.extend(_wire.decode(frames) for frames in self.end.receive())
+        code = self.child.poll()
+        assert code is not None
+        return code
+
+    def stderr(self) -> str:
+        assert self.child.stderr is not None
+        data = b""
+        while select.select([self.child.stderr], [], [], PATIENCE_S)[0]:
+            chunk = os.read(self.child.stderr, 65536)
+            if not chunk:
+                break
+            data += chunk
+        return data.decode()
+
+
+@pytest.fixture
+def agents() -> Iterator[Callable[..., Agent]]:
+    made: list[Agent] = []
+
+    def make(script: str = PLAIN, **settings: int) -> Agent:
+        made.append(Agent(script, **settings))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        agent.child.kill()
+        if agent.child.poll() is None:
+            os.waitid(os.P_PID, agent.child.pid, os.WEXITED | os.WNOWAIT)
+            agent.child.poll()
+        agent.child.close()
+        if agent.end.fileno() >= 0:
+            agent.end.close()
+
+
+Agents = Callable[..., Agent]
+
+
+class Gate:
+    """A task that tells when it has begun, and ends when it is let."""
+
+    def __init__(self, folder: Path) -> None:
+        self.begun, self.open = folder / "begun", folder / "open"
+        os.mkfifo(self.begun)
+        os.mkfifo(self.open)
+
+    def task(self) -> Callable[[], int]:
+        begun, opened = str(self.begun), str(self.open)
+
+        def wait() -> int:
+            with open(begun, "w") as told:
+                told.write("begun")
+            with open(opened) as let:
+                let.read()
+            return 0
+
+        return wait
+
+    def wait_until_begun(self) -> None:
+        assert self.begun.read_text() == "begun"
+
+    def let_go(self) -> None:
+        self.open.write_text("go")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+# ---- running tasks ----
+
+
+def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda x: x * 2)
+    agent.give([1, 2, 3], 21)
+    group, frames = agent.hear(messages.Results)
+    while len(group.tasks) < 3:
+        more, more_frames = agent.hear(messages.Results)
+        group.tasks.extend(more.tasks)
+        group.seconds.extend(more.seconds)
+        frames = [*frames, *more_frames]
+    assert group.tasks == [1, 2, 3]
+    assert group.slave == 7
+    assert all(0 < seconds < PATIENCE_S for seconds in group.seconds)
+
+
+def test_a_ticket_names_its_task_and_a_task_without_one_is_never_run(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: None)
+    agent.end.give_tickets([2, 4])
+    agent.give([1, 2, 3, 4, 5], tickets=False)
+    assert list(agent.results(2)) == [2, 4]
+    assert agent.shut_down() == 0
+    assert not agent.heard
+
+
+def test_a_ticket_may_come_before_its_task_and_after(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: None)
+    agent.end.give_tickets([1, 2])
+    agent.give([1], tickets=False)
+    agent.give([2, 3], tickets=False)
+    assert list(agent.results(2)) == [1, 2]
+    agent.end.give_tickets([3])
+    assert list(agent.results(1)) == [3]
+
+
+def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Gate) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: None)
+    agent.define(2, gate.task())
+    agent.give([1], number=2)
+    agent.give([2, 3, 4, 5])
+    gate.wait_until_begun()
+    assert agent.end.take_back(2) == [4, 5]
+    gate.let_go()
+    assert list(agent.results(3)) == [1, 2, 3]
+    agent.give([6])
+    assert list(agent.results(1)) == [6]
+
+
+def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: Agents) -> None:
+    agent = agents().ready()
+
+    def add_one(array: Any) -> Any:
+        array += 1
+        return array
+
+    agent.define(1, add_one)
+    agent.give([1, 2], np.zeros(300_000))
+    for _ in range(2):
+        group, frames = agent.hear(messages.Results)
+        assert (group.buffers[-1], len(frames[-1])) == (1, 2_400_000)
+        ((payload, buffers),) = messages.slices(group, frames)
+        assert loads(payload, buffers).sum() == 300_000
+
+
+def test_a_fixed_result_group_is_obeyed(agents: Agents, gate: Gate) -> None:
+    agent = agents(result_group=3).ready()
+    agent.define(1, lambda: None)
+    agent.define(2, gate.task())
+    agent.give([1], number=2)
+    agent.give(range(2, 9))
+    gate.wait_until_begun()
+    gate.let_go()
+    assert [len(agent.hear(messages.Results)[0].tasks) for _ in range(3)] == [3, 3, 2]
+
+
+# ---- results that are not sent yet ----
+
+
+def test_a_finished_result_is_in_the_journal_while_the_next_task_runs(agents: Agents, gate: Gate) -> None:
+    agent = agents(result_group=100).ready()
+    agent.define(1, lambda x: x)
+    agent.define(2, gate.task())
+    agent.give([1, 2], "early")
+    agent.give([3], number=2)
+    gate.wait_until_begun()
+    entries = agent.end.journal()
+    assert entries is not None
+    assert [(entry.task_id, loads(entry.payload)) for entry in entries] == [(1, "early"), (2, "early")]
+    gate.let_go()
+    assert list(agent.results(3)) == [1, 2, 3]
+
+
+def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: None)
+    agent.define(2, gate.task())
+    agent.give([1])
+    agent.results(1)
+    agent.give([2], number=2)
+    gate.wait_until_begun()
+    assert agent.end.journal() == []
+    gate.let_go()
+
+
+def test_what_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents: Agents, gate: Gate) -> None:
+    agent = agents(result_group=100).ready()
+    agent.define(1, lambda: "x" * 100_000)
+    agent.define(2, gate.task())
+    agent.give([1, 2, 3])
+    agent.give([4], number=2)
+    assert list(agent.results(3)) == [1, 2, 3]
+    gate.wait_until_begun()
+    gate.let_go()
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(lambda: os._exit(3), 3), (lambda: os.kill(os.getpid(), signal.SIGKILL), -9), (lambda: os.abort(), -6)],
+    ids=["exit", "kill", "abort"],
+)
+def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
+    agents: Agents, end: Callable[[], None], code: int
+) -> None:
+    agent = agents(result_group=100).ready()
+    agent.define(1, lambda: "done")
+    agent.define(2, end)
+    agent.end.give_tickets([1, 2, 3, 4])
+    agent.give([1, 2], tickets=False)
+    agent.give([3], number=2, tickets=False)
+    agent.give([4], tickets=False)
+    assert agent.exit_code() == code
+    entries = agent.end.journal()
+    assert entries is not None
+    assert [entry.task_id for entry in entries] == [1, 2]
+    assert agent.end.unused_tickets() == [4]
+
+
+# ---- failures ----
+
+
+def test_an_exception_is_a_failed_result_and_the_slave_lives_on(agents: Agents) -> None:
+    agent = agents().ready()
+
+    def divide(x: int) -> float:
+        return 1 / x
+
+    agent.define(1, divide)
+    agent.give([1], 0)
+    agent.give([2], 2)
+    found = agent.results(2)
+    failed, (type_name, text, traceback, cause) = found[1]
+    assert (failed, type_name, text, type(cause)) == (True, "ZeroDivisionError", "division by zero", ZeroDivisionError)
+    assert "in divide" in traceback
+    assert "slave.py" not in traceback.replace("test_slave.py", "")
+    assert found[2] == (False, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("task", "type_name"),
+    [
+        (lambda: sys.exit("enough"), "SystemExit"),
+        (lambda: (_ for _ in ()).throw(KeyboardInterrupt), "KeyboardInterrupt"),
+        (lambda: next(iter([sys._getframe()])), "TypeError"),
+        (lambda x: x, "TypeError"),
+    ],
+    ids=["SystemExit", "KeyboardInterrupt", "a result that cannot be pickled", "missing argument"],
+)
+def test_whatever_a_task_raises_ends_the_task_and_not_the_slave(
+    agents: Agents, task: Callable[..., Any], type_name: str
+) -> None:
+    agent = agents().ready()
+    agent.define(1, task)
+    agent.define(2, lambda: "alive")
+    agent.give([1])
+    agent.give([2], number=2)
+    found = agent.results(2)
+    assert (found[1][0], found[1][1][0]) == (True, type_name)
+    assert found[2] == (False, "alive")
+
+
+def test_arguments_that_cannot_be_unpickled_are_a_failed_result(agents: Agents) -> None:
+    agent = agents().ready()
+
+    class Elsewhere:
+        def __reduce__(self) -> Any:
+            return __import__, ("module_that_only_the_master_has",)
+
+    sys.modules["module_that_only_the_master_has"] = sys
+    try:
+        agent.define(1, lambda x: x)
+        agent.give([1], Elsewhere())
+    finally:
+        del sys.modules["module_that_only_the_master_has"]
+    failed, (type_name, text, _, _) = agent.results(1)[1]
+    assert (failed, type_name) == (True, "ModuleNotFoundError")
+    assert "module_that_only_the_master_has" in text
+
+
+@pytest.mark.parametrize("make", [lambda: "x" * 5000, lambda: np.zeros(50_000)], ids=["in band", "out of band"])
+def test_a_result_over_the_limit_fails_and_names_both_sizes(agents: Agents, make: Callable[[], Any]) -> None:
+    agent = agents(max_result_bytes=1000).ready()
+    agent.define(1, make)
+    agent.give([1])
+    failed, (_, text, _, _) = agent.results(1)[1]
+    text = text.replace(",", "")
+    assert failed
+    assert "1000" in text
+    assert any(size in text for size in ("50", "4001"))
+    assert "--mw-max-read-buffer-size" in text
+
+
+def test_an_algorithm_that_is_not_there_is_told_of_with_its_tasks_and_others_run_on(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.refer(1, "no_such_module:f")
+    agent.define(2, lambda: "fine")
+    agent.give([1, 2], number=1)
+    agent.give([3], number=2)
+    agent.give([4], number=1)
+    refused: list[int] = []
+    while len(refused) < 2:
+        message, _ = agent.hear(messages.AlgorithmFailed)
+        assert (message.slave, message.number, set(message.attempts)) == (7, 1, {2})
+        assert "no_such_module" in message.reason
+        refused += message.tasks
+    assert refused == [1, 2]
+    rest = {type(agent.hear(messages.Results | messages.AlgorithmFailed)[0]).__name__ for _ in range(2)}  # type: ignore[arg-type]
+    assert rest == {"Results", "AlgorithmFailed"}
+
+
+def test_a_function_of_another_python_version_is_refused(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: None, python="2.7")
+    agent.give([1])
+    message, _ = agent.hear(messages.AlgorithmFailed)
+    assert "2.7" in message.reason
+    assert PYTHON in message.reason
+
+
+def test_a_module_that_raises_when_imported_is_told_of_with_its_traceback(agents: Agents, tmp_path: Path) -> None:
+    (tmp_path / "broken_module.py").write_text("raise SystemExit('not today')")
+    agent = agents(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{PLAIN}").ready()
+    agent.refer(1, "broken_module:f")
+    agent.give([1])
+    message, _ = agent.hear(messages.AlgorithmFailed)
+    assert "SystemExit" in message.reason
+    assert "broken_module.py" in message.reason
+
+
+# ---- beginning and end ----
+
+
+def test_a_slave_algorithm_decides_when_the_slave_is_ready_and_how_it_ends(agents: Agents) -> None:
+    agent = agents(with_algorithm("assert argv == ['x']\nreturn 3"))
+    assert agent.exit_code() == 3
+    assert not agent.heard
+    assert agents(with_algorithm("return 1000")).exit_code() == 255
+
+
+def test_a_slave_algorithm_wraps_the_loop(agents: Agents) -> None:
+    body = "code = mw.loop_simple()\nprint('torn down', mw.sid, file=sys.stderr)\nreturn code + 5"
+    agent = agents(with_algorithm(body)).ready()
+    agent.send(messages.SlaveNamed(7, SlaveId("SLAVE-3")))
+    agent.define(1, lambda: None)
+    agent.give([1])
+    agent.results(1)
+    assert agent.shut_down() == 5
+    assert agent.stderr() == "torn down SLAVE-3\n"
+
+
+def test_loop_iterate_runs_one_task_at_a_time(agents: Agents) -> None:
+    body = (
+        "seen = [0]\n"
+        "while not (state := mw.loop_iterate(0.01)).explicit_shutdown:\n"
+        "    seen.append(state.total_results_completed)\n"
+        "assert sorted(set(seen)) == [0, 1, 2, 3] and seen == sorted(seen), seen  # never two at a time\n"
+        "assert state.result_grouping == 5 and state.num_tasks == 0 and state.num_results == 0\n"
+        "return 0"
+    )
+    agent = agents(with_algorithm(body), result_group=5).ready()
+    agent.define(1, lambda: time.sleep(0.02))
+    agent.give([1, 2, 3])
+    agent.results(3)
+    code = agent.shut_down()
+    assert code == 0, agent.stderr()
+
+
+def test_a_shutdown_ends_the_slave_with_0(agents: Agents) -> None:
+    assert agents().ready().shut_down() == 0
+
+
+def test_a_slave_whose_agent_hung_up_tears_down_and_ends_with_255(agents: Agents) -> None:
+    agent = agents(with_algorithm("code = mw.loop_simple()\nprint('torn down', file=sys.stderr)\nreturn code"))
+    agent.ready().end.close()
+    os.waitid(os.P_PID, agent.child.pid, os.WEXITED | os.WNOWAIT)
+    assert agent.child.poll() == 255, agent.stderr()
+    assert agent.stderr() == "torn down\n"
+
+
+def test_a_slave_dies_with_its_agent_whatever_it_is_doing() -> None:
+    """The middle process is the agent here; what it leaves behind would keep the pipe open."""
+    reading, writing = os.pipe()
+    agent_pid = os.fork()
+    if agent_pid == 0:
+        os.close(reading)
+        _end, fds = open_channel()
+        described = SlaveSettings(*fds.numbers(), slave=1, agent_pid=os.getpid()).to_json()
+        body = f"os.write({writing}, b'busy')\nimport signal\nwhile True: signal.pause()"
+        start(
+            [sys.executable, "-c", with_algorithm(body)],
+            environment={SLAVE_VARIABLE: described, "PYTHONPATH": SOURCE},
+            pass_fds=(*fds.numbers(), writing),
+        )
+        os.close(writing)
+        signal.pause()
+    os.close(writing)
+    assert os.read(reading, 4) == b"busy"
+    os.kill(agent_pid, signal.SIGKILL)
+    os.waitpid(agent_pid, 0)
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+
+
+def test_a_slave_whose_parent_is_not_its_agent_ends_at_once(agents: Agents) -> None:
+    assert agents(agent_pid=1).exit_code() == 255
+
+
+def test_ctrl_c_does_not_reach_a_slave(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    agent.give([1])
+    assert agent.results(1) == {1: (False, None)}
+
+
+def test_a_program_that_a_task_starts_is_no_slave(agents: Agents) -> None:
+    agent = agents().ready()
+    variable = SLAVE_VARIABLE
+    agent.define(1, lambda: os.system(f'test -z "${variable}"'))
+    agent.give([1])
+    assert agent.results(1) == {1: (False, 0)}
+
+
+def test_a_crash_in_native_code_leaves_a_trace_on_standard_error(agents: Agents) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: os.kill(os.getpid(), signal.SIGSEGV))
+    agent.give([1])
+    assert agent.exit_code() == -signal.SIGSEGV
+    assert "Segmentation fault" in agent.stderr()
+
+
+def test_what_a_task_forked_takes_no_part_and_keeps_nothing_open(agents: Agents) -> None:
+    """The child outlives its slave, which the agent notices all the same."""
+    agent = agents().ready()
+
+    def fork() -> int:
+        if os.fork() == 0:
+            signal.pause()
+        return 1
+
+    agent.define(1, fork)
+    agent.define(2, lambda: os._exit(9))
+    agent.give([1])
+    assert agent.results(1) == {1: (False, 1)}
+    agent.give([2], number=2)
+    select.select([agent.end], [], [], PATIENCE_S)
+    assert agent.end.receive() == []
+    assert agent.end.eof
+    assert agent.exit_code() == 9
+
+
+def test_a_forked_child_that_returns_from_its_task_does_not_answer_for_the_slave(agents: Agents) -> None:
+    agent = agents().ready()
+
+    def fork() -> str:
+        pid = os.fork()
+        if pid == 0:
+            return "child"
+        os.waitpid(pid, 0)
+        return "parent"
+
+    agent.define(1, fork)
+    agent.give([1, 2])
+    assert agent.results(2) == {1: (False, "parent"), 2: (False, "parent")}
+    assert agent.shut_down() == 0
+    assert not agent.heard
