@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-import numpy
+import numpy as np
 
 import mwpy
 
@@ -21,7 +22,7 @@ def nothing(number: int) -> int:
 
 
 @mwpy.task_algorithm
-def same(array: numpy.ndarray) -> numpy.ndarray:
+def same(array: np.ndarray) -> np.ndarray:
     return array
 
 
@@ -60,7 +61,7 @@ def round_trip(mw: mwpy.Master) -> float:
 
 def arrays(mw: mwpy.Master) -> float:
     """Megabytes a second there and back, arrays of 1 MB."""
-    array = numpy.zeros(1 << 17)
+    array = np.zeros(1 << 17)
     count = 200
     began = time.perf_counter()
     total = sum(result.value.nbytes for result in mw.map(same, (array for _ in range(count))))
@@ -80,8 +81,8 @@ def bytes_queued(mw: mwpy.Master) -> float:
 
 
 def _resident() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    statm = Path("/proc/self/statm").read_text(encoding="ascii")
+    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str], ...] = (
@@ -94,7 +95,7 @@ TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str], ...] = (
 
 
 @mwpy.master_algorithm
-def master(mw: mwpy.Master, argv: list[str]) -> int:
+def master(mw: mwpy.Master, _argv: list[str]) -> int:
     list(mw.map(nothing, range(1000)))  # all slaves are up
     for name, measure, unit in TABLE:
         print(f"{name:45s} {measure(mw):12,.2f} {unit}", flush=True)

@@ -1,8 +1,8 @@
 """The agent's shell: it does what `AgentCore` decides, and tells it what happened.
 
-One thread, one loop. It waits for the master, its slaves' streams and standard errors, and signals, all at
-once; nothing in it blocks on a slave. What a slave writes to standard error goes on to the agent's own, and its end is kept
-as the slave's last words.
+One thread, one loop. It waits for the master, its slaves' streams and standard errors, and signals, all at once;
+nothing in it blocks on a slave. What a slave writes to standard error goes on to the agent's own, and its end is
+kept as the slave's last words.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> Non
     assert agent.end() == 6, agent.err
     until(lambda: "no licence for slaves" in master.err, lambda: f"the reason, not {master.err!r}")
     time.sleep(1.0)
-    assert master.err.count("no licence for slaves") == 1, master.err
+    assert master.err.count("RuntimeError: no licence for slaves") == 1, master.err
     assert master.err.count("Traceback (most recent call last)") == 1, master.err
     assert master.process.poll() is None
 

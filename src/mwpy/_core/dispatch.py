@@ -33,8 +33,12 @@ class Dispatcher(Ledger):
             queue = self.jar.addressed[sid]
             while queue:
                 algorithm = queue[0].algorithm
+                reason = slave.agent.refused.get(algorithm)
+                if reason is not None:
+                    self._settle_unwanted(sid, queue[0], f"{sid}, to which it was addressed, cannot run it: {reason}")
+                    continue
                 count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
-                if slave.freed or not count or algorithm in slave.agent.refused:
+                if slave.freed or not count:
                     break
                 self._feed(slave, _heads(queue, count), now)
 

@@ -1,12 +1,13 @@
 """The books of the master: the tasks, the slaves, and what must be done, always changed together.
 
-Every change of a task goes through a record, and every record is given out. What is here decides nothing
-but what follows by itself: a slave without tasks is idle, a task of a lost slave waits again or is handed back as its policy says.
+Every change of a task goes through a record, and every record is given out. What is here decides nothing but
+what follows by itself: a slave without tasks is idle, a task of a lost slave waits again or is handed back as its
+policy says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
@@ -149,13 +150,16 @@ class Ledger:
     def _free_addressed(self, sid: SlaveId, reason: str) -> None:
         """Settle the tasks addressed to a slave that will not run them."""
         queue = self.jar.addressed.get(sid)
+        gone = f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}"
         while queue:
-            anyway = queue[0].policy.do_it_anyway
-            run = list(_while_same(queue, anyway))
-            if anyway:
-                self._record(records.TasksUnaddressed(sid, run))
-            else:
-                self._give_up(run, f"{sid}, to which it was addressed, is gone{': ' if reason else ''}{reason}")
+            self._settle_unwanted(sid, queue[0], gone)
+
+    def _settle_unwanted(self, sid: SlaveId, task: Task, reason: str) -> None:
+        """Settle the first task addressed to a slave, which will not run it."""
+        if task.policy.do_it_anyway:
+            self._record(records.TasksUnaddressed(sid, [task]))
+        else:
+            self._give_up([task], reason)
 
     def _record(self, record: records.Record) -> None:
         self.jar.apply(record)
@@ -182,13 +186,6 @@ class Ledger:
         assert len(held) + self.jar.num_pending == len(self.jar.tasks), "a task is neither held nor pending"
         for sid in self.jar.addressed:
             assert sid in self.stable.slaves, f"tasks wait for {sid}, which is gone"
-
-
-def _while_same(queue: Iterable[Task], anyway: bool) -> Iterable[Task]:
-    for task in queue:
-        if task.policy.do_it_anyway is not anyway:
-            return
-        yield task
 
 
 def lighten(slave: Slave, algorithm: Algorithm, count: int) -> None:
