@@ -50,28 +50,20 @@ __all__ = ["AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel"]
 
 JOURNAL_BYTES = 256 * 1024
 """Room for some thousand small results; more are in no group that is sent every 10 ms."""
-
 TICKET_PIPE_BYTES = 256 * 1024
-"""Wanted capacity of the ticket pipe, 32,768 tickets; more wait in the agent. Larger ones, on a node of 64
-cores, would use up what Linux allows a user (64 MiB), after which all new pipes of that user are tiny."""
+"""Wanted capacity of the ticket pipe: 32,768 tickets. More wait in the agent: Linux allows a user 64 MiB in all."""
 
 LARGE_BYTES = 64 * 1024
 """Frames from here on are received into memory of their own, not through the read buffer."""
-
 READ_BYTES = 4 * LARGE_BYTES
 """Read buffer of a stream."""
-
 READS = 16
 """Reads of one `AgentEnd.receive`, so that a slave with much to say does not keep the others waiting."""
-
 SEND_BUFFERS = 512
 """Buffers given to one system call; Linux takes 1,024."""
-
 MAX_FRAMES = 1 << 16
 """Frames of a message; a higher number is no message, but what some stray code wrote into the stream."""
-
 MAX_FRAME_BYTES = 1 << 36
-"""Bytes of a frame; see `MAX_FRAMES`."""
 
 _read = os.read
 _unpack_ticket = struct.Struct("=Q").unpack

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mwpy import _link, agent, master, slave
+from mwpy import _computation, _link, agent, slave
 from mwpy._process import SLAVE_VARIABLE
 from mwpy.algorithm import REGISTRY
 from mwpy.audit import AuditFile
@@ -84,7 +84,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     signal.signal(signal.SIGTERM, _interrupt)
-    computation = master.start(
+    computation = _computation.start(
         options,
         audit=_audit(options, sys.stdout if options.role is Role.MASTER else None),
         key=_key(options),
@@ -133,7 +133,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     """
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, "-m", "mwpy", "slave"]
-    computation = master.start(
+    computation = _computation.start(
         Options(),
         audit=AuditFile(None),
         key=_link.new_key(),

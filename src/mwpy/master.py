@@ -7,38 +7,27 @@ owns the core and the link (see `_master_io.py`).
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from itertools import count
 from queue import Empty
 from typing import Any, NamedTuple, TypeVar
 
 from attrs import define, field, frozen
 
-from mwpy import _addresses, _clock, _link, _wire, records, resource_file
-from mwpy import _messages as messages
-from mwpy._codec import Codec, loads
-from mwpy._core.master_core import Actions, MasterCore, MasterSettings
-from mwpy._master_io import LocalAgent, MasterIo
+from mwpy import _clock
+from mwpy._codec import Codec
+from mwpy._core.master_core import Actions
+from mwpy._master_io import MasterIo
 from mwpy.algorithm import Algorithm, algorithm_of
-from mwpy.audit import AuditFile
 from mwpy.errors import InternalError, UsageError
-from mwpy.options import Options
 from mwpy.records import SlaveKind
-from mwpy.resource_file import MemberKeys, ResourceFile
 from mwpy.task import DEFAULT_POLICY, Result, SlaveId, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 
 R = TypeVar("R")
-
-FINISH_GRACE_S = 10.0
-"""Seconds that slaves get for their tear-down when the computation is complete."""
-
-INTERRUPT_GRACE_S = 1.5
-"""The same after Ctrl-C or SIGTERM: a user waits."""
 
 MAP_PENDING = 1000
 """Tasks that `map` keeps waiting in the master, beyond those that slaves hold."""
@@ -402,99 +391,3 @@ def _kind(kind: str) -> SlaveKind:
 def _failed_result(task: UnrunnableTask) -> Result[Any]:
     told = ("UnrunnableTask", task.reason, "", None)
     return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, b"", (), lambda *_: told)
-
-
-@define(eq=False)
-class Computation:
-    """A started master, and the way to end it."""
-
-    master: Master
-    _io: MasterIo
-
-    def end(self, finished: bool) -> None:
-        """Tell all agents to go, and wait for them.
-
-        Args:
-            finished: whether the computation is complete; else agents exit with a code that keeps
-                their jobs queued.
-        """
-        self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
-
-
-def start(
-    options: Options,
-    *,
-    audit: AuditFile,
-    key: str,
-    slave_command: Sequence[str],
-    local_command: Sequence[str],
-    local_slaves: int,
-    environment: dict[str, str] | None = None,
-    main_by_value: bool = False,
-) -> Computation:
-    """Start a master: bind, write the resource file, start the local agent.
-
-    Args:
-        key: the computation's key.
-        slave_command: what the resource file says starts a slave.
-        local_command: how to start an agent here, without the options that direct it.
-        local_slaves: how many slaves to start here; 0 for none.
-        environment: variables for the local agent.
-        main_by_value: whether what is defined in `__main__` travels by value.
-
-    Raises:
-        MwpyError: it cannot start; the message says what to change.
-    """
-    generation = f"{int(_clock.wall() * 1000):x}-{os.getpid()}"
-    settings = MasterSettings(
-        options.member_id,
-        generation,
-        options.client_timeout,
-        options.slave_task_group,
-        options.slave_result_group or 0,
-        options.max_read_buffer_size,
-        options.max_write_buffer_size,
-    )
-    only_here = options.resource_file is None and options.master_host is None and options.key_file is None
-    host = options.master_host or ("127.0.0.1" if only_here and options.key is None else "*")
-    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
-    link = _link.MasterLink(
-        host, options.master_port or 0, key, options.client_timeout, largest, _wire.encode(messages.Probe())
-    )
-    io = MasterIo(MasterCore(settings, loads), link, audit)
-    addresses = _addresses.candidates(link.port, options.master_host)
-    member = _link.member_keys(key)
-    io.resource_path = options.resource_file
-    io.resource = ResourceFile(
-        resource_file.IN_PROGRESS,
-        _clock.wall(),
-        options.resource_file_update_interval,
-        options.member_id,
-        generation,
-        addresses,
-        MemberKeys(_link.server_keys(key).public, member.public, member.secret),
-        0,
-        0,
-        0,
-        slave_command[0],
-        tuple(slave_command[1:]),
-    )
-    if options.resource_file is not None:
-        resource_file.write(options.resource_file, io.resource)
-    audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], _clock.wall())
-    if local_slaves:
-        agent = LocalAgent(
-            [*local_command, *_directions(options, link.port, local_slaves)], {"MWPY_KEY": key, **(environment or {})}
-        )
-        io.local.append(agent)
-        io.start_local(agent)
-    io.thread.start()
-    return Computation(Master(io, Codec(main_by_value), main_by_value), io)
-
-
-def _directions(options: Options, port: int, slaves: int) -> list[str]:
-    """What directs an agent on this machine to this master."""
-    directions = ["--mw-slave", "--mw-master-host", options.master_host or "127.0.0.1"]
-    directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
-    directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
-    return [*directions, "--mw-client-timeout", str(options.client_timeout)]

@@ -171,8 +171,11 @@ class Cluster:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
 
     def _after(self, delay: float, event: Callable[[], None]) -> None:
+        self._at(self.now + delay, event)
+
+    def _at(self, time: float, event: Callable[[], None]) -> None:
         self._sequence += 1
-        heapq.heappush(self._events, (self.now + delay, self._sequence, event))
+        heapq.heappush(self._events, (time, self._sequence, event))
 
     def _tell(self, text: str) -> None:
         self.transcript.append(f"{self.now:10.4f} {text}")
@@ -254,14 +257,14 @@ class Cluster:
 
     def _to_agent(self, connection: _Connection, frames: Sequence[Any]) -> None:
         connection.to_agent_at = max(connection.to_agent_at, self.now + self._delay())
-        self._after(connection.to_agent_at - self.now, lambda: self._agent_receives(connection, frames))
+        self._at(connection.to_agent_at, lambda: self._agent_receives(connection, frames))
 
     def _agent_receives(self, connection: _Connection, frames: Sequence[Any]) -> None:
         host = next((host for host in self._hosts if host.connection is connection), None)
         if connection.broken or host is None or host.core is None:
             return
         if self.now < host.frozen_until:
-            self._after(host.frozen_until - self.now, lambda: self._agent_receives(connection, frames))
+            self._at(host.frozen_until, lambda: self._agent_receives(connection, frames))
             return
         message, payload = _wire.decode(frames)
         host.core.handle(agent_core.Heard(message, payload), self.now)
@@ -271,7 +274,7 @@ class Cluster:
         connection.to_master_at = max(connection.to_master_at, self.now + self._delay())
         repeat = self.faulty and self.random.random() < 0.02
         for _ in range(2 if repeat else 1):
-            self._after(connection.to_master_at - self.now, lambda: self._master_receives(connection, frames))
+            self._at(connection.to_master_at, lambda: self._master_receives(connection, frames))
 
     def _master_receives(self, connection: _Connection, frames: Sequence[Any]) -> None:
         if connection.broken:
@@ -421,7 +424,7 @@ class Cluster:
         if not slave.gathered:
             return
         if self.now < host.frozen_until:
-            self._after(host.frozen_until - self.now, lambda: self._slave_flushes(host, slave))
+            self._at(host.frozen_until, lambda: self._slave_flushes(host, slave))
             return
         tasks, attempts, seconds = (list(column) for column in zip(*slave.gathered, strict=True))
         group = messages.Results(slave.number, tasks, attempts, seconds, [], [0] * len(tasks))
@@ -437,7 +440,7 @@ class Cluster:
         slave.dead = True
         self._tell(f"slave {slave.number} on host {host.name} dies: {cause}, running {slave.running}")
         if self.now < host.frozen_until:
-            self._after(host.frozen_until - self.now, lambda: self._exit_noticed(host, slave, cause))
+            self._at(host.frozen_until, lambda: self._exit_noticed(host, slave, cause))
         else:
             self._exit_noticed(host, slave, cause)
 

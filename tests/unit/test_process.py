@@ -29,9 +29,12 @@ def wait(child: _process.Child) -> int:
 
 def read_all(fd: int) -> bytes:
     data = b""
-    while select.select([fd], [], []) and (chunk := os.read(fd, 65536)):
+    while True:
+        select.select([fd], [], [])
+        chunk = os.read(fd, 65536)
+        if not chunk:
+            return data
         data += chunk
-    return data
 
 
 def test_a_child_that_ends_tells_its_exit_code_every_time() -> None:

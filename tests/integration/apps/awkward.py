@@ -102,6 +102,17 @@ WHAT = (
 )
 
 
+def outcome(result: mwpy.Result[Any]) -> Any:
+    """The value, or what there is to say of the error; the error is asked for first, as applications do."""
+    error = result.error
+    if error is not None:
+        return [error.type_name, error.text, error.remote_traceback]
+    try:
+        return result.value
+    except mwpy.TaskFailed as failure:
+        return f"error was None, but value raises: {failure.text}"
+
+
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Ask for each, with a sign of life of the slave before and after."""
@@ -112,8 +123,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     while len(told) < len(WHAT) + 3:
         mw.loop()
         for result in mw.results():
-            error = result.error
-            told[result.tag] = result.value if error is None else [error.type_name, error.text, error.remote_traceback]
+            told[result.tag] = outcome(result)
         for task in mw.unrunnable_tasks():
             told[task.tag] = f"unrunnable: {task.reason}"
     print(json.dumps(told))

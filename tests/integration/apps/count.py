@@ -13,7 +13,10 @@ from pathlib import Path
 import mwpy
 
 AHEAD = 5000
-"""How many tasks wait in the master at most."""
+"""How many tasks wait in the master at most when they take no time."""
+
+AHEAD_MS = 500
+"""How many milliseconds of work wait in the master when they do."""
 
 FOREVER_S = 60.0
 
@@ -40,7 +43,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Keep the slaves fed until the number or the time is reached, then wait for all that is missing."""
     asked = parse(argv)
     mw.allocate_slaves(1000)
-    mw.set_target_number(AHEAD)
+    mw.set_target_number(max(10, int(AHEAD_MS / asked.milliseconds)) if asked.milliseconds else AHEAD)
     while asked.after and not Path(asked.after).exists():
         mw.loop(0.05)
     came: Counter[int] = Counter()
