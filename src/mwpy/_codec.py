@@ -64,10 +64,7 @@ class Codec:
         buffers: list[Buffer] = []
 
         def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-            try:
-                raw = buffer.raw()
-            except BufferError:  # not contiguous
-                return True
+            raw = buffer.raw()  # contiguous: pickle has seen to that
             if raw.nbytes < OUT_OF_BAND_BYTES:
                 return True
             buffers.append(raw)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,9 @@ def _content(reader: _Reader) -> ResourceFile:
         update_interval=float(reader.take("update-interval", int | float)),
         member_id=reader.take("member-id", str),
         generation=reader.take("generation", str),
-        master_addresses=reader.texts("master-addresses"),
+        master_addresses=_addresses(reader),
         keys=MemberKeys(
-            keys.take("server-public", str), keys.take("member-public", str), keys.take("member-secret", str)
+            _curve_key(keys, "server-public"), _curve_key(keys, "member-public"), _curve_key(keys, "member-secret")
         ),
         slaves_wanted=reader.take("slaves-wanted", int),
         slaves_connected=reader.take("slaves-connected", int),
@@ -144,6 +145,28 @@ def _content(reader: _Reader) -> ResourceFile:
         slave_executable=reader.take("slave-executable", str),
         slave_arguments=reader.texts("slave-arguments"),
     )
+
+
+def _addresses(reader: _Reader) -> tuple[str, ...]:
+    addresses = reader.texts("master-addresses")
+    for address in addresses:
+        if not re.fullmatch(r"tcp://[^\s/]+:[0-9]{1,5}", address):
+            raise ResourceFileError(
+                f"the resource file {reader.path} has {address!r} under the key 'master-addresses', which is not of "
+                f"the form tcp://HOST:PORT: copy it again from the master"
+            )
+    return addresses
+
+
+def _curve_key(reader: _Reader, key: str) -> str:
+    """A CURVE key in Z85 (ZeroMQ RFC 32): 40 characters of its alphabet."""
+    value: str = reader.take(key, str)
+    if not re.fullmatch(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}", value):
+        raise ResourceFileError(
+            f"the resource file {reader.path} has no key of 40 characters under 'keys', {key!r}: copy it again "
+            f"from the master"
+        )
+    return value
 
 
 @frozen

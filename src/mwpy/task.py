@@ -182,9 +182,8 @@ class Result(Generic[R]):
     @property
     def error(self) -> TaskFailed | None:
         """The `TaskFailed` that `.value` would raise, or None if the task succeeded."""
-        if not self._failed:
-            return None
-        return self._load()  # type: ignore[no-any-return]
+        outcome = self._load()  # only this shows whether a value that was computed can be brought back
+        return outcome if self._failed else None
 
     def _load(self) -> Any:
         if self._value is _UNSET:

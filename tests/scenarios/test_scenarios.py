@@ -1,0 +1,103 @@
+"""Each file here is a story: what happens to a master, and after `>` the exact audit lines that it causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mwpy import _messages as messages
+from mwpy._core.events import Received, Vanished
+from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy.algorithm import algorithm_of
+from mwpy.audit import text_of
+from mwpy.records import SlaveKind
+from mwpy.task import SlaveId, Task, TaskId, TaskPolicy
+
+STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+def _square(x: int) -> int:
+    return x * x
+
+
+class _Story:
+    def __init__(self) -> None:
+        self.core = MasterCore(MasterSettings("story", "g"), lambda payload, _: payload)
+        self.algorithm = algorithm_of(_square)
+        self.core.define(self.algorithm, "story:square", "", "3.11", b"")
+        self.tasks = 0
+        self.now = 0.0
+
+    def do(self, line: str) -> list[str]:
+        verb, *words = line.split()
+        getattr(self, f"do_{verb}")(*words)
+        self.core.check()
+        self.core.allocate(self.now)
+        self.core.check()
+        return [text for record in self.core.take_actions().records if (text := text_of(record))]
+
+    def hear(self, peer: str, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
+        self.core.handle(Received(peer.encode(), "10.0.0.1", message, frames), self.now)
+
+    def do_submit(self, count: str, *policy: str) -> None:
+        given = dict(word.split("=") for word in policy)
+        sid = SlaveId(given["sid"]) if "sid" in given else None
+        chosen = TaskPolicy(sid, given.get("retry") != "no", given.get("anyway") == "yes")
+        first = self.tasks + 1
+        self.tasks += int(count)
+        self.core.submit(
+            [Task(TaskId(n), self.algorithm, b"x", (), chosen, None) for n in range(first, self.tasks + 1)]
+        )
+
+    def do_want(self, count: str, kind: str) -> None:
+        self.core.allocate_slaves(int(count), SlaveKind(kind))
+
+    def do_free(self, sid: str) -> None:
+        self.core.free_slave(SlaveId(sid))
+
+    def do_hello(self, peer: str, member: str = "story", generation: str = "g") -> None:
+        self.hear(peer, messages.Hello(member, generation, "node1", 1, "3.11", 1))
+
+    def do_ready(self, peer: str, number: str) -> None:
+        self.hear(peer, messages.SlaveReady(int(number)))
+
+    def do_results(self, peer: str, number: str, *pairs: str) -> None:
+        tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
+        count = len(tasks)
+        group = messages.Results(int(number), list(tasks), list(attempts), [0.1] * count, [], [0] * count)
+        self.hear(peer, group, (b"",))
+
+    def do_died(self, peer: str, number: str, running: str) -> None:
+        self.hear(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", "last words"))
+
+    def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
+        tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
+        self.hear(peer, messages.Revoked(int(number), list(tasks), list(attempts)))
+
+    def do_cannot(self, peer: str, number: str, pair: str) -> None:
+        task, attempt = map(int, pair.split("/"))
+        self.hear(peer, messages.AlgorithmFailed(int(number), 0, "no such module", [task], [attempt]))
+
+    def do_lost(self, peer: str) -> None:
+        self.core.handle(Vanished(peer.encode(), "the connection broke"), self.now)
+
+    def do_goodbye(self, peer: str) -> None:
+        self.hear(peer, messages.Goodbye("evicted"))
+
+    def do_pass(self, seconds: str) -> None:
+        self.now += float(seconds)
+
+    def do_end(self, how: str) -> None:
+        self.core.shut_down(how == "finished", 1.0)
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_the_story_goes_as_told(path: Path) -> None:
+    """The commands of the file cause the audit lines behind them, and no others."""
+    story = _Story()
+    told = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    happened: list[str] = []
+    for command in (line for line in told if not line.startswith(">")):
+        happened += [command, *(f"> {text}" for text in story.do(command))]
+    assert "\n".join(happened) == "\n".join(told)
