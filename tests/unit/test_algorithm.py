@@ -1,0 +1,161 @@
+"""Algorithms: how they are declared, named and found again."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import mwpy
+from mwpy.algorithm import Registry, algorithm_of, digest_of, find, master_algorithm, slave_algorithm
+from mwpy.errors import AlgorithmUnavailable, UsageError
+
+
+def helper(x: int) -> int:
+    return x + 1
+
+
+class Shape:
+    def grow(self, x: int) -> int:
+        return helper(x)
+
+
+def with_helper(x: int) -> int:
+    return Shape().grow(x) + len(with_helper.__name__)
+
+
+@mwpy.task_algorithm
+def marked(x: int) -> int:
+    return x
+
+
+def test_a_marked_function_stays_a_function() -> None:
+    """It can be called as before, and holds calls."""
+    assert marked(3) == 3
+    assert isinstance(marked, types.FunctionType)
+    call = marked.task(3)
+    assert (call.args, call.kwargs) == ((3,), {})
+    assert call.algorithm is algorithm_of(marked)
+    assert mwpy.task(marked, 4).algorithm is call.algorithm
+
+
+def test_a_function_of_a_module_travels_by_name() -> None:
+    """And is found again by it, if it is the same version."""
+    algorithm = algorithm_of(helper)
+    assert algorithm.reference == f"{__name__}:helper"
+    assert find(algorithm.reference, algorithm.digest) is helper
+    assert find(algorithm.reference, "") is helper
+    assert repr(algorithm) == f"<Algorithm {__name__}:helper>"
+
+
+def test_what_has_no_name_travels_by_value() -> None:
+    """Lambdas, closures, partials, and functions that another hides."""
+
+    def inner() -> None: ...
+
+    shadow = types.FunctionType(helper.__code__, {}, "helper")
+    shadow.__module__ = __name__
+    absent = types.FunctionType(helper.__code__, {}, "nowhere")
+    absent.__module__ = __name__
+    for function in (lambda: 0, inner, functools.partial(helper, 1), shadow, absent):
+        assert algorithm_of(function).reference == ""
+
+
+def test_a_wrapper_is_not_what_it_wraps() -> None:
+    """`functools.wraps` copies the mark, which then is another's."""
+
+    @functools.wraps(marked)
+    def wrapper(x: int) -> int:
+        return -x
+
+    assert algorithm_of(wrapper).function is wrapper
+
+
+def test_a_builtin_can_be_an_algorithm() -> None:
+    """Though nothing can be kept on it."""
+    assert algorithm_of(max).reference == "builtins:max"
+    assert algorithm_of(max).digest == ""
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    """So are coroutine functions, which a slave would never await."""
+
+    async def later() -> None: ...
+
+    with pytest.raises(UsageError, match="not callable"):
+        algorithm_of(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="coroutine"):
+        algorithm_of(later)
+
+
+def test_the_digest_follows_what_the_function_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change in a helper of the same module is another version; one elsewhere in the module is not."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    base = (
+        "def helper(x):\n    return x\n"
+        "class C:\n    def m(self):\n        return helper(1)\n"
+        "def f(x):\n    return C().m()\n"
+    )
+    texts = [base, base.replace("return x", "return -x"), base + "OTHER = 1\n"]
+    digests = []
+    for number, text in enumerate(texts):
+        (tmp_path / f"versioned{number}.py").write_text(text)
+        module = __import__(f"versioned{number}")
+        digests.append(digest_of(module.f))
+    assert digests[0] == digests[2]
+    assert digests[0] != digests[1]
+    assert digest_of(with_helper) == digest_of(with_helper)
+
+
+def test_another_version_is_told_with_both_digests() -> None:
+    """Instead of computing something else."""
+    with pytest.raises(AlgorithmUnavailable, match="another version here"):
+        find(f"{__name__}:helper", "0" * 16)
+
+
+def test_a_missing_function_or_module_is_told_with_its_remedy() -> None:
+    """What to install, or how to start the slave."""
+    with pytest.raises(AlgorithmUnavailable, match="install the module 'no_such_module' there"):
+        find("no_such_module:f", "")
+    with pytest.raises(AlgorithmUnavailable, match="with the master's script"):
+        find("__main__:no_such_function", "")
+
+
+def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
+    """Those of the script itself go before those of modules that it imports."""
+    registry = Registry()
+    with pytest.raises(UsageError, match="no master algorithm"):
+        registry.master()
+    assert registry.slave() is None
+
+    def one(mw: object, argv: list[str]) -> int:
+        return 0
+
+    def two(mw: object, argv: list[str]) -> int:
+        return 0
+
+    registry.masters.append(one)
+    registry.slaves.append(one)
+    assert registry.master() is one
+    assert registry.slave() is one
+    registry.masters.append(two)
+    with pytest.raises(UsageError, match="more than one master algorithm"):
+        registry.master()
+    two.__module__ = "__main__"
+    assert registry.master() is two
+
+
+def test_the_decorators_declare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they mark is what `mwpy.main` takes."""
+    registry = Registry()
+    monkeypatch.setattr(sys.modules["mwpy.algorithm"], "REGISTRY", registry)
+
+    def role(mw: object, argv: list[str]) -> int:
+        return 0
+
+    assert master_algorithm(role) is role
+    assert slave_algorithm(role) is role
+    assert registry.master() is registry.slave() is role

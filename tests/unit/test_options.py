@@ -1,0 +1,82 @@
+"""The `--mw-*` options."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy.errors import UsageError
+from mwpy.options import OPTIONS, Options, Role, help_text, parse
+
+
+def test_without_options_a_computation_runs_here() -> None:
+    """No option at all: the local role, every argument left alone."""
+    options, rest = parse(["--pings", "3"])
+    assert options == Options()
+    assert options.role is Role.LOCAL
+    assert rest == ["--pings", "3"]
+
+
+def test_options_are_taken_out_in_any_place_and_the_rest_keeps_its_order() -> None:
+    """The algorithm sees its own arguments only, as they stood."""
+    options, rest = parse(["a", "--mw-master", "b", "--mw-audit-file", "x.audit", "--mw-local=3", "c"])
+    assert rest == ["a", "b", "c"]
+    assert (options.role, options.audit_file, options.local) == (Role.MASTER, "x.audit", 3)
+
+
+def test_two_dashes_end_the_options() -> None:
+    """What follows `--` belongs to the algorithm, whatever it looks like."""
+    options, rest = parse(["--mw-slave", "--", "--mw-master"])
+    assert options.role is Role.SLAVE
+    assert rest == ["--", "--mw-master"]
+
+
+def test_groups_are_numbers_or_auto() -> None:
+    """`auto` is the default, and can be said."""
+    options, _ = parse(["--mw-slave-task-group", "7", "--mw-slave-result-group", "auto"])
+    assert options.slave_task_group == 7
+    assert options.slave_result_group is None
+
+
+def test_the_key_may_come_from_the_environment() -> None:
+    """`MWPY_KEY` serves where no key file does."""
+    assert parse([], {"MWPY_KEY": "k"})[0].key == "k"
+
+
+def test_what_is_given_after_the_resource_file_wins_over_it() -> None:
+    """As in CL-MW: the later of the file and the member id directs a slave."""
+    before, _ = parse(["--mw-member-id", "mine", "--mw-resource-file", "f"])
+    after, _ = parse(["--mw-resource-file", "f", "--mw-member-id", "mine"])
+    assert before.directed_to("the file's") == "the file's"
+    assert after.directed_to("the file's") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--mw-slav"], "did you mean --mw-slave?"),
+        (["--mw-qqqqqqqq"], "--mw-help lists the options"),
+        (["--mw-local"], "needs a value: write --mw-local N"),
+        (["--mw-local", "x"], "must be a number, not 'x'"),
+        (["--mw-local", "0"], "must be 1 or more"),
+        (["--mw-master-port", "70000"], "at most 65535"),
+        (["--mw-member-id="], "must not be empty"),
+        (["--mw-master=yes"], "takes no value"),
+        (["--mw-master", "--mw-slave"], "exclude each other"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_with_its_remedy(argv: list[str], words: str) -> None:
+    """A bad option says what is wrong and what to write instead."""
+    with pytest.raises(UsageError) as caught:
+        parse(argv)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_help_explains_every_option_with_its_default() -> None:
+    """Each option of the table is in the help, with its sentence."""
+    text = help_text("app.py")
+    for option in OPTIONS:
+        assert f"--mw-{option.name}" in text
+        assert option.sentence in text
+        assert not option.default or f"Default: {option.default}." in text
+        assert hasattr(Options(), option.field) or option.name in ("master", "slave")

@@ -1,0 +1,85 @@
+"""Tasks, results and errors: the values that an application sees."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mwpy.algorithm import algorithm_of
+from mwpy.errors import TaskFailed, UsageError
+from mwpy.task import DEFAULT_POLICY, Death, Result, SlaveId, Task, TaskId, TaskPolicy, UnrunnableTask
+
+SID = SlaveId("SLAVE-0")
+
+
+def _loads(payload: Any, _buffers: Sequence[Any]) -> Any:
+    return pickle.loads(payload)
+
+
+def _result(value: object, failed: bool = False, payload: bytes | None = None) -> Result[Any]:
+    data = pickle.dumps(value) if payload is None else payload
+    return Result(TaskId(1), "f", SID, "tag", 0.5, failed, data, (), _loads)
+
+
+def test_a_value_is_unpickled_once_and_then_kept() -> None:
+    """The same object at every asking."""
+    result = _result([1, 2])
+    assert result.value == [1, 2]
+    assert result.value is result.value
+    assert result.error is None
+    assert "ok, tag='tag'" in repr(result)
+
+
+def test_a_failed_result_raises_with_the_remote_traceback() -> None:
+    """`.value` raises what `.error` shows; the original exception is the cause."""
+    cause = ValueError("seven")
+    result = _result(("ValueError", "seven", "Traceback: remote", cause), failed=True)
+    error = result.error
+    assert isinstance(error, TaskFailed)
+    assert isinstance(error.__cause__, ValueError)
+    assert str(error) == "task f failed on SLAVE-0: ValueError: seven\nTraceback: remote"
+    with pytest.raises(TaskFailed) as caught:
+        _ = result.value
+    assert caught.value.type_name == "ValueError"
+    assert "failed" in repr(result)
+
+
+def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
+    """The master says so, and `.error` agrees with `.value`."""
+    result = _result(None, payload=b"no pickle")
+    assert result.error is not None
+    assert "cannot be unpickled here" in str(result.error)
+    with pytest.raises(TaskFailed):
+        _ = result.value
+
+
+def test_a_task_that_never_left_names_no_slave() -> None:
+    """Without a slave and a traceback the message is one line."""
+    assert str(TaskFailed("f", None, "TaskTooLarge", "too large")) == "task f failed: TaskTooLarge: too large"
+
+
+def test_an_unknown_policy_is_named() -> None:
+    """A misspelt policy is told of at once."""
+    assert TaskPolicy.of(retry=False) == TaskPolicy(retry=False)
+    with pytest.raises(UsageError, match="unknown task policy 'retries'"):
+        TaskPolicy.of(retries=3)
+
+
+def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
+    """Enough to submit it again, or to tell why not."""
+    death = Death(SID, 2, "killed by signal 11")
+    payload = pickle.dumps(((1,), {"b": 2}))
+    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, (), _loads)
+    assert task.arguments == ((1,), {"b": 2})
+    assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: killed by signal 11"
+    assert repr(task) == "<UnrunnableTask 3 (f): it kills, tag='tag'>"
+
+
+def test_the_size_of_a_task_counts_its_buffers() -> None:
+    """What travels is what counts against the limit."""
+    task = Task(TaskId(1), algorithm_of(max), b"1234", [b"12", b"3"], DEFAULT_POLICY, None)
+    assert task.size == 7
+    assert str(task) == "task 1 (max)"
