@@ -59,6 +59,8 @@ def test_what_has_no_name_travels_by_value() -> None:
     shadow = types.FunctionType(helper.__code__, {}, "helper")
     shadow.__module__ = __name__
     absent = types.FunctionType(helper.__code__, {}, "nowhere")
+    absent.__qualname__ = "nowhere"
+    shadow.__qualname__ = "helper"
     absent.__module__ = __name__
     for function in (lambda: 0, inner, functools.partial(helper, 1), shadow, absent):
         assert algorithm_of(function).reference == ""

@@ -265,20 +265,6 @@ def test_a_fixed_result_group_is_obeyed(agents: Agents, gate: Gate) -> None:
 # ---- results that are not sent yet ----
 
 
-def test_a_finished_result_is_in_the_journal_while_the_next_task_runs(agents: Agents, gate: Gate) -> None:
-    agent = agents(result_group=100).ready()
-    agent.define(1, lambda x: x)
-    agent.define(2, gate.task())
-    agent.give([1, 2], "early")
-    agent.give([3], number=2)
-    gate.wait_until_begun()
-    entries = agent.end.journal()
-    assert entries is not None
-    assert [(entry.task_id, loads(entry.payload)) for entry in entries] == [(1, "early"), (2, "early")]
-    gate.let_go()
-    assert list(agent.results(3)) == [1, 2, 3]
-
-
 def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> None:
     agent = agents().ready()
     agent.define(1, lambda: None)

@@ -1,0 +1,156 @@
+"""The master's decisions that the stories and the simulator do not reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy import _messages as messages
+from mwpy._core import allocation
+from mwpy._core.events import Received, Stranger
+from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy._core.stable import SlaveEvent
+from mwpy.algorithm import algorithm_of
+from mwpy.errors import InternalError
+from mwpy.records import Notice, ResultsReceived, SlaveKind, TasksAllocated
+from mwpy.task import DEFAULT_POLICY, SlaveId, Task, TaskId
+
+ALGORITHM = algorithm_of(max)
+
+
+@pytest.fixture
+def core() -> MasterCore:
+    core = MasterCore(MasterSettings("m", "g"), lambda payload, _: payload)
+    core.define(ALGORITHM, "builtins:max", "", "3.11", b"")
+    return core
+
+
+def _tasks(count: int, payload: bytes = b"x", buffers: tuple[bytes, ...] = ()) -> list[Task]:
+    return [Task(TaskId(n), ALGORITHM, payload, buffers, DEFAULT_POLICY, None) for n in range(1, count + 1)]
+
+
+def _hear(core: MasterCore, message: messages.Message, peer: bytes = b"a") -> None:
+    core.handle(Received(peer, "here", message, ()), 0.0)
+    core.check()
+
+
+def _agent(core: MasterCore, slaves: int, peer: bytes = b"a") -> None:
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", slaves), peer)
+    for number in range(1, slaves + 1):
+        _hear(core, messages.SlaveReady(number), peer)
+
+
+def _words(core: MasterCore, at: float) -> str:
+    core.allocate(at)
+    return " ".join(record.text for record in core.take_actions().records if isinstance(record, Notice))
+
+
+def test_large_buffers_travel_as_frames_of_their_own(core: MasterCore) -> None:
+    """Behind the joined small payloads, in the order of their tasks."""
+    _agent(core, 1)
+    core.submit(_tasks(1, b"small", (b"large", b"larger")))
+    core.allocate(0.0)
+    send = core.take_actions().sends[-1]
+    assert isinstance(send.message, messages.Tasks)
+    assert send.message.buffers == [2]
+    assert list(send.frames) == [b"small", b"large", b"larger"]
+    messages.check(send.message, send.frames)
+
+
+def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> None:
+    """Megabytes of arguments go task by task, however quick the tasks are."""
+    core.stable.pace[ALGORITHM] = 1e-5
+    _agent(core, 1)
+    core.submit(_tasks(5, b"x" * (allocation.MAX_GROUP_BYTES // 2 + 1)))
+    core.allocate(0.0)
+    groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
+    assert groups
+    assert all(len(group.tasks) == 1 for group in groups)
+
+
+def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
+    """A new agent hears the shutdown at once; a slave that gets ready late is no new one."""
+    _agent(core, 1)
+    core.shut_down(True, 1.0)
+    _hear(core, messages.SlaveReady(2))
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1), b"late")
+    told = [send for send in core.take_actions().sends if send.peer == b"late"]
+    assert [send.message for send in told] == [messages.Shutdown(True, 1.0)]
+    assert core.counts().slaves_needed == 0
+
+
+def test_messages_about_a_slave_that_is_gone_count_for_nothing(core: MasterCore) -> None:
+    """They were sent before the agent knew."""
+    _agent(core, 1)
+    _hear(core, messages.Results(9, [], [], [], [], []))
+    _hear(core, messages.Revoked(9, [], []))
+    _hear(core, messages.AlgorithmFailed(9, 0, "", [], []))
+    assert list(core.stable.slaves) == ["SLAVE-0"]
+
+
+def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
+    """No correct slave names one."""
+    _agent(core, 1)
+    _hear(core, messages.AlgorithmFailed(1, 7, "", [], []))
+    assert not core.stable.agents
+
+
+def test_what_only_a_master_sends_costs_the_connection(core: MasterCore) -> None:
+    """No correct agent sends a shutdown."""
+    _agent(core, 1)
+    _hear(core, messages.Shutdown(True, 1.0))
+    assert not core.stable.agents
+
+
+def test_silence_names_the_strangers(core: MasterCore) -> None:
+    """Somebody without a key is a likely reason why no slave comes."""
+    core.handle(Stranger("10.0.0.9", "it has no key of ours"), 0.0)
+    core.handle("something else", 0.0)  # type: ignore[arg-type]
+    core.submit(_tasks(1))
+    _words(core, 0.0)
+    assert "1 were refused, the last from 10.0.0.9: it has no key of ours" in _words(core, 6.0)
+
+
+def test_silence_names_agents_without_slaves_and_departed_ones(core: MasterCore) -> None:
+    """What the user should look at differs."""
+    core.submit(_tasks(1))
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
+    _words(core, 0.0)
+    assert "1 agents are connected, but their slaves are not up yet" in _words(core, 6.0)
+    _hear(core, messages.Goodbye("evicted"))
+    assert "All agents left, most often (1) because: evicted" in _words(core, 60.0)
+
+
+def test_silence_names_what_is_wanted(core: MasterCore) -> None:
+    """All slaves ordered, an ordered one missing, or nothing to wait for at all."""
+    core.allocate_slaves(1, SlaveKind.ORDERED)
+    _agent(core, 1)
+    core.submit(_tasks(1))
+    _words(core, 0.0)
+    assert "every slave is ordered" in _words(core, 6.0)
+    core.free_slave(SlaveId("SLAVE-0"))
+    core.allocate(7.0)
+    assert core.counts().slaves_needed == 0
+
+
+def test_waiting_for_nothing_is_told(core: MasterCore) -> None:
+    """`mw.loop()` without a task would wait for ever; with an ordered slave wanted it waits for that."""
+    _agent(core, 1)
+    core.waiting = True
+    _words(core, 0.0)
+    assert "it cannot return" in _words(core, 6.0)
+    core.allocate_slaves(2, SlaveKind.ORDERED)
+    assert "1 more ordered slaves are wanted" in _words(core, 60.0)
+
+
+def test_a_way_that_the_tables_do_not_have_is_an_internal_error(core: MasterCore) -> None:
+    """And tells whose story it is."""
+    _agent(core, 1)
+    slave = core.stable.slaves[SlaveId("SLAVE-0")]
+    with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
+        core.stable.change(slave, SlaveEvent.DRAIN)
+    tasks = _tasks(2)
+    core.submit(tasks)
+    with pytest.raises(InternalError, match="cannot finish"):
+        core.jar.apply(ResultsReceived(slave.sid, tasks[:1]))
+    with pytest.raises(InternalError, match="not at the head"):
+        core.jar.apply(TasksAllocated(slave.sid, tasks[1:]))
