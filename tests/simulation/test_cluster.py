@@ -7,6 +7,7 @@ import pytest
 from mwpy.testing import Cluster, SimulationFailure
 
 
+@pytest.mark.timeout(0)  # as long as the seeds take; `Cluster` has a limit of its own
 def test_every_task_ends_exactly_once_whatever_fails(seeds: range) -> None:
     """Agents crash, freeze, are evicted, connections break and repeat, slaves die: nothing is lost or doubled."""
     for seed in seeds:
