@@ -114,7 +114,7 @@ def read(path: str | Path) -> ResourceFile:
         ) from error
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResourceFileError(f"the resource file {path} is torn or no JSON ({error}): copy it again") from error
     reader = _Reader(str(path), document)
     if reader.take("format", str) != FORMAT:
@@ -131,8 +131,8 @@ def _content(reader: _Reader) -> ResourceFile:
         raise ResourceFileError(f"the resource file {reader.path} has {status!r} under 'computation-status'")
     return ResourceFile(
         computation_status=status,
-        timestamp=float(reader.take("timestamp", int | float)),
-        update_interval=float(reader.take("update-interval", int | float)),
+        timestamp=reader.number("timestamp"),
+        update_interval=reader.number("update-interval"),
         member_id=reader.take("member-id", str),
         generation=reader.take("generation", str),
         master_addresses=_addresses(reader),
@@ -183,6 +183,12 @@ class _Reader:
                 f"{type(value).__name__}: copy it again from the master"
             )
         return value
+
+    def number(self, key: str) -> float:
+        try:
+            return float(self.take(key, int | float))
+        except OverflowError:
+            raise ResourceFileError(f"the resource file {self.path} has too large a number under {key!r}") from None
 
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.take(key, list)

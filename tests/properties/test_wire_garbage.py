@@ -77,6 +77,31 @@ def test_a_hostile_member_leaves_the_master_unharmed(
     assert len(core.jar.tasks) <= 8
 
 
+@settings(max_examples=500)
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b"]), hostile), max_size=6))
+def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
+    sent: list[tuple[bytes, messages.Message]],
+) -> None:
+    """Agents that already hold tasks may send anything; the books stay in order and a good agent stays."""
+    core = _core_with_tasks()
+    for peer in (b"a", b"b", b"good"):
+        core.handle(Received(peer, "here", messages.Hello("m", "g", "h", 1, "3.11", 1), ()), 0.0)
+        core.handle(Received(peer, "here", messages.SlaveReady(1), ()), 0.0)
+    core.allocate(0.0)
+    core.take_actions()
+    for peer, message in sent:
+        try:
+            decoded, rest = _wire.decode(_wire.encode(message))
+        except ProtocolError as error:
+            core.handle(Garbage(peer, "here", str(error)), 1.0)
+        else:
+            core.handle(Received(peer, "here", decoded, rest), 1.0)
+        core.allocate(1.0)
+        core.take_actions()
+        core.check()
+    assert b"good" in core.stable.agents
+
+
 def _decode(frames: Sequence[Any]) -> None:
     with suppress(ProtocolError):
         _wire.decode(frames)

@@ -1,0 +1,109 @@
+"""The audit file: a line a record, rotation, and what happens when it cannot be written."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from mwpy import records
+from mwpy.algorithm import algorithm_of
+from mwpy.audit import KEPT, AuditFile, text_of
+from mwpy.errors import UsageError
+from mwpy.records import SlaveKind, SlaveState
+from mwpy.task import DEFAULT_POLICY, SlaveId, Task, TaskId
+
+SID = SlaveId("SLAVE-0")
+TASKS = [Task(TaskId(n), algorithm_of(max), b"", (), DEFAULT_POLICY, None) for n in range(1, 8)]
+TEXTS: list[tuple[records.Record, str]] = [
+    (records.Started("MASTER", "m", "at 1"), 'INIT MASTER "m" at 1'),
+    (records.Ended("SHUTDOWN", "m"), 'FINI SHUTDOWN "m"'),
+    (records.Notice("words"), "NOTICE words"),
+    (records.AgentConnected("A", "addr", "h", 7), "A addr -> connected, host h, pid 7"),
+    (records.AgentRefused("addr", "why"), "REFUSED addr: why"),
+    (records.AgentLost("A", "why"), "A -> lost: why"),
+    (records.AgentLeft("A", "why"), "A -> left: why"),
+    (records.PeerDropped("A", "why"), "DROPPED A: why"),
+    (
+        records.SlaveConnected(SID, "A", "addr", SlaveKind.ORDERED),
+        "SLAVE-0 addr -> connecting [ordered] through A",
+    ),
+    (records.SlaveChanged(SID, SlaveState.IDLE, SlaveKind.UNORDERED), "SLAVE-0 -> idle [unordered]"),
+    (records.SlaveEnded(SID, "why", "", ""), "SLAVE-0 -> gone: why"),
+    (records.SlaveEnded(SID, "why", "task 1", "ow"), "SLAVE-0 -> gone while it ran task 1: why; it wrote last: ow"),
+    (records.AlgorithmRefused("A", "f", "why"), "A cannot run f: why"),
+    (records.TasksSubmitted(TASKS), ""),
+    (records.TasksAllocated(SID, TASKS), "SLAVE-0 <- 7 tasks"),
+    (records.ResultsReceived(SID, TASKS[:1]), "SLAVE-0 -> 1 result"),
+    (records.TasksFailed(TASKS[:1], "why"), "FAILED task 1 (max): why"),
+    (records.TasksReturned(SID, TASKS[:1], "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
+    (
+        records.TasksGivenUp(TASKS, "why"),
+        f"UNRUNNABLE {', '.join(f'task {n} (max)' for n in range(1, 6))} and 2 more: why",
+    ),
+    (records.TasksUnaddressed(SID, TASKS[:1]), "1 task for SLAVE-0 may run anywhere (task 1 (max))"),
+    (records.SlaveStarted(1, 7), "SLAVE PROCESS 1 started, pid 7"),
+    (records.SlaveNamed(1, SID), "SLAVE PROCESS 1 is SLAVE-0"),
+    (records.TasksReceived(SID, 1), "SLAVE-0 <- 1 task"),
+    (records.ResultsSent(SID, 2), "SLAVE-0 -> 2 results"),
+]
+
+
+@pytest.mark.parametrize(("record", "text"), TEXTS)
+def test_a_record_in_words(record: records.Record, text: str) -> None:
+    assert text_of(record) == text
+
+
+def test_every_record_kind_has_a_text_but_submissions() -> None:
+    assert {type(record) for record, _ in TEXTS} == set(get_args(records.Record))
+    assert {type(record) for record, text in TEXTS if not text} == {records.TasksSubmitted}
+
+
+def test_a_line_has_the_time_and_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    AuditFile(None, stream).write([records.Notice("a\nb\\\r"), records.TasksSubmitted(TASKS)], 0.5)
+    assert stream.getvalue() == "1970-01-01T00:00:00.500Z [A] NOTICE a\\nb\\\\\\r\n"
+    assert capsys.readouterr().err == "mwpy: a\nb\\\r\n"
+
+
+def test_without_a_file_only_notices_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    audit = AuditFile(None)
+    audit.write([records.Notice("n"), records.AgentLeft("A", "why")], 0.0)
+    audit.close()
+    assert capsys.readouterr() == ("", "mwpy: n\n")
+
+
+def test_a_full_file_is_rotated_and_four_old_ones_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.audit"
+    audit = AuditFile(path, max_bytes=10)
+    for number in range(8):
+        audit.write([records.AgentLeft("A", str(number))], 0.0)
+    audit.close()
+    files = [path, *(tmp_path / f"x.audit.{n}" for n in range(1, KEPT + 1))]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert [file.read_text()[-2] for file in files] == ["7", "6", "5", "4", "3"]
+
+
+def test_an_existing_file_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "x.audit"
+    path.write_text("old\n")
+    audit = AuditFile(path)
+    audit.write([records.AgentLeft("A", "why")], 0.0)
+    audit.close()
+    assert path.read_text().startswith("old\n1970-")
+
+
+def test_an_unwritable_file_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot write the audit file .*--mw-audit-file"):
+        AuditFile(tmp_path / "missing" / "x.audit")
+
+
+def test_a_gap_in_the_trail_is_told_of_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    stream = io.StringIO()
+    stream.close()
+    audit = AuditFile(None, stream)
+    for _ in range(2):
+        audit.write([records.AgentLeft("A", "why")], 0.0)
+    assert capsys.readouterr().err.count("the audit trail has a gap") == 1

@@ -1,0 +1,36 @@
+"""Errors: whose fault it is, the exit code that says so, and the message."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from mwpy import errors
+from mwpy.errors import ExitCode, MwpyError, TaskFailed
+
+CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MwpyError)]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_is_exported_and_is_never_a_success(kind: type[MwpyError]) -> None:
+    assert kind.__name__ in errors.__all__
+    assert kind.exit_code is not ExitCode.OK
+
+
+def test_exit_codes_tell_whose_fault_it_was() -> None:
+    assert errors.ResourceFileError.exit_code == ExitCode.USAGE == 2
+    assert errors.Refused.exit_code == ExitCode.REFUSED == 3
+    assert errors.MasterUnreachable.exit_code == ExitCode.UNREACHABLE == 4
+    assert errors.MasterLost.exit_code == ExitCode.FAILED == 255
+
+
+def test_an_argument_that_cannot_be_pickled_is_a_type_error_too() -> None:
+    assert issubclass(errors.ArgumentNotPicklable, TypeError)
+
+
+def test_a_failed_task_survives_pickling_with_all_it_tells() -> None:
+    error = TaskFailed("f", "SLAVE-0", "ValueError", "seven", "Traceback\n")
+    back = pickle.loads(pickle.dumps(error))
+    assert (back.args, vars(back), str(back)) == (error.args, vars(error), str(error))
+    assert str(back) == "task f failed on SLAVE-0: ValueError: seven\nTraceback"

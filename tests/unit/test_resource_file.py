@@ -1,0 +1,105 @@
+"""The resource file: whole or not at all, and a mistake in it is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from mwpy.errors import ResourceFileError
+from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, due, is_stale, read, write
+
+KEYS = MemberKeys("a" * 40, "b" * 40, "c" * 40)
+CONTENT = ResourceFile(
+    IN_PROGRESS, 100.0, 10.0, "m", "g", ("tcp://h:1", "tcp://[::1]:2"), KEYS, 20, 10, 10, "/x", ("--mw-slave",)
+)
+
+
+def test_what_was_written_is_read_and_is_private_and_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rsc"
+    path.write_text("old")
+    write(path, CONTENT)
+    assert read(path) == CONTENT
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_that_is_not_there_is_told_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ResourceFileError, match=r"cannot write the resource file .*--mw-resource-file"):
+        write(tmp_path / "missing" / "rsc", CONTENT)
+
+
+def test_a_failed_replacement_leaves_nothing_beside(tmp_path: Path) -> None:
+    (tmp_path / "rsc").mkdir()
+    with pytest.raises(ResourceFileError):
+        write(tmp_path / "rsc", CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["rsc"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"[" * 200_000, b"null"])
+def test_a_torn_file_is_an_error_of_the_resource_file(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "rsc"
+    path.write_bytes(data)
+    with pytest.raises(ResourceFileError, match="rsc"):
+        read(path)
+
+
+def test_a_missing_file_says_to_start_the_master(tmp_path: Path) -> None:
+    with pytest.raises(ResourceFileError, match="start the master first"):
+        read(tmp_path / "rsc")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", "other"),
+        ("version", 2),
+        ("version", True),
+        ("computation-status", "odd"),
+        ("timestamp", "now"),
+        ("timestamp", 10**400),
+        ("update-interval", None),
+        ("master-addresses", ["h:1"]),
+        ("master-addresses", [1]),
+        ("keys", {}),
+        ("keys", {"server-public": "short"}),
+        ("slaves-needed", 1.5),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, key: str, value: Any) -> None:
+    path = tmp_path / "rsc"
+    write(path, CONTENT)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(ResourceFileError, match="server-public" if key == "keys" else key):
+        read(path)
+
+
+def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "rsc"
+    write(path, CONTENT)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"later": 1}))
+    assert read(path) == CONTENT
+
+
+def test_a_file_is_stale_after_three_missed_updates() -> None:
+    assert not is_stale(CONTENT, 130.0)
+    assert is_stale(CONTENT, 130.5)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_due"),
+    [
+        ({"timestamp": 109.0}, False),
+        ({"timestamp": 110.0}, True),
+        ({"timestamp": 99.0}, True),
+        ({"slaves_needed": 11}, False),
+        ({"slaves_needed": 12}, True),
+        ({"computation_status": FINISHED}, True),
+    ],
+)
+def test_a_file_is_due_at_its_interval_or_a_large_change(change: dict[str, Any], is_due: bool) -> None:
+    assert due(CONTENT, evolve(CONTENT, **change)) is is_due
+    assert due(None, CONTENT)

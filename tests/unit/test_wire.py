@@ -1,0 +1,61 @@
+"""Messages as frames, there and back; what is no message is refused."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from mwpy import _messages as messages
+from mwpy import _wire
+from mwpy.errors import ProtocolError
+from mwpy.task import SlaveId
+
+DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11")
+ALL: list[tuple[messages.Message, list[bytes]]] = [
+    (messages.Hello("m", "g", "h", 1, "3.11", 2), []),
+    (messages.Welcome("A", 30.0, 0, 1 << 30), []),
+    (messages.Refused("why"), []),
+    (messages.Algorithms([DEFINITION]), []),
+    (messages.Tasks(1, [1], [1], [0], [1], [1]), [b"x", b"large"]),
+    (messages.Results(1, [1], [1], [0.5], [0], [1]), [b"x"]),
+    (messages.Revoke(1, 2), []),
+    (messages.Revoked(1, [1], [1]), []),
+    (messages.SlaveReady(1), []),
+    (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
+    (messages.SlaveDied(1, 0, "why", "words"), []),
+    (messages.AlgorithmFailed(1, 0, "why", [1], [1]), []),
+    (messages.Probe(), []),
+    (messages.Shutdown(True, 5.0), []),
+    (messages.Goodbye("why"), []),
+]
+
+
+@pytest.mark.parametrize(("message", "payload"), ALL)
+def test_a_message_comes_back_equal(message: messages.Message, payload: list[bytes]) -> None:
+    decoded, rest = _wire.decode(_wire.encode(message, payload))
+    assert (decoded, list(rest)) == (message, payload)
+
+
+def test_every_kind_of_message_can_travel() -> None:
+    assert {type(message) for message, _ in ALL} == set(get_args(messages.Message))
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([], "0 frames"),
+        ([b"\x01\x0d"], "1 frames"),
+        ([b"\x01", b"\x80"], "do not start as a message"),
+        ([b"\x63\x0d", b"\x80"], "protocol version 99 there"),
+        ([b"\x01\x63", b"\x80"], "unknown message kind 99"),
+        ([b"\x01\x0d", bytes(_wire.MAX_HEADER_BYTES + 1)], "a header of"),
+        ([b"\x01\x03", b"\x80"], "a malformed Refused"),
+        ([b"\x01\x03", b"\x81\xa6reason\xa1\xff"], "a malformed Refused"),
+        ([b"\x01\x0d", b"\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
+        ([b"\x01\x0d", b"\x80", b"x"], "payload frames where none belong"),
+    ],
+)
+def test_what_is_no_message_is_a_protocol_error(frames: list[Any], words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        _wire.decode(frames)
