@@ -11,7 +11,8 @@ empty `buffers` means that no task of the group has any.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate, pairwise, repeat
 from math import isfinite
 
 from attrs import field, frozen
@@ -270,25 +271,20 @@ def _frames_fit(kind: str, count: int, sizes: list[int], buffers: list[int], fra
         raise ProtocolError(f"{kind}: the sizes do not add up to the {len(frames[0])} bytes of its payload")
 
 
-def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> Iterator[tuple[Buffer, Sequence[Buffer]]]:
-    """Cut a checked group's frames into one (payload, buffers) a task, in the group's order."""
+def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Buffer], Iterable[Sequence[Buffer]]]:
+    """Cut a checked group's frames: a payload and the large buffers a task, in the group's order."""
     payload = frames[0]
-    end = 0
+    ends = list(accumulate(group.sizes, initial=0))
+    payloads = [payload[start:end] for start, end in pairwise(ends)]
     if not group.buffers:
-        for size in group.sizes:
-            start, end = end, end + size
-            yield payload[start:end], ()
-        return
-    own = 1
-    for size, count in zip(group.sizes, group.buffers, strict=True):
-        start, end = end, end + size
-        yield payload[start:end], frames[own : own + count]
-        own += count
+        return payloads, repeat((), len(payloads))
+    own = list(accumulate(group.buffers, initial=1))
+    return payloads, [frames[start:end] for start, end in pairwise(own)]
 
 
 def select(group: Results, frames: Sequence[Buffer], wanted: Container[int]) -> tuple[Results, list[Buffer]]:
     """Make a smaller group of those results whose tasks are wanted, each once."""
-    cut = list(slices(group, frames))
+    cut = list(zip(*slices(group, frames), strict=True))
     last = {task: position for position, task in enumerate(group.tasks) if task in wanted}
     kept = [position for position, task in enumerate(group.tasks) if last.get(task) == position]
     chosen = [cut[position] for position in kept]

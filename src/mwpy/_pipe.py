@@ -4,13 +4,15 @@
 and lengths. The agent's end never blocks: what the slave does not read waits in the agent. The slave's end
 does block, for a slave has nothing else to do.
 
-*Tickets*: a pipe. The agent writes the id of every task that it passes on; the slave takes one ticket before
-it starts a task, and starts the task that the ticket names. The agent keeps a reading end too, and a task
-whose ticket it reads back was not started and never will be: the kernel hands each ticket to one of the two.
+*Tickets*: a pipe. The agent writes a number for every task that it passes on, made of the task's id and its attempt;
+the slave takes one ticket before it starts a task, and starts the task that the ticket names. The agent keeps a
+reading end too, and a task whose ticket it reads back was not started and never will be: the kernel hands each ticket
+to one of the two.
 Thus tasks are taken back from a slave that is deep in native code and answers nothing. Tickets are written at
 most `PIPE_BUF` bytes at a time, which a pipe takes whole or not at all, and read in multiples of 8, so none
 is ever torn. Tasks reach the slave in the order of their tickets; so whatever it holds before the task of a
-ticket was revoked.
+ticket was revoked. The attempt is part of a ticket because a task that was taken back may come again, while the
+slave still holds what it was sent the first time.
 
 *Journal*: shared memory. The slave gathers small results and sends them in groups; until they are sent they
 stand in the journal too, where the agent finds them if the slave falls silent in a long task, or dies. It
@@ -36,7 +38,7 @@ import struct
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
@@ -46,7 +48,7 @@ from attrs import frozen
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer
 
-__all__ = ["AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel"]
+__all__ = ["AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel", "task_of", "ticket_of"]
 
 JOURNAL_BYTES = 256 * 1024
 """Room for some thousand small results; more are in no group that is sent every 10 ms."""
@@ -68,6 +70,8 @@ MAX_FRAME_BYTES = 1 << 36
 _read = os.read
 _unpack_ticket = struct.Struct("=Q").unpack
 _TICKET_BYTES = 8
+_ATTEMPT_BITS = 16
+_ATTEMPTS = (1 << _ATTEMPT_BITS) - 1
 _TICKETS_AT_ONCE = select.PIPE_BUF // _TICKET_BYTES
 _COUNT = struct.Struct("=I")
 _LENGTH = struct.Struct("=Q")
@@ -104,6 +108,16 @@ class JournalEntry(NamedTuple):
     seconds: float
     failed: bool
     payload: bytes
+
+
+def ticket_of(task_id: int, attempt: int) -> int:
+    """The ticket of one attempt at a task. That of the 65,536th attempt after it is the same."""
+    return task_id << _ATTEMPT_BITS | attempt & _ATTEMPTS
+
+
+def task_of(ticket: int) -> int:
+    """The id of the task that a ticket is for."""
+    return ticket >> _ATTEMPT_BITS
 
 
 def open_channel() -> tuple[AgentEnd, SlaveFds]:
@@ -205,14 +219,14 @@ class AgentEnd:
         self._write_tickets()
         return messages
 
-    def give_tickets(self, task_ids: Iterable[int]) -> None:
+    def give_tickets(self, tickets: Iterable[int]) -> None:
         """Allow the slave to start tasks, in this order, that of the messages which carry them.
 
         Give the tickets just before the message is sent: a slave that waits is woken by the message. What the
         pipe does not take is given with a later `receive`: a slave with so many tickets will have results
         first.
         """
-        self._ungiven.extend(task_ids)
+        self._ungiven.extend(tickets)
         self._write_tickets()
 
     def _write_tickets(self) -> None:
@@ -225,22 +239,19 @@ class AgentEnd:
             for _ in some:
                 self._ungiven.popleft()
 
-    def take_back(self, count: int | None = None, keep: Callable[[int], bool] | None = None) -> list[int]:
-        """Take tasks back that the slave has not started; it never will.
+    def take_back(self, count: int) -> list[int]:
+        """Take tickets back that the slave has not taken; it will never start their tasks.
 
         Args:
-            count: how many at most, the last ones; None for all.
-            keep: tells of a task whether it must stay where it is.
+            count: how many at most, the last ones.
 
         Returns:
-            Their ids, in the order of their tickets.
+            The tickets, in their order.
         """
         unused = self.unused_tickets()
-        free = [task_id for task_id in unused if keep is None or not keep(task_id)]
-        taken = free if count is None else free[max(0, len(free) - count) :]
-        gone = frozenset(taken)
-        self.give_tickets(task_id for task_id in unused if task_id not in gone)
-        return taken
+        kept = max(0, len(unused) - count)
+        self.give_tickets(unused[:kept])
+        return unused[kept:]
 
     def unused_tickets(self) -> list[int]:
         """Take every ticket back that the slave has not taken: of a dead one, the tasks it never started."""
@@ -248,9 +259,9 @@ class AgentEnd:
         with suppress(BlockingIOError):
             while True:
                 unused += os.read(self._reading, TICKET_PIPE_BYTES)
-        task_ids = [*struct.unpack(f"={len(unused) // _TICKET_BYTES}Q", unused), *self._ungiven]
+        tickets = [*struct.unpack(f"={len(unused) // _TICKET_BYTES}Q", unused), *self._ungiven]
         self._ungiven.clear()
-        return task_ids
+        return tickets
 
     def journal(self) -> list[JournalEntry] | None:
         """Read the results that the slave finished and has not sent, or is just sending.
@@ -369,7 +380,7 @@ class SlaveEnd:
         return True
 
     def take_ticket(self) -> int | None:
-        """Take the next ticket: the task to start now; None if there is no ticket at present."""
+        """Take the next ticket, for the task to start now; None if there is no ticket at present."""
         try:
             ticket = _read(self._tickets, _TICKET_BYTES)
         except BlockingIOError:

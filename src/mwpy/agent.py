@@ -22,7 +22,7 @@ from mwpy import _messages as messages
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
-from mwpy._pipe import AgentEnd, JournalEntry, open_channel
+from mwpy._pipe import AgentEnd, JournalEntry, open_channel, task_of, ticket_of
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy.options import Options
@@ -338,7 +338,7 @@ class _Agent:
             pass
         words = running.last_words.decode(errors="replace").strip()
         cause = running.child.describe_exit()
-        unstarted = running.end.unused_tickets()
+        unstarted = [task_of(ticket) for ticket in running.end.unused_tickets()]
         for fd in list(running.fds):
             self._unwatch(running, fd)
         running.end.close()
@@ -393,7 +393,7 @@ class _Agent:
             for number, count in actions.take_back:
                 running = self._slaves.get(number)
                 taken = running.end.take_back(count) if running else []
-                self._core.handle(agent_core.TakenBack(number, taken), now)
+                self._core.handle(agent_core.TakenBack(number, list(map(task_of, taken))), now)
             for number in actions.kill:
                 if number in self._slaves:
                     self._slaves[number].child.kill()
@@ -445,7 +445,7 @@ class _Agent:
             child = self._core.children[number]
             if len(child.held) == len(message.tasks):
                 running.heard, running.peeked = now, False
-            running.end.give_tickets(message.tasks)
+            running.end.give_tickets(map(ticket_of, message.tasks, message.attempts))
         running.end.send(_wire.encode(message, frames))
         self._watch_writable(running)
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads, loads_function
-from mwpy._pipe import SlaveEnd, SlaveFds
+from mwpy._pipe import SlaveEnd, SlaveFds, ticket_of
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
 from mwpy.errors import AlgorithmUnavailable, ExitCode
@@ -77,7 +77,8 @@ class Slave:
         self._limit = max_result_bytes
         self._codec = Codec()
         self._functions: dict[int, Callable[..., Any] | str] = {}
-        self._tasks: deque[tuple[int, int, int, Buffer, Sequence[Buffer]]] = deque()
+        self._tasks: deque[tuple[int, int, int, int, Buffer, Sequence[Buffer]]] = deque()
+        """Ticket, id, attempt, algorithm, payload and buffers of what was sent here; some may be taken back by now."""
         self._done: list[tuple[int, int, float, bool, Buffer, Sequence[Buffer]]] = []
         self._done_bytes = 0
         self._sent_at = perf_counter()
@@ -107,15 +108,16 @@ class Slave:
         return int(ExitCode.OK if self._shutdown else ExitCode.FAILED)
 
     def loop(self, timeout: float | None = None) -> SlaveLoop:
-        """Wait for tasks, run all that are here, and come back.
+        """Wait for tasks, run those that are here, and come back. What arrives meanwhile is for the next call.
 
         Args:
             timeout: how long to wait for the first task, in seconds; None for as long as it takes.
         """
         self._get_ready()
         if self._step(timeout):
-            while self._step(0.0):
-                pass
+            for _ in range(len(self._tasks)):
+                if not self._step(0.0):
+                    break
         return self._state()
 
     def loop_iterate(self, timeout: float = 0.0001) -> SlaveLoop:
@@ -157,25 +159,18 @@ class Slave:
             ticket = self._end.take_ticket()
             if ticket is None:
                 return False
-        task = self._find(ticket)
-        if task is None:
-            return False
-        self._run(*task)
-        return True
-
-    def _find(self, ticket: int) -> tuple[int, int, int, Buffer, Sequence[Buffer]] | None:
-        """The task that a ticket names. Tasks before it were taken back."""
         tasks = self._tasks
         while True:
             while tasks:
-                task = tasks.popleft()
-                if task[0] == ticket:
-                    return task
-            self._receive()
+                if tasks[0][0] == ticket:
+                    self._run(*tasks.popleft())
+                    return True
+                tasks.popleft()  # it was taken back
             if self._lost:
-                return None
+                return False
+            self._receive()
 
-    def _run(self, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]) -> None:
+    def _run(self, _: int, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]) -> None:
         function = self._functions.get(number)
         if not callable(function):
             reason = function or "it was never defined"
@@ -188,39 +183,36 @@ class Slave:
             began = perf_counter()
             value = function(*args, **kwargs)
             ended = perf_counter()
-            result, large = self._codec.dumps_value(value)
-            size = len(result) + sum(map(len, large)) if large else len(result)
-            if size > self._limit:
-                raise ResultTooLarge(
-                    f"its result is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): "
-                    f"write it to a file and return the name, or raise the limit"
-                )
+            result, large = self._pickled(value)
         except BaseException as error:
             ended = perf_counter()
             failed, large = True, ()
             result = self._codec.dumps_failure(error)
         self._completed += 1
-        self._gather(task_id, attempt, ended - began, failed, result, large, ended)
-
-    def _gather(
-        self,
-        task_id: int,
-        attempt: int,
-        seconds: float,
-        failed: bool,
-        result: bytes,
-        large: Sequence[Buffer],
-        now: float,
-    ) -> None:
-        self._done.append((task_id, attempt, seconds, failed, result, large))
+        self._done.append((task_id, attempt, ended - began, failed, result, large))
         self._done_bytes += len(result)
-        noted = not large and self._end.journal_add(task_id, attempt, seconds, failed, result)
+        noted = not large and self._end.journal_add(task_id, attempt, ended - began, failed, result)
         if self._result_group:
             due = len(self._done) >= self._result_group or not noted
         else:
-            due = not noted or now - self._sent_at > GATHER_S or self._done_bytes > GATHER_BYTES
+            due = not noted or ended - self._sent_at > GATHER_S or self._done_bytes > GATHER_BYTES
         if due:
             self._flush()
+
+    def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
+        try:
+            result, large = self._codec.dumps_value(value)
+        except Exception as error:
+            raise ResultNotPicklable(
+                f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
+            ) from error
+        size = len(result) + sum(map(len, large)) if large else len(result)
+        if size > self._limit:
+            raise ResultTooLarge(
+                f"its result is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): "
+                f"write it to a file and return the name, or raise the limit"
+            )
+        return result, large
 
     def _flush(self) -> None:
         """Send the gathered results."""
@@ -254,6 +246,7 @@ class Slave:
             self._receive()
 
     def _receive(self) -> None:
+        """Take in one message; wait for it."""
         frames = self._end.receive()
         if frames is None:
             self._lost = True
@@ -261,11 +254,9 @@ class Slave:
         message, payload = _wire.decode(frames)
         match message:
             case messages.Tasks():
-                columns = (message.tasks, message.attempts, message.algorithms)
-                cut = messages.slices(message, payload)
-                self._tasks.extend(
-                    (task, attempt, number, *both) for task, attempt, number, both in zip(*columns, cut, strict=True)
-                )
+                tickets = map(ticket_of, message.tasks, message.attempts)
+                columns = (tickets, message.tasks, message.attempts, message.algorithms)
+                self._tasks.extend(zip(*columns, *messages.slices(message, payload), strict=True))
             case messages.Algorithms():
                 self._define(message, payload)
             case messages.SlaveNamed():
@@ -284,6 +275,10 @@ class Slave:
 
 class ResultTooLarge(Exception):
     """A result over the master's limit."""
+
+
+class ResultNotPicklable(Exception):
+    """A result that cannot travel; its cause tells why."""
 
 
 def _load(definition: messages.AlgorithmDefinition, packed: Buffer | None) -> Callable[..., Any] | str:

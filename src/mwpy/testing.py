@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,9 +72,10 @@ class _SlaveProcess:
     number: int
     algorithms: dict[int, bool] = field(factory=dict)
     """The numbers of the algorithms that it knows, and whether it can run them."""
-    tasks: dict[int, tuple[int, int]] = field(factory=dict)
-    """Attempt and algorithm of each task passed on to it."""
-    tickets: list[int] = field(factory=list)
+    tasks: deque[tuple[int, int, int]] = field(factory=deque)
+    """Task, attempt and algorithm of all that was passed on to it, also of what was taken back since."""
+    tickets: list[tuple[int, int]] = field(factory=list)
+    """Task and attempt that it may start, in order."""
     running: int = 0
     gathered: list[tuple[int, int, float]] = field(factory=list)
     stopping: bool = False
@@ -332,7 +334,7 @@ class Cluster:
                 self._slave_hears(host, host.slaves[number], message)
             for number, count in actions.take_back:
                 slave = host.slaves[number]
-                taken = slave.tickets[max(0, len(slave.tickets) - count) :]
+                taken = [task for task, _ in slave.tickets[max(0, len(slave.tickets) - count) :]]
                 del slave.tickets[len(slave.tickets) - len(taken) :]
                 core.handle(agent_core.TakenBack(number, taken), self.now)
             for number in actions.kill:
@@ -373,8 +375,8 @@ class Cluster:
                 able = self.faulty and self.random.random() < 0.05
                 slave.algorithms.update((definition.number, not able) for definition in definitions)
             case messages.Tasks(_, tasks, attempts, algorithms):
-                slave.tasks.update(zip(tasks, zip(attempts, algorithms, strict=True), strict=True))
-                slave.tickets.extend(tasks)
+                slave.tasks.extend(zip(tasks, attempts, algorithms, strict=True))
+                slave.tickets.extend(zip(tasks, attempts, strict=True))
                 self._slave_steps(host, slave)
             case messages.Shutdown():
                 slave.stopping = True
@@ -389,8 +391,10 @@ class Cluster:
         if not slave.tickets:
             self._slave_flushes(host, slave)
             return
-        task = slave.tickets.pop(0)
-        attempt, algorithm = slave.tasks.pop(task)
+        ticket = slave.tickets.pop(0)
+        while (named := slave.tasks.popleft())[:2] != ticket:
+            pass  # taken back
+        task, attempt, algorithm = named
         if not slave.algorithms[algorithm]:
             refusal = messages.AlgorithmFailed(slave.number, algorithm, "cannot", [task], [attempt])
             self._agent_hears_slave(host, slave, refusal)
@@ -449,7 +453,7 @@ class Cluster:
         self._slave_flushes(host, slave)
         if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.children:
             return
-        event = agent_core.SlaveExited(slave.number, cause, "", tuple(slave.tickets))
+        event = agent_core.SlaveExited(slave.number, cause, "", [task for task, _ in slave.tickets])
         host.core.handle(event, self.now)
         self._agent_acts(host)
 

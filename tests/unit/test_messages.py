@@ -42,7 +42,9 @@ def test_a_group_is_cut_into_what_belongs_to_each_task() -> None:
     group = messages.Results(1, [1, 2, 3], [1, 1, 1], [0.1] * 3, [1], [1, 0, 2], [0, 1, 1])
     frames = [b"abc", b"large", b"larger"]
     messages.check(group, frames)
-    assert list(messages.slices(group, frames)) == [(b"a", []), (b"", [b"large"]), (b"bc", [b"larger"])]
+    payloads, buffers = messages.slices(group, frames)
+    assert payloads == [b"a", b"", b"bc"]
+    assert list(buffers) == [[], [b"large"], [b"larger"]]
 
 
 def test_a_smaller_group_has_the_wanted_results_once() -> None:

@@ -18,7 +18,7 @@ import pytest
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads
-from mwpy._pipe import open_channel
+from mwpy._pipe import open_channel, task_of, ticket_of
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings, start
 from mwpy.task import Buffer, SlaveId
 
@@ -65,16 +65,21 @@ class Agent:
     def refer(self, number: int, reference: str, digest: str = "") -> None:
         self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, digest, PYTHON)]))
 
-    def give(self, task_ids: Sequence[int], *args: Any, number: int = 1, tickets: bool = True) -> None:
+    def give_tickets(self, task_ids: Sequence[int], attempt: int = 2) -> None:
+        self.end.give_tickets(ticket_of(task_id, attempt) for task_id in task_ids)
+
+    def give(
+        self, task_ids: Sequence[int], *args: Any, number: int = 1, tickets: bool = True, attempt: int = 2
+    ) -> None:
         """Pass tasks on, all with the same arguments, and their tickets."""
         if tickets:
-            self.end.give_tickets(task_ids)
+            self.give_tickets(task_ids, attempt)
         payload, buffers = self.codec.dumps_call(args, {}, "f")
         count = len(task_ids)
         group = messages.Tasks(
             slave=7,
             tasks=list(task_ids),
-            attempts=[2] * count,
+            attempts=[attempt] * count,
             algorithms=[number] * count,
             sizes=[len(payload)] * count,
             buffers=[len(buffers)] * count if buffers else [],
@@ -100,7 +105,8 @@ class Agent:
         while len(found) < count:
             group, frames = self.hear(messages.Results)
             assert set(group.attempts) == {2}
-            for position, (payload, buffers) in enumerate(messages.slices(group, frames)):
+            cut = zip(*messages.slices(group, frames), strict=True)
+            for position, (payload, buffers) in enumerate(cut):
                 found[group.tasks[position]] = (position in group.failed, loads(payload, buffers))
         return found
 
@@ -203,7 +209,7 @@ def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
 def test_a_ticket_names_its_task_and_a_task_without_one_is_never_run(agents: Agents) -> None:
     agent = agents().ready()
     agent.define(1, lambda: None)
-    agent.end.give_tickets([2, 4])
+    agent.give_tickets([2, 4])
     agent.give([1, 2, 3, 4, 5], tickets=False)
     assert list(agent.results(2)) == [2, 4]
     assert agent.shut_down() == 0
@@ -213,11 +219,11 @@ def test_a_ticket_names_its_task_and_a_task_without_one_is_never_run(agents: Age
 def test_a_ticket_may_come_before_its_task_and_after(agents: Agents) -> None:
     agent = agents().ready()
     agent.define(1, lambda: None)
-    agent.end.give_tickets([1, 2])
+    agent.give_tickets([1, 2])
     agent.give([1], tickets=False)
     agent.give([2, 3], tickets=False)
     assert list(agent.results(2)) == [1, 2]
-    agent.end.give_tickets([3])
+    agent.give_tickets([3])
     assert list(agent.results(1)) == [3]
 
 
@@ -228,11 +234,28 @@ def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Ga
     agent.give([1], number=2)
     agent.give([2, 3, 4, 5])
     gate.wait_until_begun()
-    assert agent.end.take_back(2) == [4, 5]
+    assert list(map(task_of, agent.end.take_back(2))) == [4, 5]
     gate.let_go()
     assert list(agent.results(3)) == [1, 2, 3]
     agent.give([6])
     assert list(agent.results(1)) == [6]
+
+
+def test_a_task_that_was_taken_back_and_comes_again_is_run_in_its_new_attempt(agents: Agents, gate: Gate) -> None:
+    agent = agents().ready()
+    agent.define(1, lambda: None)
+    agent.define(2, gate.task())
+    agent.give([1], number=2)
+    agent.give([3, 4], attempt=1)
+    gate.wait_until_begun()
+    assert list(map(task_of, agent.end.take_back(1))) == [4]
+    agent.give([4, 3], attempt=2)
+    gate.let_go()
+    ran: list[tuple[int, int]] = []
+    while len(ran) < 4:
+        group, _ = agent.hear(messages.Results)
+        ran += zip(group.tasks, group.attempts, strict=True)
+    assert ran == [(1, 2), (3, 1), (4, 2), (3, 2)]
 
 
 def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: Agents) -> None:
@@ -247,7 +270,7 @@ def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: 
     for _ in range(2):
         group, frames = agent.hear(messages.Results)
         assert (group.buffers[-1], len(frames[-1])) == (1, 2_400_000)
-        ((payload, buffers),) = messages.slices(group, frames)
+        (payload,), (buffers,) = messages.slices(group, frames)
         assert loads(payload, buffers).sum() == 300_000
 
 
@@ -299,7 +322,7 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     agent = agents(result_group=100).ready()
     agent.define(1, lambda: "done")
     agent.define(2, end)
-    agent.end.give_tickets([1, 2, 3, 4])
+    agent.give_tickets([1, 2, 3, 4])
     agent.give([1, 2], tickets=False)
     agent.give([3], number=2, tickets=False)
     agent.give([4], tickets=False)
@@ -307,7 +330,7 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     entries = agent.end.journal()
     assert entries is not None
     assert [entry.task_id for entry in entries] == [1, 2]
-    assert agent.end.unused_tickets() == [4]
+    assert list(map(task_of, agent.end.unused_tickets())) == [4]
 
 
 # ---- failures ----
@@ -335,7 +358,7 @@ def test_an_exception_is_a_failed_result_and_the_slave_lives_on(agents: Agents) 
     [
         (lambda: sys.exit("enough"), "SystemExit"),
         (lambda: (_ for _ in ()).throw(KeyboardInterrupt), "KeyboardInterrupt"),
-        (lambda: next(iter([sys._getframe()])), "TypeError"),
+        (lambda: next(iter([sys._getframe()])), "mwpy.slave.ResultNotPicklable"),
         (lambda x: x, "TypeError"),
     ],
     ids=["SystemExit", "KeyboardInterrupt", "a result that cannot be pickled", "missing argument"],

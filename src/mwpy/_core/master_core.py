@@ -235,9 +235,8 @@ class MasterCore(Dispatcher):
         finished: list[Task] = []
         results = self._actions.results
         loads, sid = self._loads, slave.sid
-        for position, (task_id, attempt, seconds, (payload, buffers)) in enumerate(
-            zip(group.tasks, group.attempts, group.seconds, messages.slices(group, frames), strict=True)
-        ):
+        columns = (group.tasks, group.attempts, group.seconds, *messages.slices(group, frames))
+        for position, (task_id, attempt, seconds, payload, buffers) in enumerate(zip(*columns, strict=True)):
             task = outstanding.get(TaskId(task_id))
             if task is None or task.attempt != attempt:
                 continue  # of an attempt that no longer counts, or sent twice
