@@ -1,4 +1,8 @@
-"""`mwpy.main`: what a script's last line calls, whichever role the process has."""
+"""`mwpy.main`: what a script's last line calls, whichever role the process has.
+
+A role's modules are imported when it is taken: slaves are started by the thousand, often from a shared disk, and
+what only masters and agents need, ZeroMQ above all, takes longer to load than all that a slave needs.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,17 @@ import traceback
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mwpy import _computation, _link, agent, slave
+from mwpy import slave
 from mwpy._process import SLAVE_VARIABLE
 from mwpy.algorithm import REGISTRY
-from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MwpyError, UsageError
-from mwpy.master import Master
 from mwpy.options import Options, Role, help_text, parse
+
+if TYPE_CHECKING:
+    from mwpy.audit import AuditFile
+    from mwpy.master import Master
 
 __all__ = ["local_master", "main", "version_string"]
 
@@ -66,10 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Be an agent whose slaves are started by `slave_command`."""
+    from mwpy import agent
+
     return agent.run(options, _audit(options, sys.stdout), slave_command)
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
+    from mwpy import _computation
+
     algorithm = REGISTRY.master()
     local_slaves = options.local or 0
     if options.role is Role.LOCAL and options.local is None:
@@ -131,6 +142,9 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
         ...     total = sum(result.value for result in mw.map(lambda x: x * x, range(100)))
     """
+    from mwpy import _computation, _link
+    from mwpy.audit import AuditFile
+
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, "-m", "mwpy", "slave"]
     computation = _computation.start(
@@ -164,6 +178,8 @@ def _cores() -> int:
 
 
 def _audit(options: Options, otherwise: object) -> AuditFile:
+    from mwpy.audit import AuditFile
+
     if options.audit_file == "-" or (options.audit_file is None and otherwise is not None):
         return AuditFile(None, sys.stdout)
     path = Path(options.audit_file) if options.audit_file is not None else None
@@ -172,6 +188,8 @@ def _audit(options: Options, otherwise: object) -> AuditFile:
 
 def _key(options: Options) -> str:
     """The key of the computation: the one given, or a fresh one; a key file that is missing is made."""
+    from mwpy import _link, agent
+
     if options.key_file is not None and not os.path.exists(options.key_file):
         key = _link.new_key()
         try:

@@ -12,18 +12,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from itertools import count
 from queue import Empty
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from attrs import define, field, frozen
 
 from mwpy import _clock
 from mwpy._codec import Codec
-from mwpy._core.master_core import Actions
-from mwpy._master_io import MasterIo
 from mwpy.algorithm import Algorithm, algorithm_of
 from mwpy.errors import InternalError, UsageError
-from mwpy.records import SlaveKind
-from mwpy.task import DEFAULT_POLICY, Result, SlaveId, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
+from mwpy.task import DEFAULT_POLICY, Result, SlaveId, SlaveKind, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
+
+if TYPE_CHECKING:
+    from mwpy._core.master_core import Actions
+    from mwpy._master_io import MasterIo
 
 __all__ = ["LoopCounts", "Master"]
 

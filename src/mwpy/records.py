@@ -8,11 +8,10 @@ whatever else wants to know what happened reads them and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 from attrs import frozen
 
-from mwpy.task import Death, SlaveId, Task
+from mwpy.task import Death, SlaveId, SlaveKind, SlaveState, Task
 
 __all__ = [
     "AgentConnected",
@@ -29,10 +28,8 @@ __all__ = [
     "SlaveChanged",
     "SlaveConnected",
     "SlaveEnded",
-    "SlaveKind",
     "SlaveNamed",
     "SlaveStarted",
-    "SlaveState",
     "Started",
     "TasksAllocated",
     "TasksFailed",
@@ -42,25 +39,6 @@ __all__ = [
     "TasksSubmitted",
     "TasksUnaddressed",
 ]
-
-
-class SlaveKind(Enum):
-    """What a slave may run: see the words in the manual."""
-
-    ORDERED = "ordered"
-    INTERMINGLE = "intermingle"
-    UNORDERED = "unordered"
-
-
-class SlaveState(Enum):
-    """Where a slave stands in the master; `_core/stable.py` has the table of the ways between."""
-
-    CONNECTING = "connecting"
-    IDLE = "idle"
-    BUSY = "busy"
-    SHUTTING_DOWN = "shutting-down"
-    GONE = "gone"
-    LOST = "lost"
 
 
 @frozen

@@ -8,7 +8,7 @@ policy forbids another try, as an `UnrunnableTask`. The tag comes back with eith
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Generic, NewType, TypeVar
 
 from attrs import define, field, frozen
@@ -22,6 +22,8 @@ __all__ = [
     "Death",
     "Result",
     "SlaveId",
+    "SlaveKind",
+    "SlaveState",
     "Task",
     "TaskCall",
     "TaskId",
@@ -41,6 +43,25 @@ SlaveId = NewType("SlaveId", str)
 
 Buffer = bytes | bytearray | memoryview
 """Bytes that travel untouched."""
+
+
+class SlaveKind(Enum):
+    """What a slave may run: see the words in the manual."""
+
+    ORDERED = "ordered"
+    INTERMINGLE = "intermingle"
+    UNORDERED = "unordered"
+
+
+class SlaveState(Enum):
+    """Where a slave stands in the master; `_core/stable.py` has the table of the ways between."""
+
+    CONNECTING = "connecting"
+    IDLE = "idle"
+    BUSY = "busy"
+    SHUTTING_DOWN = "shutting-down"
+    GONE = "gone"
+    LOST = "lost"
 
 
 class TaskState(IntEnum):

@@ -28,8 +28,7 @@ from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
-from mwpy.records import SlaveKind
-from mwpy.task import SlaveId, Task, TaskId, TaskPolicy
+from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
 
 __all__ = ["Cluster", "SimulationFailure"]
 

@@ -11,8 +11,7 @@ from mwpy._core.events import Received, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
 from mwpy.audit import text_of
-from mwpy.records import SlaveKind
-from mwpy.task import SlaveId, Task, TaskId, TaskPolicy
+from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -12,8 +12,7 @@ from mwpy import records
 from mwpy.algorithm import algorithm_of
 from mwpy.audit import KEPT, AuditFile, text_of
 from mwpy.errors import UsageError
-from mwpy.records import SlaveKind, SlaveState
-from mwpy.task import DEFAULT_POLICY, SlaveId, Task, TaskId
+from mwpy.task import DEFAULT_POLICY, SlaveId, SlaveKind, SlaveState, Task, TaskId
 
 SID = SlaveId("SLAVE-0")
 TASKS = [Task(TaskId(n), algorithm_of(max), b"", (), DEFAULT_POLICY, None) for n in range(1, 8)]

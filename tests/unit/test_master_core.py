@@ -11,8 +11,8 @@ from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._core.stable import SlaveEvent
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import InternalError
-from mwpy.records import Notice, ResultsReceived, SlaveKind, TasksAllocated
-from mwpy.task import DEFAULT_POLICY, SlaveId, Task, TaskId
+from mwpy.records import Notice, ResultsReceived, TasksAllocated
+from mwpy.task import DEFAULT_POLICY, SlaveId, SlaveKind, Task, TaskId
 
 ALGORITHM = algorithm_of(max)
 

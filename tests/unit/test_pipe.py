@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from mwpy import _pipe
-from mwpy._pipe import AgentEnd, SlaveEnd, SlaveFds, open_channel, task_of, ticket_of
+from mwpy._pipe import AgentEnd, SlaveEnd, SlaveFds, open_channel, stream, task_of, ticket_of
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer
 
@@ -47,9 +47,9 @@ def receive(agent: AgentEnd, count: int) -> list[list[Buffer]]:
     [
         [b"ab", b"header"],
         [b"ab", b"", b"x"],
-        [b"x" * _pipe.LARGE_BYTES],
+        [b"x" * stream.LARGE_BYTES],
         [b"a", bytes(range(256)) * 4096, b"b", b"c" * (3 * MEGABYTE + 1)],
-        [b"x" * (_pipe.LARGE_BYTES - 1)] * 20,
+        [b"x" * (stream.LARGE_BYTES - 1)] * 20,
         [],
     ],
     ids=["small", "empty frame", "exactly large", "mixed", "many", "no frames"],
@@ -74,7 +74,7 @@ def test_messages_arrive_whole_both_ways(ends: Ends, frames: list[Buffer]) -> No
 
 def test_large_frames_can_be_changed_in_place_by_who_receives_them(ends: Ends) -> None:
     agent, slave = ends
-    agent.send([b"small", bytes(_pipe.LARGE_BYTES)])
+    agent.send([b"small", bytes(stream.LARGE_BYTES)])
     frames = slave.receive()
     assert frames is not None
     assert isinstance(frames[0], bytes)
@@ -83,7 +83,7 @@ def test_large_frames_can_be_changed_in_place_by_who_receives_them(ends: Ends) -
 
 def test_a_message_may_arrive_byte_by_byte(ends: Ends) -> None:
     agent, slave = ends
-    for piece in b"".join(_pipe._pack([b"ab", b"header"])):
+    for piece in b"".join(stream.pack([b"ab", b"header"])):
         assert agent.receive() == []
         slave._stream.send(bytes([piece]))
     assert agent.receive() == [[b"ab", b"header"]]

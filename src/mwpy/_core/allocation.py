@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from mwpy._core.stable import Slave, Stable
 from mwpy.algorithm import Algorithm
-from mwpy.records import SlaveState
+from mwpy.task import SlaveState
 
 __all__ = ["learn", "pace_of", "room", "victim"]
 

@@ -13,8 +13,7 @@ from mwpy._core import allocation
 from mwpy._core.ledger import Ledger
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
-from mwpy.records import SlaveState
-from mwpy.task import Buffer, Task
+from mwpy.task import Buffer, SlaveState, Task
 
 __all__ = ["Dispatcher"]
 

@@ -17,8 +17,7 @@ from mwpy._core.events import Send
 from mwpy._core.stable import Agent, Slave, SlaveEvent, Stable
 from mwpy._core.taskjar import Taskjar
 from mwpy.algorithm import Algorithm
-from mwpy.records import SlaveKind, SlaveState
-from mwpy.task import Buffer, Death, Loads, Result, SlaveId, Task, UnrunnableTask
+from mwpy.task import Buffer, Death, Loads, Result, SlaveId, SlaveKind, SlaveState, Task, UnrunnableTask
 
 __all__ = ["Actions", "Ledger", "MasterSettings", "lighten"]
 

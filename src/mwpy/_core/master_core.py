@@ -25,8 +25,7 @@ from mwpy._core.silence import SilenceWatch
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
-from mwpy.records import SlaveKind, SlaveState
-from mwpy.task import Buffer, Death, Result, SlaveId, Task, TaskId
+from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Task, TaskId
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 

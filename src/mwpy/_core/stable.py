@@ -13,8 +13,7 @@ from attrs import define, field
 
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.records import SlaveKind, SlaveState
-from mwpy.task import SlaveId, Task, TaskId
+from mwpy.task import SlaveId, SlaveKind, SlaveState, Task, TaskId
 
 __all__ = ["WAYS", "Agent", "Slave", "SlaveEvent", "Stable"]
 

@@ -38,14 +38,14 @@ import struct
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
 from attrs import frozen
 
-from mwpy.errors import ProtocolError
+from mwpy._pipe.stream import Reader, drop, pack
 from mwpy.task import Buffer
 
 __all__ = ["AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel", "task_of", "ticket_of"]
@@ -55,17 +55,10 @@ JOURNAL_BYTES = 256 * 1024
 TICKET_PIPE_BYTES = 256 * 1024
 """Wanted capacity of the ticket pipe: 32,768 tickets. More wait in the agent: Linux allows a user 64 MiB in all."""
 
-LARGE_BYTES = 64 * 1024
-"""Frames from here on are received into memory of their own, not through the read buffer."""
-READ_BYTES = 4 * LARGE_BYTES
-"""Read buffer of a stream."""
 READS = 16
 """Reads of one `AgentEnd.receive`, so that a slave with much to say does not keep the others waiting."""
 SEND_BUFFERS = 512
 """Buffers given to one system call; Linux takes 1,024."""
-MAX_FRAMES = 1 << 16
-"""Frames of a message; a higher number is no message, but what some stray code wrote into the stream."""
-MAX_FRAME_BYTES = 1 << 36
 
 _read = os.read
 _unpack_ticket = struct.Struct("=Q").unpack
@@ -73,8 +66,6 @@ _TICKET_BYTES = 8
 _ATTEMPT_BITS = 16
 _ATTEMPTS = (1 << _ATTEMPT_BITS) - 1
 _TICKETS_AT_ONCE = select.PIPE_BUF // _TICKET_BYTES
-_COUNT = struct.Struct("=I")
-_LENGTH = struct.Struct("=Q")
 _WORD_BYTES = 8
 _FILLING = 1 << 32
 _ENTRY = struct.Struct("=QdIIB")
@@ -154,7 +145,7 @@ class AgentEnd:
     def __init__(self, stream: socket.socket, reading: int, writing: int, journal: mmap.mmap) -> None:
         stream.setblocking(False)
         self._stream = stream
-        self._reader = _Reader(stream)
+        self._reader = Reader(stream)
         self._unsent: deque[memoryview] = deque()
         self._reading = reading
         self._writing = writing
@@ -179,14 +170,14 @@ class AgentEnd:
         The frames are not copied: they must not change any more. To a slave that is gone nothing is sent, and
         no error tells so: its exit does.
         """
-        self._unsent.extend(_pack(frames))
+        self._unsent.extend(pack(frames))
         self.flush()
 
     def flush(self) -> None:
         """Send what the slave is ready to take."""
         try:
             while self._unsent:
-                _drop(self._unsent, self._stream.sendmsg(islice(self._unsent, SEND_BUFFERS)))
+                drop(self._unsent, self._stream.sendmsg(islice(self._unsent, SEND_BUFFERS)))
         except BlockingIOError:
             pass
         except OSError:
@@ -314,7 +305,7 @@ class SlaveEnd:
         self._tickets = fds.tickets
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
-        self._reader = _Reader(self._stream)
+        self._reader = Reader(self._stream)
         self._ahead: list[Buffer] | None = None
         self._stream_ready = select.poll()
         self._stream_ready.register(fds.stream, select.POLLIN)
@@ -369,10 +360,10 @@ class SlaveEnd:
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a message; False when the agent is gone."""
-        unsent = deque(_pack(frames))
+        unsent = deque(pack(frames))
         try:
             while unsent:
-                _drop(unsent, self._stream.sendmsg(islice(unsent, SEND_BUFFERS)))
+                drop(unsent, self._stream.sendmsg(islice(unsent, SEND_BUFFERS)))
         except OSError:
             if self.forked:
                 raise
@@ -412,99 +403,3 @@ class SlaveEnd:
         self._tickets = -1
         self._word.release()
         self._journal.close()
-
-
-class _Reader:
-    """Cuts a stream into messages: small frames by way of a buffer, large ones straight into their own memory."""
-
-    def __init__(self, stream: socket.socket) -> None:
-        self._stream = stream
-        self._buffer = memoryview(bytearray(READ_BYTES))
-        self._start = 0
-        self._end = 0
-        self._large = memoryview(b"")
-        """What is still to be filled of a large frame."""
-        self._messages = self._cut()
-
-    def read(self) -> bool:
-        """Receive once; False at the end of the stream. Then call `next` until it has no more.
-
-        Raises:
-            OSError: the stream's, `BlockingIOError` among them.
-        """
-        if self._large:
-            count = self._stream.recv_into(self._large, 0, socket.MSG_WAITALL)
-            self._large = self._large[count:]
-        else:
-            if len(self._buffer) - self._end < LARGE_BYTES:
-                rest = bytes(self._buffer[self._start : self._end])
-                self._buffer[: len(rest)] = rest
-                self._start, self._end = 0, len(rest)
-            count = self._stream.recv_into(self._buffer[self._end :])
-            self._end += count
-        return count > 0
-
-    def next(self) -> list[Buffer] | None:
-        """The next message of what was read; None if it is not complete.
-
-        Raises:
-            ProtocolError: what was read is no message.
-        """
-        return next(self._messages, None)
-
-    def _cut(self) -> Generator[list[Buffer] | None, None, None]:
-        """Yield each message, and None whenever there must be read first."""
-        while True:
-            (count,) = _COUNT.unpack((yield from self._take(_COUNT.size)))
-            if count > MAX_FRAMES:
-                raise ProtocolError(f"a message of {count} frames")
-            frames: list[Buffer] = []
-            for _ in range(count):
-                (length,) = _LENGTH.unpack((yield from self._take(_LENGTH.size)))
-                if length > MAX_FRAME_BYTES:
-                    raise ProtocolError(f"a frame of {length} bytes")
-                take = self._take if length < LARGE_BYTES else self._take_large
-                frames.append((yield from take(length)))
-            yield frames
-
-    def _take(self, size: int) -> Generator[None, None, Buffer]:
-        while self._end - self._start < size:
-            yield None
-        start, self._start = self._start, self._start + size
-        return bytes(self._buffer[start : self._start])
-
-    def _take_large(self, size: int) -> Generator[None, None, Buffer]:
-        large = memoryview(bytearray(size))
-        have = min(size, self._end - self._start)
-        large[:have] = self._buffer[self._start : self._start + have]
-        self._start += have
-        self._large = large[have:]
-        while self._large:
-            yield None
-        return large
-
-
-def _pack(frames: Sequence[Buffer]) -> list[memoryview]:
-    """A message as what is sent: all of it but large frames in one piece."""
-    pieces: list[memoryview] = []
-    small: list[Buffer] = [_COUNT.pack(len(frames))]
-    for frame in frames:
-        small.append(_LENGTH.pack(len(frame)))
-        if len(frame) < LARGE_BYTES:
-            small.append(frame)
-        else:
-            pieces += memoryview(b"".join(small)), memoryview(frame)
-            small = []
-    if small:
-        pieces.append(memoryview(b"".join(small)))
-    return [piece for piece in pieces if piece]
-
-
-def _drop(unsent: deque[memoryview], count: int) -> None:
-    """Forget the first `count` bytes."""
-    while count:
-        first = unsent.popleft()
-        if len(first) > count:
-            unsent.appendleft(first[count:])
-            return
-        count -= len(first)
