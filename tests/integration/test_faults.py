@@ -18,14 +18,12 @@ SHORT = ("--mw-client-timeout", TIMEOUT_S)
 HELD_S = 6
 """For so long the GIL is held: three timeouts."""
 
-KILLS_S = 10.0
+KILLS_S = 30.0
 KILL_EVERY_S = 0.1
-CHILDHOOD_S = 1.0
-CHILDREN_SHARE = 0.3
-"""Mostly a process is killed when it has worked for a while: of those killed in their first second nothing is learnt,
-and three slaves in a row that die so end their agent, as they should."""
 AGENTS_SHARE = 0.1
-"""How many of the killed are agents: each takes its slaves along, and this machine must start them again."""
+"""How many of the killed are agents: each takes its slaves along."""
+AFTERWARDS_S = 25.0
+"""How long the computation may go on after the last kill."""
 
 
 @pytest.fixture
@@ -58,7 +56,6 @@ def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
     stage.nobody_left()
 
 
-@pytest.mark.xfail(strict=False, reason="an open fault: it does not always end in time; the cause is not found yet")
 @pytest.mark.parametrize("seed", [1])
 def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
     """While random slaves and agents are killed with SIGKILL under load, every result arrives exactly once."""
@@ -69,25 +66,21 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
     agents = [stage.agent(*line) for _ in range(3)]
     until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
     begun, kills = time.monotonic(), 0
-    seen: dict[int, float] = {}
     while master.process.poll() is None:
         time.sleep(KILL_EVERY_S)
         now = time.monotonic() - begun
-        assert now < KILLS_S + 25.0, f"the master is still at it:\n{master.err[-3000:]}"
+        assert now < KILLS_S + AFTERWARDS_S, f"the master is still at it:\n{master.err[-3000:]}"
         for number, agent in enumerate(agents):
-            if agent.process.poll() is not None and now < KILLS_S + 15.0:
+            if agent.process.poll() is not None and now < KILLS_S + AFTERWARDS_S / 2:
                 agents[number] = stage.agent(*line)
-        pids = [agent.pid for agent in agents]
-        if dice.random() >= AGENTS_SHARE:
-            pids = [slave for agent in pids for slave in slaves_of(agent)]
-        grown = [pid for pid in pids if now - seen.setdefault(pid, now) > CHILDHOOD_S]
-        victims = grown if dice.random() >= CHILDREN_SHARE else pids
-        if victims and now < KILLS_S:
+        slaves = [slave for agent in agents for slave in slaves_of(agent.pid)]
+        victims = slaves if slaves and dice.random() >= AGENTS_SHARE else [agent.pid for agent in agents]
+        if now < KILLS_S:
             victim = dice.choice(victims)
             story.append(f"{now:.2f} s: kill {victim}, one of {victims}")
             kill(victim, signal.SIGKILL)
             kills += 1
-    assert kills > 0.2 * KILLS_S / KILL_EVERY_S
+    assert kills > 0.5 * KILLS_S / KILL_EVERY_S
     assert all_came_once(master) > 100
     for agent in agents:
         agent.end(15.0)
