@@ -173,8 +173,8 @@ class MasterLink:
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
-        self._asleep = False
-        self._rung = False
+        self.asleep = False
+        """Whether it waits in `poll`, or is about to: who has something for it must call `wake`."""
         self._poller = zmq.Poller()
         for thing in (self._router, self._doorkeeper, self._monitor, self._bell_out):
             self._poller.register(thing, zmq.POLLIN)
@@ -193,14 +193,12 @@ class MasterLink:
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
     def wake(self) -> None:
-        """End the waiting in `poll`; from any thread, and without cost when it is not waiting."""
-        self._rung = True
-        if self._asleep:
-            self._asleep = False
-            try:
-                os.write(self._bell_in, b"!")
-            except BlockingIOError:
-                pass  # it rings already
+        """End the waiting in `poll`; from any thread."""
+        self.asleep = False
+        try:
+            os.write(self._bell_in, b"!")
+        except BlockingIOError:
+            pass  # it rings already
 
     def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
         """Wait for something to happen, and tell what.
@@ -211,11 +209,8 @@ class MasterLink:
         """
         if self._probe_rounds:
             timeout_s = min(timeout_s, 0.05)
-        self._asleep = True
-        if self._rung:  # rung between the last look at the commands and here
-            timeout_s = 0.0
         ready = dict(self._poller.poll(_milliseconds(min(timeout_s, max(0.0, self._probe_at - now)))))
-        self._asleep = self._rung = False
+        self.asleep = False
         happened: list[Frames | StrangerSeen | Unreachable] = []
         if self._bell_out in ready:
             os.read(self._bell_out, 4096)

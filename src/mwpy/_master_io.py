@@ -7,7 +7,7 @@ appends to and the other empties, a queue of outcomes, and figures that are publ
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -65,11 +65,10 @@ class MasterIo:
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.published = Published({}, {}, 0, 0)
         self.waiting = False
-        self.wake = link.wake
         self.resource_path: str | None = None
         self.resource: ResourceFile | None = None
         self.local: list[LocalAgent] = []
-        self._seen: dict[Algorithm, int] = {}
+        self._seen: Counter[Algorithm] = Counter()
         self._total_seen = 0
         self._written: ResourceFile | None = None
         self._tick_at = 0.0
@@ -90,6 +89,7 @@ class MasterIo:
         now = _clock.monotonic()
         due = self.core.next_deadline()
         until = self._tick_at if due is None else min(due, self._tick_at)
+        self.link.asleep = True  # whoever has work from here on wakes us
         for happened in self.link.poll(0.0 if self._has_work else max(0.0, until - now), now):
             self._note(happened, now)
         now = _clock.monotonic()
@@ -131,9 +131,7 @@ class MasterIo:
         while self.definitions:
             self.core.define(*self.definitions.popleft())
         if tasks:
-            seen = self._seen
-            for task in tasks:
-                seen[task.algorithm] = seen.get(task.algorithm, 0) + 1
+            self._seen.update([task.algorithm for task in tasks])
             self._total_seen += len(tasks)
             self.core.submit(tasks)
         for name, args in commands:
@@ -147,7 +145,7 @@ class MasterIo:
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.jar
-        self.published = Published(dict(self._seen), dict(jar.pending), len(jar.tasks), self._total_seen)
+        self.published = Published(self._seen.copy(), jar.pending, len(jar.tasks), self._total_seen)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self.outcomes.put(actions)
 
@@ -202,9 +200,19 @@ class MasterIo:
         self.link.close(0.5)
         self.audit.close()
 
+    def submit(self, task: Task) -> None:
+        """Take a task over; from the algorithm's thread, and at once."""
+        self.submitted.append(task)
+        if self.link.asleep:
+            self.link.wake()
+
+    def command(self, name: str, *args: Any) -> None:
+        """Have a method of the core called; from the algorithm's thread."""
+        self.commands.append((name, args))
+        self.link.wake()
+
     def end(self, finished: bool, grace_s: float) -> None:
         """End the computation and wait for the thread."""
-        self.commands.append(("shut_down", (finished, grace_s)))
         self._tick_at = 0.0
-        self.wake()
+        self.command("shut_down", finished, grace_s)
         self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)

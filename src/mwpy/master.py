@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import count
 from queue import Empty
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from mwpy import _clock
 from mwpy._codec import Codec
@@ -51,22 +51,23 @@ class LoopCounts(NamedTuple):
     disconnected_ordered_slaves: int
 
 
-@frozen
+@define(eq=False)
+class _Map:
+    """One running `map`: what came back for it."""
+
+    came: deque[tuple[_Place, Result[Any]]] = field(factory=deque)
+    bytes_in_flight: int = 0
+
+
+@define(eq=False)
 class _Place:
     """The tag of a task that `map` submitted: whose it is, and which."""
 
     owner: _Map
     index: int
-
-
-@define(eq=False)
-class _Map:
-    """One running `map`: what came back for it."""
-
-    came: deque[tuple[int, Result[Any]]] = field(factory=deque)
-    sizes: dict[int, int] = field(factory=dict)
-    """Bytes of the arguments of each item in flight."""
-    bytes_in_flight: int = 0
+    item: Any
+    size: int = 0
+    """Bytes of its arguments."""
 
 
 class Master:
@@ -88,6 +89,7 @@ class Master:
         self._defined: dict[Algorithm, None] = {}
         self._submitted: dict[Algorithm, int] = {}
         self._total = 0
+        self._has_mapped = False
         self._targets: dict[Algorithm | None, int] = {}
         self._results: list[Result[Any]] = []
         self._unrunnable: list[UnrunnableTask] = []
@@ -134,8 +136,7 @@ class Master:
         task = Task(TaskId(next(self._ids)), algorithm, payload, buffers, policy, tag)
         self._submitted[algorithm] += 1
         self._total += 1
-        self._io.submitted.append(task)
-        self._io.wake()
+        self._io.submit(task)
         return task
 
     def _define(self, algorithm: Algorithm) -> None:
@@ -180,56 +181,56 @@ class Master:
         Args:
             function: of one argument; a task algorithm or any other.
             ordered: whether results come in the order of the items, or as they finish.
-            policy: as for `with_task_policy`; `tag` is not used.
+            policy: as for `with_task_policy`, without `tag`.
 
         Returns:
-            A generator of one `Result` an item. A task that became unrunnable is a failed result.
+            A generator of one `Result` an item, whose `tag` is the item. A task that became unrunnable is a
+            failed result.
 
         Raises:
             UsageError: an unknown policy; it is named. At this line, not at the first item.
         """
         checked = TaskPolicy.of(**policy)
+        self._has_mapped = True
         return self._map(algorithm_of(function), iter(iterable), ordered, checked)
 
     def _map(
-        self, algorithm: Algorithm, items: Any, ordered: bool, policy: TaskPolicy
+        self, algorithm: Algorithm, items: Iterator[Any], ordered: bool, policy: TaskPolicy
     ) -> Generator[Result[R], None, None]:
         mine = _Map()
         submitted = yielded = 0
         early: dict[int, Result[R]] = {}
         exhausted = False
-        while True:
-            while (
-                not exhausted
-                and mine.bytes_in_flight < MAP_BYTES
-                and not (ordered and submitted - yielded >= MAP_WINDOW)
-                and (submitted % 64 or self.pending_tasks() < MAP_PENDING)
-            ):
+        while not exhausted or yielded < submitted:
+            room = MAP_PENDING - self.pending_tasks()
+            if ordered:
+                room = min(room, MAP_WINDOW - (submitted - yielded))
+            while room > 0 and not exhausted and mine.bytes_in_flight < MAP_BYTES:
                 try:
                     item = next(items)
                 except StopIteration:
                     exhausted = True
                     break
-                task = self._submit(TaskCall(algorithm, (item,), {}), _Place(mine, submitted), policy)
-                mine.sizes[submitted] = task.size if task.buffers else len(task.payload)
-                mine.bytes_in_flight += mine.sizes[submitted]
+                place = _Place(mine, submitted, item)
+                task = self._submit(TaskCall(algorithm, (item,), {}), place, policy)
+                place.size = task.size if task.buffers else len(task.payload)
+                mine.bytes_in_flight += place.size
                 submitted += 1
-            if exhausted and yielded == submitted:
-                return
-            if not mine.came:
+                room -= 1
+            if not mine.came and yielded < submitted:
                 self._absorb(wait=True, timeout=None)
             while mine.came:
-                index, result = mine.came.popleft()
-                mine.bytes_in_flight -= mine.sizes.pop(index)
-                if ordered:
-                    early[index] = result
-                    while yielded in early:
-                        ready = early.pop(yielded)
-                        yielded += 1
-                        yield ready
-                else:
+                place, result = mine.came.popleft()
+                mine.bytes_in_flight -= place.size
+                result.tag = place.item
+                if not ordered:
                     yielded += 1
                     yield result
+                    continue
+                early[place.index] = result
+                while (ready := early.pop(yielded, None)) is not None:
+                    yielded += 1
+                    yield ready
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -302,14 +303,18 @@ class Master:
     def _take(self, outcome: Actions | BaseException) -> None:
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
-        for result in outcome.results:
-            if type(result.tag) is _Place:
-                result.tag.owner.came.append((result.tag.index, result))
-            else:
-                self._results.append(result)
+        if self._has_mapped:
+            for result in outcome.results:
+                place = result.tag
+                if type(place) is _Place:
+                    place.owner.came.append((place, result))
+                else:
+                    self._results.append(result)
+        else:
+            self._results.extend(outcome.results)
         for task in outcome.unrunnable:
             if type(task.tag) is _Place:
-                task.tag.owner.came.append((task.tag.index, _failed_result(task)))
+                task.tag.owner.came.append((task.tag, _failed_result(task)))
             else:
                 self._unrunnable.append(task)
         self._connected.extend(outcome.connected)
@@ -327,7 +332,7 @@ class Master:
         Raises:
             UsageError: there is no such kind.
         """
-        self._command("allocate_slaves", max(0, amount), _kind(kind))
+        self._io.command("allocate_slaves", max(0, amount), _kind(kind))
 
     def deallocate_slaves(self, amount: int = 0, kind: str = "unordered") -> None:
         """Want fewer slaves of a kind; none is stopped.
@@ -335,15 +340,11 @@ class Master:
         Raises:
             UsageError: there is no such kind.
         """
-        self._command("deallocate_slaves", max(0, amount), _kind(kind))
+        self._io.command("deallocate_slaves", max(0, amount), _kind(kind))
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered, once it has finished the tasks that it holds."""
-        self._command("free_slave", sid)
-
-    def _command(self, name: str, *args: Any) -> None:
-        self._io.commands.append((name, args))
-        self._io.wake()
+        self._io.command("free_slave", sid)
 
     # ---- figures ----------------------------------------------------------------------------------------------
 

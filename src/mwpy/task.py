@@ -195,7 +195,9 @@ class Result(Generic[R]):
             TaskFailed: the task raised an exception, or its value could not be brought back. The
                 task's fault; the remote traceback is in the message.
         """
-        value = self._load()
+        value = self._value
+        if value is _UNSET:
+            value = self._load()
         if self._failed:
             raise value
         return value  # type: ignore[no-any-return]
@@ -207,28 +209,32 @@ class Result(Generic[R]):
         return outcome if self._failed else None
 
     def _load(self) -> Any:
-        if self._value is _UNSET:
-            self._value = self._unpickle()
-            self._payload, self._buffers = b"", ()
-        return self._value
-
-    def _unpickle(self) -> Any:
+        if self._value is not _UNSET:
+            return self._value
         try:
             loaded = self._loads(self._payload, self._buffers)
         except Exception as error:
-            self._failed = True
-            failure = TaskFailed(
-                self.algorithm,
-                self.sid,
-                type(error).__qualname__,
-                f"{error} (its value was computed, but cannot be unpickled here: is the module that "
-                f"defines its type importable on the master?)",
-            )
-            failure.__cause__ = error
-            return failure
-        if not self._failed:
-            return loaded
-        type_name, text, remote_traceback, cause = loaded
+            loaded = self._not_unpickled(error)
+        else:
+            if self._failed:
+                loaded = self._failure(*loaded)
+        self._value = loaded
+        self._payload, self._buffers = b"", ()
+        return loaded
+
+    def _not_unpickled(self, error: Exception) -> TaskFailed:
+        self._failed = True
+        failure = TaskFailed(
+            self.algorithm,
+            self.sid,
+            type(error).__qualname__,
+            f"{error} (its value was computed, but cannot be unpickled here: is the module that "
+            f"defines its type importable on the master?)",
+        )
+        failure.__cause__ = error
+        return failure
+
+    def _failure(self, type_name: str, text: str, remote_traceback: str, cause: BaseException | None) -> TaskFailed:
         failure = TaskFailed(self.algorithm, self.sid, type_name, text, remote_traceback)
         failure.__cause__ = cause
         return failure

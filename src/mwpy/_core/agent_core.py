@@ -286,7 +286,7 @@ class AgentCore:
                     self._failed_starts = 0
                     self._send(message)
             case messages.Results(tasks=tasks):
-                if any(task_id not in child.held for task_id in tasks):  # rescued from its journal before
+                if not child.held.keys() >= set(tasks):  # some were rescued from its journal before
                     message, frames = messages.select(message, frames, child.held)
                 self._results(child, message, frames)
             case messages.AlgorithmFailed(_, _, _, tasks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
@@ -13,7 +14,7 @@ from mwpy._core import allocation
 from mwpy._core.ledger import Ledger
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
-from mwpy.task import Buffer, SlaveState, Task
+from mwpy.task import SlaveState, Task, TaskId
 
 __all__ = ["Dispatcher"]
 
@@ -75,35 +76,30 @@ class Dispatcher(Ledger):
         if not slave.outstanding:
             slave.last_heard = now
         self._record(records.TasksAllocated(slave.sid, tasks))
-        for task in tasks:
-            slave.outstanding[task.task_id] = task
-            slave.load[task.algorithm] = slave.load.get(task.algorithm, 0) + 1
+        ids: list[TaskId] = [task.task_id for task in tasks]
+        slave.outstanding.update(zip(ids, tasks, strict=True))
+        algorithms = Counter([task.algorithm for task in tasks])
+        for algorithm, count in algorithms.items():
+            slave.load[algorithm] = slave.load.get(algorithm, 0) + count
         if slave.state is SlaveState.IDLE:
             self._change(slave, SlaveEvent.FEED)
         slave.barren = False
         self.stable.hungry[slave.sid] = slave
-        self._send_definitions(slave.agent, tasks)
-        header, frames = self._pack(slave.number, tasks)
-        self._send(slave.agent, header, frames)
-
-    def _pack(self, number: int, tasks: list[Task]) -> tuple[messages.Tasks, list[Buffer]]:
-        numbers = [self._definitions[task.algorithm][0].number for task in tasks]
-        buffered = any(task.buffers for task in tasks)
+        self._send_definitions(slave.agent, algorithms)
+        payloads = [task.payload for task in tasks]
+        buffers = [buffer for task in tasks for buffer in task.buffers]
         header = messages.Tasks(
-            slave=number,
-            tasks=[task.task_id for task in tasks],
+            slave=slave.number,
+            tasks=[*ids],
             attempts=[task.attempt for task in tasks],
-            algorithms=numbers,
-            sizes=[len(task.payload) for task in tasks],
-            buffers=[len(task.buffers) for task in tasks] if buffered else [],
+            algorithms=[self._definitions[task.algorithm][0].number for task in tasks],
+            sizes=list(map(len, payloads)),
+            buffers=[len(task.buffers) for task in tasks] if buffers else [],
         )
-        frames: list[Buffer] = [b"".join([task.payload for task in tasks])]
-        if buffered:
-            frames.extend(buffer for task in tasks for buffer in task.buffers)
-        return header, frames
+        self._send(slave.agent, header, [b"".join(payloads), *buffers])
 
-    def _send_definitions(self, agent: Agent, tasks: Iterable[Task]) -> None:
-        unknown: dict[Algorithm, None] = {task.algorithm: None for task in tasks if task.algorithm not in agent.known}
+    def _send_definitions(self, agent: Agent, algorithms: Iterable[Algorithm]) -> None:
+        unknown: dict[Algorithm, None] = {algorithm: None for algorithm in algorithms if algorithm not in agent.known}
         if not unknown:
             return
         agent.known.update(unknown)

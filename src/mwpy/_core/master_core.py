@@ -12,6 +12,7 @@ so what an old connection still delivers can neither count twice nor count wrong
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from attrs import define, field, frozen
 
@@ -77,25 +78,27 @@ class MasterCore(Dispatcher):
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take tasks over; too large ones fail, ones addressed to a slave that is gone are handed back."""
-        limit = self.settings.max_call_bytes
+        limit, slaves = self.settings.max_call_bytes, self.stable.slaves
         good: list[Task] = []
+        gone: dict[SlaveId, None] = {}
         for task in tasks:
+            sid = task.policy.sid
             if len(task.payload) > limit or (task.buffers and task.size > limit):
                 self._fail(
                     task,
                     f"its arguments are {task.size} bytes, the limit is {limit} bytes "
                     f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
                 )
-                continue
-            sid = task.policy.sid
-            if sid is not None and sid not in self.stable.slaves and not task.policy.do_it_anyway:
+            elif sid is None or sid in slaves:
+                good.append(task)
+            elif task.policy.do_it_anyway:
+                good.append(task)
+                gone[sid] = None
+            else:
                 self._give_up([task], f"{sid}, to which it was addressed, is gone or never was")
-                continue
-            good.append(task)
         self._record(records.TasksSubmitted(good))
-        for task in good:
-            if task.policy.sid is not None and task.policy.sid not in self.stable.slaves:
-                self._free_addressed(task.policy.sid, "")
+        for sid in gone:
+            self._free_addressed(sid, "")
 
     def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind; unordered ones that are here may become it."""
@@ -229,41 +232,35 @@ class MasterCore(Dispatcher):
 
     def _results(self, slave: Slave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         outstanding = slave.outstanding
-        seconds_of: dict[Algorithm, list[float]] = {}
-        failed = frozenset(group.failed)
         finished: list[Task] = []
+        seconds_of: dict[Algorithm, list[float]] = {}
         results = self._actions.results
         loads, sid = self._loads, slave.sid
-        columns = (group.tasks, group.attempts, group.seconds, *messages.slices(group, frames))
-        for position, (task_id, attempt, seconds, payload, buffers) in enumerate(zip(*columns, strict=True)):
-            task = outstanding.get(TaskId(task_id))
+        failed = [False] * len(group.tasks)
+        for position in group.failed:
+            failed[position] = True
+        ids = cast("list[TaskId]", group.tasks)
+        columns = zip(ids, group.attempts, group.seconds, failed, *messages.slices(group, frames), strict=True)
+        for task_id, attempt, seconds, has_failed, payload, buffers in columns:
+            task = outstanding.get(task_id)
             if task is None or task.attempt != attempt:
                 continue  # of an attempt that no longer counts, or sent twice
-            del outstanding[task.task_id]
+            del outstanding[task_id]
             finished.append(task)
             algorithm = task.algorithm
-            seconds_of.setdefault(algorithm, []).append(seconds)
-            results.append(
-                Result(
-                    task.task_id,
-                    algorithm.name,
-                    sid,
-                    task.tag,
-                    seconds,
-                    position in failed,
-                    payload,
-                    buffers,
-                    loads,
-                )
-            )
+            times = seconds_of.get(algorithm)
+            if times is None:
+                times = seconds_of[algorithm] = []
+            times.append(seconds)
+            results.append(Result(task_id, algorithm.name, sid, task.tag, seconds, has_failed, payload, buffers, loads))
         if not finished:
             return
         self._record(records.ResultsReceived(sid, finished))
-        for algorithm, taken in seconds_of.items():
-            mean = sum(taken) / len(taken)
+        for algorithm, times in seconds_of.items():
+            mean = sum(times) / len(times)
             slave.pace[algorithm] = allocation.learn(slave.pace.get(algorithm), mean)
             self.stable.pace[algorithm] = allocation.learn(self.stable.pace.get(algorithm), mean)
-            lighten(slave, algorithm, len(taken))
+            lighten(slave, algorithm, len(times))
         slave.last_heard = now
         slave.barren = False
         self._after_unloading(slave)
@@ -426,7 +423,7 @@ class MasterCore(Dispatcher):
         unordered = stable.count(SlaveKind.UNORDERED)
         useful = min(wanted[SlaveKind.UNORDERED], runnable)
         return Counts(
-            pending=dict(self.jar.pending),
+            pending=self.jar.pending,
             runnable=runnable,
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(stable.slaves),

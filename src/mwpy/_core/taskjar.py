@@ -13,7 +13,7 @@ to the head of its queue: it is the oldest.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
 
@@ -61,13 +61,22 @@ class Taskjar:
     """Pending tasks that any slave may run, by algorithm; no empty queue. The first has its turn next."""
     addressed: dict[SlaveId, deque[Task]] = field(factory=dict)
     """Pending tasks addressed to a slave; no empty queue."""
-    pending: dict[Algorithm, int] = field(factory=dict)
-    """How many tasks of each algorithm are pending, addressed ones included; no zero."""
+
+    num_addressed: Counter[Algorithm] = field(factory=Counter)
+    """How many tasks of each algorithm are in those queues; no zero."""
+
+    @property
+    def pending(self) -> Counter[Algorithm]:
+        """How many tasks of each algorithm are pending; no zero."""
+        counts = self.num_addressed.copy()
+        for algorithm, queue in self.queues.items():
+            counts[algorithm] += len(queue)
+        return counts
 
     @property
     def num_pending(self) -> int:
         """How many tasks are pending, of all algorithms."""
-        return sum(self.pending.values())
+        return self.num_unaddressed + self.num_addressed.total()
 
     @property
     def num_unaddressed(self) -> int:
@@ -83,7 +92,7 @@ class Taskjar:
         match record:
             case records.TasksSubmitted(tasks):
                 self._walk(tasks, TaskEvent.SUBMIT)
-                self.tasks.update((task.task_id, task) for task in tasks)
+                self.tasks.update(zip([task.task_id for task in tasks], tasks, strict=True))
                 self._enqueue(tasks)
             case records.TasksFailed(tasks):
                 self._walk(tasks, TaskEvent.FAIL)
@@ -132,16 +141,22 @@ class Taskjar:
             ) from None
 
     def _enqueue(self, tasks: Iterable[Task]) -> None:
-        pending = self.pending
+        queue: deque[Task] = deque()
+        algorithm = sid = None
         for task in tasks:
-            self._queue_of(task).append(task)
-            pending[task.algorithm] = pending.get(task.algorithm, 0) + 1
+            if task.algorithm is not algorithm or task.policy.sid is not sid:
+                algorithm, sid = task.algorithm, task.policy.sid
+                queue = self._queue_of(task)
+            queue.append(task)
+            if sid is not None:
+                self.num_addressed[algorithm] += 1
 
     def _enqueue_first(self, tasks: Sequence[Task]) -> None:
         for task in reversed(tasks):
             self._queue_of(task).appendleft(task)
             task.sid = None
-            self.pending[task.algorithm] = self.pending.get(task.algorithm, 0) + 1
+            if task.policy.sid is not None:
+                self.num_addressed[task.algorithm] += 1
 
     def _queue_of(self, task: Task) -> deque[Task]:
         sid = task.policy.sid
@@ -153,35 +168,30 @@ class Taskjar:
         return self.addressed.setdefault(sid, deque())
 
     def _dequeue(self, tasks: Sequence[Task]) -> None:
-        """Take tasks from the heads of their queues."""
-        pending = self.pending
+        """Take tasks from the head of a queue; those of one call are of one queue."""
+        if not tasks:
+            return
+        queue = self._queue_of(tasks[0])
         for task in tasks:
-            queue = self._queue_of(task)
             if not queue or queue.popleft() is not task:
                 raise InternalError(f"{task} is not at the head of its queue")
+        sid = tasks[0].policy.sid
+        if sid is not None:
+            self.num_addressed -= Counter([task.algorithm for task in tasks])
             if not queue:
-                self._drop_queue(task)
-            algorithm = task.algorithm
-            pending[algorithm] -= 1
-            if not pending[algorithm]:
-                del pending[algorithm]
-
-    def _drop_queue(self, task: Task) -> None:
-        if task.policy.sid is None:
-            del self.queues[task.algorithm]
-        else:
-            del self.addressed[task.policy.sid]
+                del self.addressed[sid]
+        elif not queue:
+            del self.queues[tasks[0].algorithm]
 
     def check(self) -> None:
         """Recompute what is derived and hold the queues against the tasks' states."""
-        counted: dict[Algorithm, int] = {}
+        addressed = [task.algorithm for queue in self.addressed.values() for task in queue]
+        assert Counter(addressed) == self.num_addressed, "the addressed tasks were miscounted"
         for queue in (*self.queues.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"
             for task in queue:
                 assert task.state is _PENDING, f"{task} waits in a queue but is {task.state.name}"
                 assert self.tasks[task.task_id] is task, f"{task} waits in a queue but is not in the jar"
-                counted[task.algorithm] = counted.get(task.algorithm, 0) + 1
-        assert counted == self.pending, "the pending tasks were miscounted"
         for task in self.tasks.values():
             assert task.state in (_PENDING, _ALLOCATED), f"{task} is in the jar but {task.state.name}"
             assert (task.state is _ALLOCATED) == (task.sid is not None), f"{task} has a wrong slave"
