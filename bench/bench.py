@@ -1,4 +1,7 @@
-"""First numbers: what a task costs, as a table. Compare runs on the same machine only; these vary by half."""
+"""First numbers: what a task costs, as a table, and beside it what the bare loop of `bare.py` reaches.
+
+Compare ratios: machines differ, and many of them vary by half from one minute to the next.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import bare
 import numpy as np
 
 import mwpy
@@ -85,20 +89,35 @@ def _resident() -> int:
     return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str], ...] = (
-    ("no-op tasks submitted singly, with tags", submitted_singly, "tasks/s"),
-    ("no-op items by mw.map", mapped, "items/s"),
-    ("round trip of one task", round_trip, "ms"),
-    ("1 MB arrays there and back", arrays, "MB/s"),
-    ("a task that waits", bytes_queued, "bytes"),
+def bare_rate() -> float:
+    """Tasks a second of the bare loop."""
+    return TASKS / bare.run(TASKS)
+
+
+def bare_round_trip() -> float:
+    """Milliseconds of a round trip of the bare loop."""
+    return bare.run(500, 1) / 500 * 1000
+
+
+TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str, Callable[[], float] | None], ...] = (
+    ("no-op tasks submitted singly, with tags", submitted_singly, "tasks/s", bare_rate),
+    ("no-op items by mw.map", mapped, "items/s", bare_rate),
+    ("round trip of one task", round_trip, "ms", bare_round_trip),
+    ("1 MB arrays there and back", arrays, "MB/s", None),
+    ("a task that waits", bytes_queued, "bytes", None),
 )
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, _argv: list[str]) -> int:
     list(mw.map(nothing, range(1000)))  # all slaves are up
-    for name, measure, unit in TABLE:
-        print(f"{name:45s} {measure(mw):12,.2f} {unit}", flush=True)
+    for name, measure, unit, comparator in TABLE:
+        reached = measure(mw)
+        told = ""
+        if comparator is not None:
+            bound = comparator()
+            told = f"  bare loop {bound:12,.2f}, ratio {reached / bound:.2f}"
+        print(f"{name:40s} {reached:12,.2f} {unit:8s}{told}", flush=True)
     return 0
 
 

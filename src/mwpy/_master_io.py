@@ -131,7 +131,8 @@ class MasterIo:
         while self.definitions:
             self.core.define(*self.definitions.popleft())
         if tasks:
-            self._seen.update([task.algorithm for task in tasks])
+            for task in tasks:
+                self._seen[task.algorithm] += 1
             self._total_seen += len(tasks)
             self.core.submit(tasks)
         for name, args in commands:
@@ -145,7 +146,7 @@ class MasterIo:
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.jar
-        self.published = Published(self._seen.copy(), jar.pending, len(jar.tasks), self._total_seen)
+        self.published = Published(dict(self._seen), jar.pending, len(jar.tasks), self._total_seen)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self.outcomes.put(actions)
 

@@ -22,7 +22,7 @@ from mwpy import _messages as messages
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
-from mwpy._pipe import AgentEnd, JournalEntry, open_channel, task_of, ticket_of
+from mwpy._pipe import AgentEnd, JournalEntry, open_channel, task_of, tickets_of
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy.options import Options
@@ -246,6 +246,7 @@ class _Agent:
             for fd in ready:
                 self._hear_fd(fd, now)
             self._look_at_signals(now)
+            self._kill_useless(now)
             self._rescue(now)
 
     def _timeout(self, now: float) -> float | None:
@@ -270,6 +271,9 @@ class _Agent:
         self._core.handle(agent_core.Heard(message, payload), now)
 
     def _hear_fd(self, fd: int, now: float) -> None:
+        if fd == self._bell_out.fileno():
+            self._bell_out.recv(4096)
+            return
         running = self._by_fd.get(fd)
         if running is None:
             return
@@ -314,18 +318,16 @@ class _Agent:
             pass  # nobody reads the agent's standard error; the last words are kept all the same
 
     def _look_at_signals(self, now: float) -> None:
-        try:
-            while self._bell_out.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
         caught, self._signals[:] = self._signals[:], []
         if signal.SIGTERM in caught or signal.SIGINT in caught:
             self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
-        for running in list(self._slaves.values()):
-            if running.child.poll() is not None:
+        if caught:  # one SIGCHLD may stand for several ends
+            for running in [running for running in self._slaves.values() if running.child.poll() is not None]:
                 self._bury(running, now)
-            elif running.kill_at is not None and now >= running.kill_at:
+
+    def _kill_useless(self, now: float) -> None:
+        for running in self._slaves.values():
+            if running.kill_at is not None and now >= running.kill_at:
                 running.kill_at = None
                 running.child.kill()
 
@@ -445,7 +447,7 @@ class _Agent:
             child = self._core.children[number]
             if len(child.held) == len(message.tasks):
                 running.heard, running.peeked = now, False
-            running.end.give_tickets(map(ticket_of, message.tasks, message.attempts))
+            running.end.give_tickets(tickets_of(message.tasks, message.attempts))
         running.end.send(_wire.encode(message, frames))
         self._watch_writable(running)
 

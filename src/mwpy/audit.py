@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -131,17 +131,20 @@ class AuditFile:
                     f"cannot write the audit file {path}: {error.strerror}; give another --mw-audit-file"
                 ) from error
 
-    def write(self, happened: Iterable[records.Record], now: float) -> None:
+    def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Write a batch of records as of Unix time `now`, in one piece."""
-        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        lines: list[str] = []
         for record in happened:
             if isinstance(record, records.Notice):
                 print(f"mwpy: {record.text}", file=sys.stderr, flush=True)
+        if not happened or (self._path is None and self._stream is None):
+            return
+        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        lines: list[str] = []
+        for record in happened:
             if text := text_of(record):
                 one_line = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
                 lines.append(f"{moment} [A] {one_line}\n")
-        if lines and (self._path is not None or self._stream is not None):
+        if lines:
             self._put("".join(lines))
 
     def _put(self, text: str) -> None:

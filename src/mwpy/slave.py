@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads, loads_function
-from mwpy._pipe import SlaveEnd, SlaveFds, ticket_of
+from mwpy._pipe import SlaveEnd, SlaveFds, tickets_of
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
 from mwpy.errors import AlgorithmUnavailable, ExitCode
@@ -154,7 +154,7 @@ class Slave:
             self._drain()
             if self._ended or timeout == 0.0:
                 return False
-            self._end.poll(FOREVER_S if timeout is None else timeout, tickets=True)
+            self._end.poll(FOREVER_S if timeout is None else timeout, tickets=bool(self._tasks))
             self._drain()
             ticket = self._end.take_ticket()
             if ticket is None:
@@ -254,7 +254,7 @@ class Slave:
         message, payload = _wire.decode(frames)
         match message:
             case messages.Tasks():
-                tickets = map(ticket_of, message.tasks, message.attempts)
+                tickets = tickets_of(message.tasks, message.attempts)
                 columns = (tickets, message.tasks, message.attempts, message.algorithms)
                 self._tasks.extend(zip(*columns, *messages.slices(message, payload), strict=True))
             case messages.Algorithms():

@@ -7,11 +7,12 @@ import select
 import struct
 import threading
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
 from mwpy import _pipe
-from mwpy._pipe import AgentEnd, SlaveEnd, SlaveFds, open_channel, stream, task_of, ticket_of
+from mwpy._pipe import AgentEnd, SlaveEnd, SlaveFds, open_channel, stream, task_of, tickets_of
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer
 
@@ -200,7 +201,7 @@ def test_the_last_tasks_are_taken_back_and_the_others_stay_in_order(
 
 
 def test_each_attempt_at_a_task_has_a_ticket_of_its_own() -> None:
-    tickets = [ticket_of(task, attempt) for task in (1, 2, 1 << 47) for attempt in (1, 2, 65535)]
+    tickets = tickets_of(*zip(*product((1, 2, 1 << 47), (1, 2, 65535)), strict=True))
     assert len(set(tickets)) == len(tickets)
     assert {task_of(ticket) for ticket in tickets} == {1, 2, 1 << 47}
 

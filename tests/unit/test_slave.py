@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import pytest
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads
-from mwpy._pipe import open_channel, task_of, ticket_of
+from mwpy._pipe import open_channel, task_of, tickets_of
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings, start
 from mwpy.task import Buffer, SlaveId
 
@@ -66,7 +67,7 @@ class Agent:
         self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, digest, PYTHON)]))
 
     def give_tickets(self, task_ids: Sequence[int], attempt: int = 2) -> None:
-        self.end.give_tickets(ticket_of(task_id, attempt) for task_id in task_ids)
+        self.end.give_tickets(tickets_of(task_ids, repeat(attempt, len(task_ids))))
 
     def give(
         self, task_ids: Sequence[int], *args: Any, number: int = 1, tickets: bool = True, attempt: int = 2

@@ -66,11 +66,11 @@ class Taskjar:
     """How many tasks of each algorithm are in those queues; no zero."""
 
     @property
-    def pending(self) -> Counter[Algorithm]:
+    def pending(self) -> dict[Algorithm, int]:
         """How many tasks of each algorithm are pending; no zero."""
-        counts = self.num_addressed.copy()
+        counts: dict[Algorithm, int] = dict(self.num_addressed)
         for algorithm, queue in self.queues.items():
-            counts[algorithm] += len(queue)
+            counts[algorithm] = counts.get(algorithm, 0) + len(queue)
         return counts
 
     @property

@@ -48,7 +48,7 @@ from attrs import frozen
 from mwpy._pipe.stream import Reader, drop, pack
 from mwpy.task import Buffer
 
-__all__ = ["AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel", "task_of", "ticket_of"]
+__all__ = ["AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel", "task_of", "tickets_of"]
 
 JOURNAL_BYTES = 256 * 1024
 """Room for some thousand small results; more are in no group that is sent every 10 ms."""
@@ -101,9 +101,9 @@ class JournalEntry(NamedTuple):
     payload: bytes
 
 
-def ticket_of(task_id: int, attempt: int) -> int:
-    """The ticket of one attempt at a task. That of the 65,536th attempt after it is the same."""
-    return task_id << _ATTEMPT_BITS | attempt & _ATTEMPTS
+def tickets_of(tasks: Iterable[int], attempts: Iterable[int]) -> list[int]:
+    """The ticket of each attempt at a task. That of the 65,536th attempt after it is the same."""
+    return [task << _ATTEMPT_BITS | attempt & _ATTEMPTS for task, attempt in zip(tasks, attempts, strict=True)]
 
 
 def task_of(ticket: int) -> int:
