@@ -64,6 +64,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     for sid in mw.connected_ordered_slaves():
         mw.submit(square.task(2), sid=sid)
     mw.allocate_slaves(2, kind="ordered")
+    mw.allocate_slaves(2, kind="orderly")  # type: ignore[arg-type]
     return 0
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import count
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from attrs import define, field
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["LoopCounts", "Master"]
 
 R = TypeVar("R")
+
+KindName = Literal["ordered", "intermingle", "unordered"]
 
 MAP_PENDING = 1000
 """Tasks that `map` keeps waiting in the master, beyond those that slaves hold."""
@@ -322,8 +324,10 @@ class Master:
 
     # ---- slaves ---------------------------------------------------------------------------------------------
 
-    def allocate_slaves(self, amount: int = 1000, kind: str = "unordered") -> None:
+    def allocate_slaves(self, amount: int = 1000, kind: KindName = "unordered") -> None:
         """Want more slaves of a kind; the resource file tells batch systems of it.
+
+        Until it is first called for unordered slaves, as many of them are wanted as there are tasks.
 
         Args:
             amount: how many more.
@@ -334,7 +338,7 @@ class Master:
         """
         self._io.command("allocate_slaves", max(0, amount), _kind(kind))
 
-    def deallocate_slaves(self, amount: int = 0, kind: str = "unordered") -> None:
+    def deallocate_slaves(self, amount: int = 0, kind: KindName = "unordered") -> None:
         """Want fewer slaves of a kind; none is stopped.
 
         Raises:

@@ -78,7 +78,7 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
             number = unit(value)
         except ValueError:
             raise ValueError(f"must be a number, not {value!r}") from None
-        if not least <= number <= most:
+        if not least <= number <= most or math.isinf(number):
             raise ValueError(f"must be {least:g} or more{'' if math.isinf(most) else f' and at most {most:g}'}")
         return number
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import io
 import os
 import platform
 import signal
@@ -47,7 +48,7 @@ class SlaveLoop(NamedTuple):
     """What `Slave.loop` and `Slave.loop_iterate` return: CL-MW's six values."""
 
     master_disconnect: bool
-    """The master, or the agent of this slave, is gone."""
+    """It is over: the master is gone, or told this slave to end. Leave the slave algorithm."""
     explicit_shutdown: bool
     """The master told this slave to end."""
     total_results_completed: int
@@ -135,13 +136,13 @@ class Slave:
         return self._shutdown or self._lost
 
     def _state(self) -> SlaveLoop:
-        lost = self._lost and not self._shutdown
         waiting = len(self._tasks)
-        return SlaveLoop(lost, self._shutdown, self._completed, waiting, len(self._done), self._result_group)
+        return SlaveLoop(self._ended, self._shutdown, self._completed, waiting, len(self._done), self._result_group)
 
     def _get_ready(self) -> None:
         if not self._ready:
             self._ready = True
+            self._drain()  # a module that ends the interpreter when it is imported must do so before we are ready
             self._send(messages.SlaveReady(self._number))
 
     # ---- one task ------------------------------------------------------------------------------------------
@@ -330,3 +331,5 @@ def _prepare_process(agent_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a task printed is seen at once, and survives a kill

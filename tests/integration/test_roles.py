@@ -90,6 +90,15 @@ def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> Non
     assert master.process.poll() is None
 
 
+def test_a_module_that_crashes_its_importers_does_not_go_on_for_ever(stage: Stage) -> None:
+    """A task algorithm whose module ends the interpreter costs its slaves; the agent gives up, and it is said why."""
+    master = stage.master("crashing.py")
+    agent = stage.agent("crashing.py")
+    assert agent.end() == 6, agent.err
+    assert "SIGSEGV" in agent.err
+    until(lambda: "SIGSEGV" in master.err, lambda: f"the reason, not {master.err!r}", 12.0)
+
+
 def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
     """Alone on this machine too, the reason is shown, and Ctrl-C ends the waiting."""
     run = stage.start("broken.py", "--mw-local", 2)

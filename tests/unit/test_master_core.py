@@ -67,6 +67,19 @@ def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> No
     assert all(len(group.tasks) == 1 for group in groups)
 
 
+def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_many(core: MasterCore) -> None:
+    """Otherwise whoever starts slaves by the resource file would start none for a script that never asked."""
+    _agent(core, 2)
+    core.submit(_tasks(5))
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (5, 3)
+    core.deallocate_slaves(0, SlaveKind.UNORDERED)
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (0, 0)
+    core.allocate_slaves(4, SlaveKind.UNORDERED)
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (4, 2)
+    core.allocate_slaves(100, SlaveKind.UNORDERED)
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (104, 3)
+
+
 def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
     """A new agent hears the shutdown at once; a slave that gets ready late is no new one."""
     _agent(core, 1)

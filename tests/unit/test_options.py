@@ -58,6 +58,8 @@ def test_what_is_given_after_the_resource_file_wins_over_it() -> None:
         (["--mw-local"], "needs a value: write --mw-local N"),
         (["--mw-local", "x"], "must be a number, not 'x'"),
         (["--mw-local", "0"], "must be 1 or more"),
+        (["--mw-client-timeout", "inf"], "must be 0.1 or more"),
+        (["--mw-client-timeout", "nan"], "must be 0.1 or more"),
         (["--mw-master-port", "70000"], "at most 65535"),
         (["--mw-member-id="], "must not be empty"),
         (["--mw-master=yes"], "takes no value"),

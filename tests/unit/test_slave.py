@@ -483,6 +483,28 @@ def test_loop_iterate_runs_one_task_at_a_time(agents: Agents) -> None:
     assert code == 0, agent.stderr()
 
 
+@pytest.mark.parametrize(("end", "explicit"), [("shutdown", True), ("hang up", False)])
+def test_a_loop_until_the_master_disconnects_ends_whatever_ended_it(agents: Agents, end: str, explicit: bool) -> None:
+    """As in CL-MW, whose own loop waits for just that and then asks whether the shutdown was explicit."""
+    body = "while not (state := mw.loop(10.0)).master_disconnect:\n    pass\nreturn 17 + state.explicit_shutdown"
+    agent = agents(with_algorithm(body)).ready()
+    if end == "shutdown":
+        agent.send(messages.Shutdown(finished=True, grace_s=1.0))
+    else:
+        agent.end.close()
+    os.waitid(os.P_PID, agent.child.pid, os.WEXITED | os.WNOWAIT)
+    assert agent.child.poll() == 17 + explicit
+
+
+def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents, capfd: pytest.CaptureFixture[str]) -> None:
+    """Line by line, also where standard output is a file."""
+    agent = agents().ready()
+    agent.define(1, lambda: (print("seen"), os._exit(9)))
+    agent.give([1])
+    assert agent.exit_code() == 9
+    assert capfd.readouterr().out == "seen\n"
+
+
 def test_a_shutdown_ends_the_slave_with_0(agents: Agents) -> None:
     assert agents().ready().shut_down() == 0
 

@@ -102,12 +102,17 @@ class MasterCore(Dispatcher):
 
     def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind; unordered ones that are here may become it."""
-        self.stable.wanted[kind] += amount
+        self._want(kind, self.stable.wanted[kind] + amount)
         self._fill_vacancies()
 
     def deallocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` fewer slaves of a kind; none is stopped."""
-        self.stable.wanted[kind] = max(0, self.stable.wanted[kind] - amount)
+        self._want(kind, max(0, self.stable.wanted[kind] - amount))
+
+    def _want(self, kind: SlaveKind, amount: int) -> None:
+        self.stable.wanted[kind] = amount
+        if kind is SlaveKind.UNORDERED:
+            self.stable.unordered_unasked = False
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered once it has finished what it holds."""
@@ -419,6 +424,8 @@ class MasterCore(Dispatcher):
         """The figures of this moment."""
         stable, runnable = self.stable, len(self.jar.tasks)
         wanted = stable.wanted
+        if stable.unordered_unasked:
+            wanted = wanted | {SlaveKind.UNORDERED: runnable}
         special = sum(1 for _ in stable.vacancies())
         unordered = stable.count(SlaveKind.UNORDERED)
         useful = min(wanted[SlaveKind.UNORDERED], runnable)

@@ -103,6 +103,8 @@ class Stable:
     hungry: dict[SlaveId, Slave] = field(factory=dict)
     """Busy ones that may have room for more tasks; a hint, settled by whoever allocates."""
     wanted: dict[SlaveKind, int] = field(factory=lambda: dict.fromkeys(SlaveKind, 0))
+    unordered_unasked: bool = True
+    """Nobody said yet how many unordered slaves are wanted: as many as there are tasks."""
     """How many slaves of each kind the master algorithm asked for."""
     pace: dict[Algorithm, float] = field(factory=dict)
     """How long a task of each algorithm takes, in seconds, over all slaves."""
