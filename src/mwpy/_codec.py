@@ -1,10 +1,11 @@
 """Objects to bytes and back: the only place that pickles.
 
-Pickle protocol 5; buffers of 64 KiB and more (those of NumPy arrays, say) go out of band and are not copied
-on the way. Numbers and texts by themselves are pickled in protocol 3, the last one without frames around the pickle,
-which take as long to write as a number does. Plain pickle comes first, because it is ten times quicker; cloudpickle
-does what plain pickle cannot, and what it would do wrongly: in a REPL or notebook, what is defined in `__main__` is
-pickled by name, and the slave's `__main__` is another one (`main_by_value`).
+Numbers, texts, bytes and None by themselves travel as MessagePack, which is quicker and smaller than their pickles;
+the first byte tells which it is, as no MessagePack of these starts as a pickle does. Everything else is pickled in
+protocol 5; buffers of 64 KiB and more (those of NumPy arrays, say) go out of band and are not copied on the way.
+Plain pickle comes first, because it is ten times quicker; cloudpickle does what plain pickle cannot, and what it would
+do wrongly: in a REPL or notebook, what is defined in `__main__` is pickled by name, and the slave's `__main__` is
+another one (`main_by_value`).
 
 A failure is pickled so that reading it cannot fail: type, text and traceback are text, and the exception
 itself is a pickle within the pickle, which becomes None where its class is not to be had.
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
+import msgspec
 from attrs import frozen
 
 from mwpy.errors import ArgumentNotPicklable
@@ -36,8 +38,13 @@ MAX_CAUSE_BYTES = 1 << 20
 """A pickled exception beyond this stays behind; its text goes."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that plain pickle can pickle and that have no buffers: told apart beforehand, for they are the most."""
-_PLAIN_PROTOCOL = 3
+"""Types whose values come back from MessagePack as they were; told apart beforehand, for they are the most."""
+_NOT_AFTER_ALL = (OverflowError, UnicodeEncodeError)
+"""What MessagePack raises for an integer of more than 64 bits and for half a surrogate pair."""
+_PICKLE_MARK = 0x80
+"""The first byte of every pickle since protocol 2; in MessagePack an empty map, and calls and plain values are none."""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
@@ -62,7 +69,10 @@ class Codec:
             Exception: whatever pickling raises; the object's fault.
         """
         if type(value) in _PLAIN:
-            return pickle.dumps(value, _PLAIN_PROTOCOL), ()
+            try:
+                return _encode(value), ()
+            except _NOT_AFTER_ALL:
+                pass
         buffers: list[Buffer] = []
 
         def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -90,8 +100,11 @@ class Codec:
         Raises:
             ArgumentNotPicklable: the message names the argument; the caller's fault.
         """
-        if not kwargs and _PLAIN.issuperset(map(type, args)):
-            return pickle.dumps((args, kwargs), _PLAIN_PROTOCOL), ()
+        if _PLAIN.issuperset(map(type, args)) and (not kwargs or _PLAIN.issuperset(map(type, kwargs.values()))):
+            try:
+                return _encode((args, kwargs)), ()
+            except _NOT_AFTER_ALL:
+                pass
         try:
             payload, buffers = self.dumps_value((args, kwargs))
         except Exception as error:
@@ -145,13 +158,15 @@ class Codec:
 
 
 def loads(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """Unpickle what `dumps_value`, `dumps_call` or `dumps_failure` pickled.
+    """Read what `dumps_value`, `dumps_call` or `dumps_failure` wrote; the positional arguments may be in a list.
 
     Arrays use the memory of `buffers` from then on, and can be changed if it can.
 
     Raises:
         Exception: whatever unpickling raises: what was pickled needs something that is not here.
     """
+    if payload[0] != _PICKLE_MARK:
+        return _decode(payload)
     return pickle.loads(payload, buffers=buffers) if buffers else pickle.loads(payload)
 
 

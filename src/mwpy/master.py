@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import count
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from attrs import define, field
 
@@ -87,10 +87,9 @@ class Master:
         self._io = io
         self._codec = codec
         self._main_by_value = limits_by_value
-        self._ids = count(1)
-        self._defined: dict[Algorithm, None] = {}
+        self._ids = cast("Iterator[TaskId]", count(1))
         self._submitted: dict[Algorithm, int] = {}
-        self._total = 0
+        """How many tasks of each algorithm that the slaves were told of, ever."""
         self._has_mapped = False
         self._targets: dict[Algorithm | None, int] = {}
         self._results: list[Result[Any]] = []
@@ -132,12 +131,11 @@ class Master:
 
     def _submit(self, call: TaskCall[Any], tag: Any, policy: TaskPolicy) -> Task:
         algorithm = call.algorithm
-        if algorithm not in self._defined:
+        if algorithm not in self._submitted:
             self._define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
-        task = Task(TaskId(next(self._ids)), algorithm, payload, buffers, policy, tag)
+        task = Task(next(self._ids), algorithm, payload, buffers, policy, tag)
         self._submitted[algorithm] += 1
-        self._total += 1
         self._io.submit(task)
         return task
 
@@ -148,7 +146,6 @@ class Master:
         packed = b"" if reference else self._codec.dumps_function(algorithm.function, algorithm.name)
         digest = algorithm.digest if reference else ""
         self._io.definitions.append((algorithm, reference, digest, PYTHON, packed))
-        self._defined[algorithm] = None
         self._submitted[algorithm] = 0
 
     def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:
@@ -364,7 +361,7 @@ class Master:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
         known = self._io.published
         if algorithm is None:
-            return sum(known.pending.values()) + self._total - known.total_seen
+            return sum(known.pending.values()) + self._num_submitted - known.total_seen
         of = algorithm_of(algorithm)
         return known.pending.get(of, 0) + self._submitted.get(of, 0) - known.seen.get(of, 0)
 
@@ -375,7 +372,11 @@ class Master:
     def num_runnable_tasks(self) -> int:
         """How many tasks are pending or at slaves."""
         known = self._io.published
-        return known.runnable + self._total - known.total_seen
+        return known.runnable + self._num_submitted - known.total_seen
+
+    @property
+    def _num_submitted(self) -> int:
+        return sum(self._submitted.values())
 
     def num_unrunnable_tasks(self) -> int:
         """How many unrunnable tasks wait to be fetched."""

@@ -266,7 +266,8 @@ class UnrunnableTask:
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The task's positional and keyword arguments, as they were at submission."""
-        return self._loads(self._payload, self._buffers)  # type: ignore[no-any-return]
+        args, kwargs = self._loads(self._payload, self._buffers)
+        return tuple(args), kwargs
 
     def __repr__(self) -> str:
         return f"<UnrunnableTask {self.task_id} ({self.algorithm}): {self.reason}, tag={self.tag!r}>"

@@ -17,10 +17,30 @@ from mwpy.errors import ArgumentNotPicklable
 CODEC = Codec()
 
 
-@pytest.mark.parametrize("value", [None, True, 7, 1.5, "word", b"bytes", (1, [2]), {"a": {3}}])
+class Degrees(float):
+    """A number that is more than a number."""
+
+
+VALUES = [
+    *(None, True, False, 0, -1, 2**64 - 1, -(2**63), 2**64, -(2**63) - 1, 10**100, 1.5, 1.0, float("inf")),
+    *("", "word", "\u00e9\0", "\ud800", b"", b"bytes", b"\x80\x05", (), (1, [2]), [], {}, {"a": {3}}, Degrees(3.5)),
+]
+"""Values of each plain type, at their limits and beyond, and such as look plain."""
+
+
+@pytest.mark.parametrize("value", VALUES)
 def test_a_value_comes_back_equal(value: object) -> None:
     payload, buffers = CODEC.dumps_value(value)
-    assert (loads(payload, buffers), list(buffers)) == (value, [])
+    back = loads(payload, buffers)
+    assert (back, type(back), list(buffers)) == (value, type(value), [])
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_an_argument_comes_back_equal_whatever_its_neighbours(value: object) -> None:
+    for others in ((), (0,), ([],)):
+        args, kwargs = loads(*CODEC.dumps_call((value, *others), {"word": value}, "f"))
+        assert (tuple(args), kwargs) == ((value, *others), {"word": value})
+        assert type(args[0]) is type(kwargs["word"]) is type(value)
 
 
 def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() -> None:
