@@ -15,9 +15,6 @@ TIMEOUT_S = 2
 """The network's patience in these tests."""
 
 SHORT = ("--mw-client-timeout", TIMEOUT_S)
-HELD_S = 6
-"""For so long the GIL is held: three timeouts."""
-
 KILLS_S = 30.0
 KILL_EVERY_S = 0.1
 AGENTS_SHARE = 0.1
@@ -102,18 +99,18 @@ def test_results_survive_a_stopped_agent(stage: Stage) -> None:
     stage.nobody_left()
 
 
-@pytest.mark.parametrize("grouped", [(), ("--mw-slave-task-group", 3)])
-def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, grouped: tuple[object, ...]) -> None:
-    """A task may hold the GIL for three timeouts; what was finished before it on the same slave arrives before it."""
-    master = stage.master("hold.py", HELD_S, *SHORT, *grouped)
+@pytest.mark.parametrize(("held_s", "grouped"), [(20, ()), (3 * TIMEOUT_S, ("--mw-slave-task-group", 3))])
+def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, held_s: int, grouped: tuple[object, ...]) -> None:
+    """A task may hold the GIL for ten timeouts; what was finished before it on the same slave arrives before it."""
+    master = stage.master("hold.py", held_s, *SHORT, *grouped)
     agent = stage.agent("hold.py", *SHORT)
-    assert master.end() == 0, master.err
+    assert master.end(held_s + 15.0) == 0, master.err
     told = master.told
     assert told["slaves"] == 1
     came = told["came"]
     assert came["first"] < 1.0
     assert came["second"] < 1.0
-    assert came["long"] >= HELD_S - 0.5
+    assert came["long"] >= held_s - 0.5
     assert came["last"] >= came["long"]
     assert agent.end() == 0, agent.err
     assert "lost" not in stage.audit.read_text().lower()
