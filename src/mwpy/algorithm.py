@@ -18,7 +18,8 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from attrs import define, field
@@ -223,7 +224,7 @@ def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
 
 
 def algorithm_of(function: Callable[..., Any]) -> Algorithm:
-    """The `Algorithm` of any function, marked or not; the same object at every call where it can be kept.
+    """The `Algorithm` of any function, marked or not; the same object at every call.
 
     Raises:
         UsageError: it is not callable, or a coroutine function.
@@ -240,9 +241,16 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
     algorithm = Algorithm(function)
     try:
         function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
-    except AttributeError:  # a builtin, a partial with slots: nothing can be kept on it
-        pass
+    except (AttributeError, TypeError):  # a builtin, a bound method: nothing can be kept on it
+        with suppress(TypeError):  # it has no hash
+            return _algorithm_beside(function)
     return algorithm
+
+
+@lru_cache(maxsize=1000)
+def _algorithm_beside(function: Callable[..., Any]) -> Algorithm:
+    """The algorithm of a function that takes no attribute; the latest are kept, as what they belong to is too."""
+    return Algorithm(function)
 
 
 def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:

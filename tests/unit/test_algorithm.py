@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,40 @@ def test_the_decorators_declare(monkeypatch: pytest.MonkeyPatch) -> None:
     assert master_algorithm(role) is role
     assert slave_algorithm(role) is role
     assert registry.master() is registry.slave() is role
+
+
+class Scale:
+    """Something with a method."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def times(self, number: int) -> int:
+        return self.factor * number
+
+
+@pytest.mark.parametrize(
+    "function", [abs, str, Scale, Scale(2).times, "a-b".split, functools.partial(max, 3), Scale.times]
+)
+def test_any_function_has_one_algorithm(function: Callable[..., object]) -> None:
+    """A new one at each call would be a new definition a task, of which nothing is ever learned."""
+    assert algorithm_of(function) is algorithm_of(function)
+    assert algorithm_of(function).function is function
+
+
+def test_methods_of_two_objects_are_two_algorithms() -> None:
+    two, three = Scale(2), Scale(3)
+    assert algorithm_of(two.times) is algorithm_of(two.times)
+    assert algorithm_of(two.times) is not algorithm_of(three.times)
+    assert algorithm_of(three.times).function(1) == 3
+
+
+def test_even_a_function_that_takes_neither_attribute_nor_hash_will_do() -> None:
+    class Odd:
+        __slots__ = ()
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self) -> int:
+            return 7
+
+    assert algorithm_of(Odd()).function() == 7

@@ -1,0 +1,199 @@
+"""A master in this very process: `mw.map` over anything, the waiting and fetching, and groups that are fixed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.stage import Stage
+
+import mwpy
+from mwpy import master as master_module
+
+FEW = 3000
+"""Results after which an endless `map` is left."""
+
+
+@pytest.fixture(scope="module")
+def mw() -> Iterator[mwpy.Master]:
+    with mwpy.local_master(slaves=2) as mw:
+        list(mw.map(abs, range(100)))  # both are up, and their pace is known
+        yield mw
+
+
+def test_a_map_over_an_endless_iterable_pulls_a_bounded_number_ahead(mw: mwpy.Master) -> None:
+    """It can be left at any time; what is under way then does not reach the next map."""
+    pulled = itertools.count()
+    results = mw.map(lambda number: number * 2, pulled)
+    values = [result.value for result in itertools.islice(results, FEW)]
+    results.close()
+    assert len(set(values)) == FEW
+    assert next(pulled) < FEW + 20_000
+    assert [result.value for result in mw.map(lambda word: word + "!", ["a"])] == ["a!"]
+    while mw.num_runnable_tasks():
+        mw.loop(0.1)
+    assert mw.results() == []
+
+
+def test_a_map_pulls_nothing_before_its_first_item_is_wanted(mw: mwpy.Master) -> None:
+    pulled: list[int] = []
+    results = mw.map(abs, (pulled.append(number) or number for number in range(5)))  # type: ignore[func-returns-value]
+    assert pulled == []
+    assert sorted(result.value for result in results) == pulled == [0, 1, 2, 3, 4]
+
+
+def test_an_ordered_map_yields_in_the_order_of_its_items(mw: mwpy.Master) -> None:
+    """The first task takes longest; each result's tag is its item."""
+
+    def slowly(number: int) -> int:
+        time.sleep(0.3 if number == 0 else 0.0)
+        return number * number
+
+    results = list(mw.map(slowly, range(500), ordered=True))
+    assert [(result.tag, result.value) for result in results] == [(n, n * n) for n in range(500)]
+
+
+def test_an_ordered_map_does_not_run_away_from_an_item_that_takes_long(
+    mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "MAP_WINDOW", 50)
+    pulled = itertools.count()
+    results = mw.map(lambda number: time.sleep(0.0 if number else 0.5), pulled, ordered=True)
+    assert next(results).tag == 0
+    assert next(pulled) <= 51
+    results.close()
+
+
+def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "MAP_BYTES", 1_000_000)
+    pulled = itertools.count()
+    items = (bytes(100_000) for _ in pulled)
+    results = mw.map(len, items)
+    for fetched in range(1, 30):
+        assert next(results).value == 100_000
+        assert next(pulled) <= 2 * fetched + 12  # asking counts as pulling
+    results.close()
+
+
+def test_two_maps_at_a_time_and_tasks_beside_them_each_get_their_own(mw: mwpy.Master) -> None:
+    tags = {mw.submit(mwpy.task(abs, -number), tag=f"tag {number}"): number for number in range(20)}
+    pairs = list(zip(mw.map(abs, range(0, -50, -1), ordered=True), mw.map(str, range(50), ordered=True), strict=True))
+    assert [(one.value, other.value) for one, other in pairs] == [(number, str(number)) for number in range(50)]
+    own: list[mwpy.Result[Any]] = []
+    while len(own) < 20:
+        mw.loop()
+        own += mw.results()
+    assert {(result.task_id, result.tag, result.value) for result in own} == {
+        (task_id, f"tag {number}", number) for task_id, number in tags.items()
+    }
+
+
+def test_what_goes_wrong_in_a_map_is_a_failed_result_in_its_place(mw: mwpy.Master) -> None:
+    results = list(mw.map(lambda number: 1 // number, [1, 0, 1], ordered=True))
+    assert [result.error is None for result in results] == [True, False, True]
+    with pytest.raises(mwpy.TaskFailed, match="ZeroDivisionError"):
+        _ = results[1].value
+
+
+def test_a_wrong_policy_of_a_map_is_told_at_its_line(mw: mwpy.Master) -> None:
+    with pytest.raises(mwpy.UsageError, match="'retries'"):
+        mw.map(abs, [1], retries=3)
+
+
+def test_an_item_that_cannot_be_pickled_is_told_where_it_is_pulled(mw: mwpy.Master) -> None:
+    with pytest.raises(mwpy.ArgumentNotPicklable, match="argument 1 of abs"):
+        list(mw.map(abs, [threading.Lock()]))  # type: ignore[list-item]
+
+
+def test_an_exception_of_the_iterable_passes_through(mw: mwpy.Master) -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyError("no more")
+
+    with pytest.raises(KeyError, match="no more"):
+        list(mw.map(abs, items()))
+
+
+def test_a_loop_comes_back_after_its_timeout_with_nothing(mw: mwpy.Master) -> None:
+    assert tuple(mw.loop(0.05)) == (0, 0, 0, 0)
+
+
+def test_the_target_number_says_how_many_tasks_are_missing(mw: mwpy.Master) -> None:
+    before = mw.get_target_number(), mw.get_target_number(abs)
+    mw.set_target_number(100)
+    mw.set_target_number(7, abs)
+    assert (mw.upto_target_number(), mw.upto_target_number(abs)) == (100, 7)
+    mw.set_target_number(before[0])
+    mw.set_target_number(before[1], abs)
+
+
+def test_the_slaves_of_a_local_master_go_with_it() -> None:
+    with mwpy.local_master(slaves=2) as mw:
+        pids = {result.value for result in mw.map(lambda _: os.getpid(), range(50))}
+    assert pids
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_an_error_inside_ends_the_slaves_and_passes_through() -> None:
+    pids: list[int] = []
+
+    def fail_inside() -> None:
+        with mwpy.local_master(slaves=1) as mw:
+            pids.extend(result.value for result in mw.map(lambda _: os.getpid(), [0]))
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        fail_inside()
+    assert not Path(f"/proc/{pids[0]}").exists()
+
+
+def test_what_a_repl_defines_travels_by_value() -> None:
+    """Classes and functions of `__main__`, and what they refer to; typed into an interpreter that reads a pipe."""
+    typed = (
+        "import mwpy\n"
+        "factor = 3\n"
+        "class Point:\n"
+        "    def __init__(self, x): self.x = x\n"
+        "\n"
+        "def scaled(point): return Point(point.x * factor)\n"
+        "\n"
+        "with mwpy.local_master(slaves=1) as mw:\n"
+        "    print([result.value.x for result in mw.map(scaled, [Point(1), Point(2)], ordered=True)])\n"
+        "\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-i", "-q"], input=typed, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "[3, 6]" in run.stdout, run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("group", [1, 7])
+def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
+    """No message has more tasks than the task group, and none fewer results than the result group but for the last."""
+    trail = stage.folder / "agent.txt"
+    options = ("--mw-slave-task-group", 2 * group, "--mw-slave-result-group", group)
+    run = stage.master("count.py", "--tasks", 20 * group, *options)
+    agent = stage.agent("count.py", "--mw-audit-file", trail)
+    assert run.end() == 0, run.err
+    assert agent.end() == 0, agent.err
+    words = [line.split() for line in trail.read_text().splitlines() if "SLAVE-0 <-" in line or "SLAVE-0 ->" in line]
+    received = [int(word[-2]) for word in words if "<-" in word]
+    sent = [int(word[-2]) for word in words if "->" in word and word[-1].startswith("result")]
+    assert sum(received) == sum(sent) == 20 * group
+    assert max(received) == 2 * group
+    assert set(sent) == {group}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
