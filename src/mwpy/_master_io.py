@@ -28,6 +28,9 @@ __all__ = ["LocalAgent", "MasterIo", "Published"]
 TICK_S = 1.0
 """Seconds between two looks at the resource file and the local agents when nothing else happens."""
 
+END_TICK_S = 0.02
+"""The same during the end, when only the exit of a local agent may be waited for, of which nothing tells."""
+
 FAREWELL_S = 2.5
 """Seconds beyond the grace for the agents' goodbyes."""
 
@@ -98,13 +101,13 @@ class MasterIo:
         self.core.allocate(now)
         self._do(self.core.take_actions())
         if now >= self._tick_at:
-            self._tick_at = now + TICK_S
+            self._tick_at = now + (TICK_S if self.core.closing is None else END_TICK_S)
             self._write_resource_file()
             self._look_at_local_agents()
         if self.core.closing is None:
             return False
         self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
-        return now > self._end_by or not self.core.stable.agents
+        return now > self._end_by or not (self.core.stable.agents or self._some_local_agent_runs())
 
     @property
     def _has_work(self) -> bool:
@@ -185,6 +188,10 @@ class MasterIo:
                 continue  # its slaves cannot start; it said why, and so does the core
             self.audit.write([records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall())
             self.start_local(agent)
+
+    def _some_local_agent_runs(self) -> bool:
+        """Perhaps one that has yet to connect, and then goes when it hears of the end."""
+        return any(agent.child is not None and agent.child.poll() is None for agent in self.local)
 
     def start_local(self, agent: LocalAgent) -> None:
         agent.child = _process.start(agent.command, environment=agent.environment)

@@ -109,6 +109,15 @@ def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
     stage.nobody_left()
 
 
+def test_local_slaves_of_a_master_that_returns_at_once_are_told_to_go(stage: Stage) -> None:
+    """The agent connects during the end, hears of it, and goes by itself."""
+    run = stage.start("idle.py", "--mw-local", 2, "--mw-audit-file", stage.audit)
+    assert run.end() == 0, run.err
+    assert run.err == ""
+    assert "FINI" in stage.audit.read_text()
+    stage.nobody_left()
+
+
 def test_a_master_without_slaves_says_why(stage: Stage) -> None:
     """With no slave the master says within 10 s that none is connected, and what to do."""
     master = stage.master("count.py", "--tasks", 10)

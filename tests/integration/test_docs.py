@@ -1,0 +1,267 @@
+"""Every command that the documents show is run, as a reader would, in a folder of its own.
+
+What is fenced as `sh` is typed line by line. In a `console` block the commands stand behind `$`, and below each what
+it prints. A `python` block that is a whole script is saved under the name that the paragraph after it gives; any
+other is typed into an interpreter. A command with `--mw-master` keeps its terminal: the lines below it are typed in
+another as soon as slaves can find it, and it must end with its block.
+
+A new command is run without a change here. One that no test can run is named, with the reason, in `CANNOT_RUN`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import field, frozen
+from tests.integration.apps.stage import Running, Stage, until
+
+from mwpy.options import Options, Role, parse
+from mwpy.resource_file import IN_PROGRESS
+
+ROOT = Path(__file__).parent.parent.parent
+TEXTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+
+CANNOT_RUN = {
+    "make test": "it is what runs this test",
+}
+"""The commands that are shown and not run, without their comments, and why."""
+
+IN_A_CLONE = ("Makefile", "pyproject.toml", "examples")
+"""What of the repository the commands find in their folder."""
+
+FENCED = re.compile(r"^(```+|~~~+)(.*)\n((?:.*\n)*?)\1 *$", re.MULTILINE)
+HIDDEN = re.compile(r"(?:^|\n)\n((?: {4}|\t).*)|^(.*(?:```|~~~).*)$", re.MULTILINE)
+"""What is shown as code too, and would not be run: an indented block, a fence in a list, a fence without its end."""
+
+
+@frozen
+class Command:
+    """A line to type, and the lines that the document shows as its output."""
+
+    line: str
+    shown: list[str] = field(factory=list)
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.line, comments=True)
+
+    @property
+    def options(self) -> Options:
+        return parse(self.words)[0]
+
+
+@frozen
+class Block:
+    """A fenced block; `name` is what it is to be saved as."""
+
+    language: str
+    text: str
+    name: str | None = None
+
+    @property
+    def is_script(self) -> bool:
+        return self.language == "python" and "mwpy.main()" in self.text
+
+    def commands(self) -> list[Command]:
+        """What is to be typed, in order."""
+        found: list[Command] = []
+        for line in self.text.replace("\\\n", "").splitlines():
+            if self.language == "sh" or (self.language == "console" and line.startswith("$ ")):
+                found.append(Command(line.removeprefix("$ ")))
+            elif self.language == "console":
+                found[-1].shown.append(line)
+        return [command for command in found if command.words]
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks of a document, in order."""
+    for found in FENCED.finditer(text):
+        paragraph = text[found.end() :].strip().split("\n\n")[0]
+        name = re.search(r"[Ss]ave\s+it\s+as\s+`([^`]+)`", paragraph)
+        yield Block(found[2], found[3], name[1] if name else None)
+
+
+def faults(text: str) -> Iterator[str]:
+    """Whatever in a document a reader takes for code and this test would not run."""
+    for hidden in HIDDEN.finditer(FENCED.sub("", text)):
+        yield f"{hidden[0].strip()!r} is not run: fence it, from the first column, with ``` and `sh`, and end the fence"
+    for block in blocks(text):
+        first = block.text.partition("\n")[0]
+        if block.language not in ("sh", "console", "python"):
+            yield f"the block of {first!r} is not run: say `sh`, `console` or `python` behind its fence, not more"
+        if block.language == "console" and not first.startswith("$ "):
+            yield f"the block of {first!r} does not begin with a command: write `$ ` before what is typed"
+        if block.is_script and block.name is None:
+            yield f"the script of {first!r} has no name: write 'Save it as `NAME.py`' in the paragraph after it"
+
+
+def follow(stage: Stage, text: str) -> None:
+    """Do all that a document shows, and see that each command succeeds and prints what is shown."""
+    for block in blocks(text):
+        if block.is_script:
+            (stage.folder / str(block.name)).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            succeed(start(stage, [sys.executable, "-c", block.text]), Command(block.text))
+        masters: list[tuple[Running, Command]] = []
+        for command in block.commands():
+            if " ".join(command.words) in CANNOT_RUN:
+                continue
+            running = start(stage, ["sh", "-c", command.line])
+            if command.options.role is Role.MASTER:
+                masters.append((running, command))
+                wait_for_address(running, command, stage.folder)
+            else:
+                succeed(running, command)
+        for running, command in masters:
+            succeed(running, command)
+    stage.nobody_left()
+
+
+def start(stage: Stage, program: list[str]) -> Running:
+    """Type it, in the virtual environment of the clone; pip is kept from installing anything."""
+    path = f"{stage.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return stage.start("", program=program, PATH=path, PIP_NO_INDEX="1", MAKEFLAGS="")
+
+
+def wait_for_address(master: Running, command: Command, folder: Path) -> None:
+    """Wait until slaves can find a master: until its resource file says that it is at work."""
+    resource = command.options.resource_file
+    assert resource is not None, f"say in this test when slaves can find the master of {command.line!r}"
+    path = folder / resource
+    until(
+        lambda: (path.exists() and IN_PROGRESS in path.read_text()) or master.process.poll() is not None,
+        f"a resource file of {command.line!r}",
+    )
+
+
+def succeed(running: Running, command: Command) -> None:
+    """Assert that a command ends with code 0 and has printed each line that is shown."""
+    code = running.end()
+    story = f"{command.line}\n{running.out}{running.err}"
+    assert code == 0, f"exit code {code} of {story}"
+    assert "Traceback" not in running.err, story
+    missing = [line for line in command.shown if line not in running.out.splitlines()]
+    assert not missing, f"{missing} was not printed by {story}"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """The repository as it is when everything is installed, as far as commands need it."""
+    for name in IN_A_CLONE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name)
+        else:
+            shutil.copy(ROOT / name, tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name, command in (("python", [sys.executable]), ("mwpy", [sys.executable, "-m", "mwpy"])):
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        (programs / name).chmod(0o755)
+    for stamp in ("pyvenv.cfg", "installed", "installed-for-tests"):
+        (tmp_path / ".venv" / stamp).touch()
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if any(blocks(text))])
+def test_what_a_document_shows_works(stage: Stage, document: str) -> None:
+    """Each command ends with code 0 and prints what is shown, and no process is left."""
+    follow(stage, TEXTS[document])
+
+
+@pytest.mark.parametrize("document", TEXTS)
+def test_no_code_of_a_document_escapes(document: str) -> None:
+    """All code stands in fenced blocks of a language that is run."""
+    found = list(faults(TEXTS[document]))
+    assert not found, f"{document}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/manual.md"])
+def test_the_roles_are_shown(document: str) -> None:
+    """Both documents have a script, and commands that run it alone, as a master and as a slave."""
+    found = list(blocks(TEXTS[document]))
+    assert any(block.is_script for block in found)
+    assert {command.options.role for block in found for command in block.commands()} == {*Role}
+
+
+def test_what_cannot_be_run_is_shown_somewhere() -> None:
+    """A command that left the documents leaves the table of exceptions too."""
+    shown = {
+        " ".join(command.words) for text in TEXTS.values() for block in blocks(text) for command in block.commands()
+    }
+    assert {*CANNOT_RUN} <= shown
+
+
+# Whether a fault in a document would be found
+
+SCRIPT = """```python
+import sys, mwpy
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    print("got", argv)
+    return len(argv)
+
+sys.exit(mwpy.main())
+```
+Now
+save it as `app.py`.
+"""
+
+
+def test_commands_find_the_script_and_each_other(stage: Stage) -> None:
+    """What is saved and written by one block is there in the next; comments and continued lines are read."""
+    follow(
+        stage,
+        f"{SCRIPT}\n```sh\n# alone\npython app.py \\\n    --mw-local 1 >app.out  # to a file\n\n```\n"
+        "```console\n$ cat app.out\ngot []\n$ true\n```\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("```sh\nfalse\n```", "exit code 1 of false"),
+        ("```sh\npython no_such.py\n```", "No such file"),
+        ("```sh\nmwpy nonsense\n```", "usage: mwpy slave"),
+        (f"{SCRIPT}\n```sh\npython app.py one\n```", "exit code 1 of python app.py one"),
+        ("```console\n$ echo 4\n5\n```", "'5'"),
+        ("```python\nraise SystemExit(3)\n```", "exit code 3"),
+        (f"{SCRIPT}\n```sh\npython app.py --mw-master --mw-resource-file f one\n```", "exit code 1"),
+        (f"{SCRIPT}\n```sh\npython app.py --mw-master --mw-key-file f\n```", "when slaves can find the master"),
+    ],
+)
+def test_a_command_that_fails_is_found(stage: Stage, text: str, words: str) -> None:
+    """The failure names the command and says what it said."""
+    with pytest.raises(AssertionError) as caught:
+        follow(stage, text)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Type\n\n    make test\n",
+        "- type\n  ```sh\n  make test\n  ```\n",
+        "```sh\nmake test\n",
+        "```\nmake test\n```\n",
+        "```bash\nmake test\n```\n",
+        "~~~bash\nmake test\n~~~\n",
+        "```console\nmake test\n```\n",
+        SCRIPT.replace("save", "keep"),
+        SCRIPT.replace("\nNow", "\nA script.\n\nNow"),
+    ],
+)
+def test_code_that_would_not_be_run_is_found(text: str) -> None:
+    """An indented block, a fence in a list or without an end, another language, a script without a name."""
+    assert list(faults(text))

@@ -1,0 +1,219 @@
+"""The tables and lists of the documents say what the code says: states, options, exit codes, files, calls."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mwpy import _core, records
+from mwpy._core.master_core import DEATHS_ALLOWED
+from mwpy._core.silence import FIRST_S
+from mwpy.audit import KEPT, text_of
+from mwpy.errors import ExitCode
+from mwpy.master import LoopCounts, Master
+from mwpy.options import OPTIONS, Option, Options
+from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, write
+from mwpy.slave import Slave, SlaveLoop
+from mwpy.task import Result, SlaveId
+
+ROOT = Path(__file__).parent.parent.parent
+MANUAL = (ROOT / "docs" / "manual.md").read_text(encoding="utf-8")
+STATES = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
+HTCONDOR = (ROOT / "condor" / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+NUMBERS: dict[float, str] = dict(enumerate(("none", "one", "two", "three", "four", "five", "six")))
+
+
+def section(text: str, title: str) -> str:
+    """What stands under a heading of any level, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no heading {title!r}"
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the one table of a text, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert set(lines[1]) <= {"|", "-", " "}, f"no table: {lines}"
+    return [
+        [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]] for line in lines[2:]
+    ]
+
+
+def code_in(text: str) -> list[str]:
+    """What is set in backquotes."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+# States
+
+LIFECYCLES = {
+    f"_core/{module.name}.py": ways
+    for module in pkgutil.iter_modules(_core.__path__)
+    if (ways := getattr(importlib.import_module(f"mwpy._core.{module.name}"), "WAYS", None))
+}
+HEADINGS = re.findall(r"^## (.*)$", STATES, re.MULTILINE)
+
+
+def shown(state: Enum) -> str:
+    """A state as the page of states writes it."""
+    return state.name.replace("_", " ")
+
+
+def test_every_lifecycle_has_a_table() -> None:
+    """Each module of the core with a table of ways is named in one heading, and no other module is."""
+    assert sorted(module for heading in HEADINGS for module in code_in(heading)) == sorted(LIFECYCLES)
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_the_page_of_states_shows_the_ways_of_the_code(heading: str) -> None:
+    """Each event, the state before it and the state after it, in the order of the code."""
+    ways = LIFECYCLES[code_in(heading)[0]]
+    assert rows(section(STATES, heading)) == [
+        [event.value, shown(source), shown(target)] for event, steps in ways.items() for source, target in steps.items()
+    ]
+
+
+# Options
+
+
+def test_the_manual_shows_the_options_of_the_table() -> None:
+    """Each option with its metavar, sentence and default, in the order of `--mw-help`."""
+    assert rows(section(MANUAL, "Options")) == [
+        [f"`--mw-{option.name} {option.metavar}".rstrip() + "`", option.sentence, option.default or "-"]
+        for option in OPTIONS
+    ]
+
+
+@pytest.mark.parametrize("text", [README, MANUAL, HTCONDOR], ids=["README.md", "manual.md", "condor/README.md"])
+def test_every_option_that_is_named_is_there(text: str) -> None:
+    """No document speaks of an option that mwpy does not have."""
+    named = {*re.findall(r"--mw-[a-z-]+[a-z]", text)}
+    assert named
+    assert named <= {f"--mw-{option.name}" for option in OPTIONS}
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.convert], ids=lambda option: option.name)
+def test_a_default_that_is_a_value_is_the_one_in_force(option: Option) -> None:
+    """What the manual calls the default means the same on a command line as nothing at all."""
+    in_force = getattr(Options(), option.field)
+    assert option.convert is not None
+    if in_force is not None or option.default == "auto":
+        assert option.convert(option.default) == in_force
+    else:
+        assert not option.default.isdigit()
+
+
+# Exit codes
+
+
+def test_the_manual_shows_the_exit_codes() -> None:
+    """Each code of `ExitCode` once, ascending."""
+    assert [int(code) for code, _ in rows(section(MANUAL, "Exit codes"))] == [code.value for code in ExitCode]
+
+
+def test_the_exit_codes_for_htcondor_are_those_of_a_slave() -> None:
+    """The page on HTCondor names all codes but that of an interrupted master."""
+    named = re.findall(r"\b\d+\b", HTCONDOR[HTCONDOR.index("The exit codes of a slave") :])
+    assert [int(code) for code in named] == [code.value for code in ExitCode if code is not ExitCode.INTERRUPTED]
+
+
+# Files
+
+CONTENT = ResourceFile(
+    IN_PROGRESS, 100.0, 10.0, "m", "g", ("tcp://h:1",), MemberKeys("a" * 40, "b" * 40, "c" * 40), 2, 1, 1, "/x", ()
+)
+
+
+def paragraph(name: str) -> str:
+    """The paragraph of the manual's section on files that begins with this name."""
+    return next(part for part in section(MANUAL, "Files").split("\n\n") if part.lstrip().startswith(f"*{name}*"))
+
+
+def test_the_manual_names_the_keys_of_the_resource_file(tmp_path: Path) -> None:
+    """In the order of the file; behind `keys` and `computation-status`, what may stand there."""
+    path = tmp_path / "rsc"
+    write(path, CONTENT)
+    document: dict[str, Any] = json.loads(path.read_text())
+    found = re.search(r"Keys: (.*?)\.\s", paragraph("Resource file"), re.DOTALL)
+    assert found
+    inside = {key: code_in(text) for key, text in re.findall(r"`([^`]+)` \(([^)]*)\)", found[1]) if "`" in text}
+    assert code_in(re.sub(r"\(.*?\)", "", found[1], flags=re.DOTALL)) == list(document)
+    assert inside == {"computation-status": [IN_PROGRESS, FINISHED], "keys": list(document["keys"])}
+
+
+def test_the_manual_says_who_can_read_the_resource_file(tmp_path: Path) -> None:
+    """The mode that is promised is the mode that it has."""
+    path = tmp_path / "rsc"
+    write(path, CONTENT)
+    found = re.search(r"mode (\d+)", paragraph("Resource file"))
+    assert found
+    assert path.stat().st_mode & 0o777 == int(found[1], 8)
+
+
+def test_the_manual_shows_lines_of_the_audit_file() -> None:
+    """Tasks to a slave and results from it look as the manual shows them."""
+    shown = [text for text in code_in(paragraph("Audit file")) if "SLAVE" in text]
+    sid = SlaveId("SLAVE-0")
+    assert shown == [text_of(records.TasksReceived(sid, 10)), text_of(records.ResultsSent(sid, 10))]
+
+
+# Calls
+
+
+def shown_calls(title: str) -> list[tuple[str, str]]:
+    """Each `mw.NAME(ARGUMENTS)` of a section, and each `mw.NAME` with no arguments."""
+    text = " ".join(code_in(section(MANUAL, title)))
+    return re.findall(r"\bmw\.(\w+)((?:\([^)]*\))?)", text)
+
+
+def call_of(method: Callable[..., Any] | property) -> str:
+    """The arguments of a method as the manual shows them: names and defaults; nothing for a property."""
+    if isinstance(method, property):
+        return ""
+    taken = list(inspect.signature(method).parameters.values())[1:]
+    return str(inspect.Signature([one.replace(annotation=one.empty) for one in taken])).replace("'", '"')
+
+
+@pytest.mark.parametrize(("title", "of"), [("The master", Master), ("The slave", Slave)])
+def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) -> None:
+    """All that `mw` offers to an algorithm is in the manual once, and nothing else is."""
+    offered = [(name, call_of(method)) for name, method in vars(of).items() if not name.startswith("_")]
+    assert sorted(shown_calls(title)) == sorted(offered)
+
+
+def test_the_manual_shows_what_a_result_has() -> None:
+    """Each attribute and property of `Result`, and no other."""
+    text = section(MANUAL, "The master")
+    shown = code_in(text[text.index("`Result` has") :])[1]
+    offered = {name for name in dir(Result) if not name.startswith("_")}
+    assert {*shown.replace(".", "").split(", ")} == offered
+
+
+# Numbers in words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (len(LoopCounts._fields), "can be fetched; {} counts"),
+        (len(SlaveLoop._fields), "CL-MW's {} values"),
+        (DEATHS_ALLOWED, "was running in {} slaves when they died"),
+        (FIRST_S, "After {} seconds in which nothing can progress"),
+        (KEPT, "the youngest of {} old ones"),
+        (KEPT, "the audit file is rotated; {} old ones are kept"),
+    ],
+)
+def test_the_manual_counts_as_the_code_does(number: float, words: str) -> None:
+    """A number that the manual writes as a word is the one of the code."""
+    assert words.format(NUMBERS[number]) in " ".join(MANUAL.split())
