@@ -1,0 +1,620 @@
+"""What mwpy builds on ZeroMQ for, shown on the ZeroMQ that is installed: if one of these fails, the design does too.
+
+Through the link's own ends where they can show it, and on bare sockets where the ends avoid what is shown.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
+from tests.loopback import PROBE, Loopback, Master, loopback
+from zmq.utils.monitor import parse_monitor_message
+
+from mwpy import _link
+from mwpy._link import Connected, CurvePair, Frames, Unreachable, member_keys, server_keys
+from mwpy.task import Buffer
+
+TIMEOUT_S = 1.0
+"""The network's patience where it matters."""
+
+HELD_S = 2.5
+"""For so long the interpreter is held: more than two timeouts."""
+
+AGENT = """if 1:
+    import os, signal, sys
+    from mwpy._link import AgentLink, Broken, member_keys, server_keys
+    key, port, timeout_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    link = AgentLink(f"tcp://127.0.0.1:{port}", server_keys(key).public, member_keys(key), timeout_s, 1 << 20)
+    link.send([b"%d" % os.getpid()])
+"""
+"""A program that says its process id to a master."""
+
+FATE = """
+    fates = []
+    while not any(isinstance(fate, Broken) for fate in fates):
+        fates += link.poll(None)[0]
+    link.send([b"from the dead"])
+    link.close(1.0)
+    print(*[fate.fate for fate in fates if isinstance(fate, Broken)])
+"""
+"""Then it waits for the end of the connection, speaks all the same, and says what became of it."""
+
+FORK = """
+    link.poll(None)
+    os.fork()
+    signal.pause()
+"""
+"""Then, when it is connected, it forks."""
+
+MASTER = """if 1:
+    import sys, time
+    from mwpy._link import MasterLink
+    link = MasterLink("127.0.0.1", 0, sys.argv[1], float(sys.argv[2]), 1 << 20, [b"probe"])
+    print(link.port, flush=True)
+    while True:
+        link.poll(60.0, time.monotonic())
+"""
+
+DEALER = """if 1:
+    import sys, zmq
+    dealer = zmq.Context().socket(zmq.DEALER)
+    dealer.routing_id = b"dealer"
+    dealer.connect(f"tcp://127.0.0.1:{sys.argv[1]}")
+    dealer.send(b"hello")
+    while True:
+        dealer.send(dealer.recv())
+"""
+"""A bare DEALER with a name and otherwise left to its defaults, which repeats what it hears."""
+
+
+@pytest.fixture
+def ends() -> Iterator[Loopback]:
+    with loopback() as ends:
+        yield ends
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+    for running in stage._started:
+        running.end()  # killed, but maybe not dead yet
+
+
+Socket = zmq.Socket[bytes]
+
+
+class BareSockets:
+    """Sockets without mwpy's settings, and their monitors; none waits for ever."""
+
+    def __init__(self) -> None:
+        self._context = zmq.Context()
+        self._opened: list[Socket] = []
+
+    def open(self, kind: int, **options: object) -> tuple[Socket, Socket]:
+        """A socket and what monitors it."""
+        made = self._context.socket(kind)
+        for name, value in options.items():
+            setattr(made, name, value)
+        self._opened += (made, made.get_monitor_socket())
+        for each in self._opened[-2:]:
+            each.rcvtimeo = int(PATIENCE_S * 1000)
+        return made, self._opened[-1]
+
+    def close(self) -> None:
+        for each in self._opened:
+            each.close(0)
+        self._context.term()
+
+
+@pytest.fixture
+def bare() -> Iterator[BareSockets]:
+    sockets = BareSockets()
+    yield sockets
+    sockets.close()
+
+
+def wait_for(monitor: Socket, *wanted: int) -> int:
+    """The first event of those wanted."""
+    while True:
+        event = int(parse_monitor_message(monitor.recv_multipart())["event"])
+        if event in wanted:
+            return event
+
+
+def reaches(router: Socket, peer: bytes, word: bytes) -> bool:
+    """Send a word to a peer, false if there is no route to it, and look whether something has come.
+
+    Only a ROUTER that looks is done with a connection that broke; until then it keeps the name in use.
+    """
+    try:
+        router.send_multipart([peer, word], zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        if error.errno != errno.EHOSTUNREACH:
+            raise
+        return False
+    finally:
+        router.poll(0)
+    return True
+
+
+def program(stage: Stage, code: str, *arguments: object) -> Running:
+    return stage.start("", *arguments, program=[sys.executable, "-c", code])
+
+
+def remote_agent(stage: Stage, ends: Loopback, master: Master, code: str, timeout_s: float) -> tuple[Running, bytes]:
+    """An agent in a process of its own that the master has heard, and the name of its connection."""
+    running = program(stage, AGENT + code, ends.key, master.link.port, timeout_s)
+    ends.until(lambda: master.heard, "word of the agent")
+    assert master.messages == [[b"%d" % running.pid]]
+    return running, master.heard[0].peer
+
+
+# ---- how a peer's end is noticed ------------------------------------------------------------------------------
+
+
+def test_a_dead_peer_leaves_no_message_but_sends_to_it_fail(bare: BareSockets) -> None:
+    """A ROUTER hears nothing of an end; its monitor does, and then one of the next probes has no route to the host."""
+    router, monitor = bare.open(zmq.ROUTER, router_mandatory=True)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    dealer, _ = bare.open(zmq.DEALER)
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    dealer.send(b"hello")
+    peer, _ = router.recv_multipart()
+    dealer.close(0)
+    wait_for(monitor, zmq.EVENT_DISCONNECTED)
+    until(lambda: not reaches(router, peer, b"probe"), "failure of a probe")
+    assert not router.poll(0)
+
+
+def test_without_the_mandatory_option_a_send_to_a_dead_peer_vanishes(bare: BareSockets) -> None:
+    """What the option is set for: a ROUTER drops what it cannot deliver and says nothing."""
+    router, _ = bare.open(zmq.ROUTER)
+    assert reaches(router, b"nobody", b"word")
+    router.router_mandatory = True
+    assert not reaches(router, b"nobody", b"word")
+
+
+def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, ends: Loopback) -> None:
+    """And that it is unreachable is all that is heard of it."""
+    master = ends.master()
+    running, peer = remote_agent(stage, ends, master, "    signal.pause()", 3000.0)
+    running.send(signal.SIGKILL)
+    ends.until(lambda: len(master.told) > 1, "sign of its end")
+    assert master.told[1:] == [Unreachable(peer)]
+
+
+def test_a_frozen_agent_is_unreachable_after_the_timeout_and_does_not_come_back(stage: Stage, ends: Loopback) -> None:
+    """When it thaws it learns that it was lost, and what it says to the old connection is never heard."""
+    master = ends.master(timeout_s=TIMEOUT_S)
+    running, peer = remote_agent(stage, ends, master, FATE, TIMEOUT_S)
+    running.send(signal.SIGSTOP)
+    ends.until(lambda: master.gone, "end of the frozen agent")
+    running.send(signal.SIGCONT)
+    until(lambda: running.process.poll() is not None, "end of the thawed agent")
+    assert (running.end(), running.out) == (0, "lost\n"), running.err
+    other = ends.agent(master, timeout_s=TIMEOUT_S)
+    ends.hello(other, master)
+    assert [type(each) for each in master.told] == [Frames, Unreachable, Frames]
+    assert master.gone == [peer]
+
+
+def test_a_frozen_master_is_lost_after_the_timeout(stage: Stage, ends: Loopback) -> None:
+    running = program(stage, MASTER, ends.key, TIMEOUT_S)
+    until(lambda: running.out.endswith("\n") or running.process.poll() is not None, "port")
+    agent = ends.agent(int(running.out), timeout_s=TIMEOUT_S)
+    ends.until(lambda: agent.fates, "connection")
+    assert agent.fates == [Connected()]
+    running.send(signal.SIGSTOP)
+    ends.until(lambda: agent.broken, "end of the frozen master")
+    assert agent.broken == ["lost"]
+
+
+def test_who_holds_the_interpreter_is_not_lost(ends: Loopback) -> None:
+    """Heartbeats are answered by ZeroMQ's own thread while no Python of either end can run for two timeouts."""
+    master, agent, peer = ends.pair(timeout_s=TIMEOUT_S)
+    began = time.monotonic()
+    ctypes.PyDLL(None).usleep(int(HELD_S * 1_000_000))  # unlike CDLL, it keeps the interpreter's lock
+    assert time.monotonic() - began > 2 * TIMEOUT_S
+    assert ends.hello(agent, master, b"still here") == peer
+    assert master.gone == []
+    assert agent.fates == [Connected()]
+
+
+def test_a_forked_child_keeps_a_connection_open_but_not_alive(stage: Stage, ends: Loopback) -> None:
+    """The kernel sees no end while a child holds the socket; that nobody answers heartbeats tells all the same."""
+    master = ends.master(timeout_s=TIMEOUT_S)
+    running, peer = remote_agent(stage, ends, master, FORK, TIMEOUT_S)
+    until(lambda: len(stage.processes()) == 2, "child")
+    running.send(signal.SIGKILL)
+    running.end()
+    (child,) = stage.processes()
+    held = [str(entry.readlink()) for entry in Path(f"/proc/{child}/fd").iterdir()]
+    assert [name for name in held if name.startswith("socket:")] != []
+    ends.until(lambda: master.gone, "end of the agent")
+    assert master.gone == [peer]
+    assert stage.processes() == [child]
+
+
+def test_no_program_that_is_started_inherits_a_connection(ends: Loopback) -> None:
+    """An agent's end is the end of its connection, whatever it has started, with no heartbeat needed to tell."""
+    master, agent, peer = ends.pair()
+    with subprocess.Popen(["sleep", "600"], close_fds=False) as child:
+        try:
+            ends.close(agent)
+            ends.until(lambda: master.gone, "end of the agent")
+            assert master.gone == [peer]
+            assert child.poll() is None
+        finally:
+            kill(child.pid, signal.SIGKILL)
+
+
+# ---- no connection is ever mended -----------------------------------------------------------------------------
+
+
+def test_a_frozen_dealer_left_to_itself_comes_back_under_its_name(stage: Stage, bare: BareSockets) -> None:
+    """Why agents have no names of their own, and attempts have numbers: an old life would pass for a new one."""
+    router, monitor = bare.open(zmq.ROUTER, router_mandatory=True, heartbeat_ivl=100, heartbeat_timeout=1000)
+    running = program(stage, DEALER, router.bind_to_random_port("tcp://127.0.0.1"))
+    assert router.recv_multipart() == [b"dealer", b"hello"]
+    running.send(signal.SIGSTOP)
+    wait_for(monitor, zmq.EVENT_DISCONNECTED)
+    until(lambda: not reaches(router, b"dealer", b"lost"), "end of the frozen dealer")
+    running.send(signal.SIGCONT)
+    until(lambda: reaches(router, b"dealer", b"back again"), "return of the dealer")
+    assert router.recv_multipart() == [b"dealer", b"back again"]
+
+
+@pytest.mark.parametrize(("name", "heard"), [(b"dealer", False), (b"another", True)])
+def test_a_second_dealer_of_a_name_in_use_is_never_heard(bare: BareSockets, name: bytes, heard: bool) -> None:
+    """Nor told so: it is connected, and all that it sends arrives and is dropped."""
+    router, monitor = bare.open(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    first, _ = bare.open(zmq.DEALER, routing_id=b"dealer")
+    first.connect(f"tcp://127.0.0.1:{port}")
+    first.send(b"first")
+    assert router.recv_multipart() == [b"dealer", b"first"]
+    second, _ = bare.open(zmq.DEALER, routing_id=name)
+    second.connect(f"tcp://127.0.0.1:{port}")
+    second.send(b"second")
+    second.close(-1)
+    wait_for(monitor, zmq.EVENT_DISCONNECTED)  # so all of the second's bytes are here
+    first.send(b"again")
+    received = [router.recv_multipart() for _ in range(1 + heard)]
+    assert [b"dealer", b"again"] in received
+    assert ([name, b"second"] in received) == heard
+    assert not router.poll(0)
+
+
+def test_connections_have_names_that_are_never_used_again(ends: Loopback) -> None:
+    """With no name given the master's end makes them up, so what is for a dead peer reaches nobody else."""
+    master = ends.master()
+    peers: list[bytes] = []
+    for number in range(30):
+        agent = ends.agent(master)
+        peers.append(ends.hello(agent, master, b"%d" % number))
+        if number % 3:
+            ends.close(agent)
+            ends.until(lambda: peers[-1] in master.gone, "end")
+    assert len(set(peers)) == len(peers)
+    assert [master.link.send(peer, PROBE) for peer in peers] == [number % 3 == 0 for number in range(30)]
+
+
+def test_a_broken_connection_stays_broken(ends: Loopback, bare: BareSockets) -> None:
+    """Where a DEALER left to its defaults finds the next master of that port, and delivers to it, an agent does not."""
+    first, agent, _ = ends.pair()
+    port, keys = first.link.port, member_keys(ends.key)
+    control, monitor = bare.open(
+        zmq.DEALER,
+        reconnect_ivl=300,  # an agent that came back by default would do so after 100 ms
+        curve_serverkey=server_keys(ends.key).public.encode(),
+        curve_publickey=keys.public.encode(),
+        curve_secretkey=keys.secret.encode(),
+    )
+    control.connect(f"tcp://127.0.0.1:{port}")
+    control.send(b"control")
+    ends.until(lambda: len(first.heard) == 2, "word of the other")
+    ends.close(first)
+    ends.until(lambda: agent.broken, "end")
+    wait_for(monitor, zmq.EVENT_DISCONNECTED)
+    control.send(b"queued for the dead", zmq.NOBLOCK)
+    agent.link.send([b"not queued"])
+    second = ends.master(port=port)
+    ends.until(lambda: second.heard, "word of the one that comes back")
+    ends.hello(ends.agent(second), second)
+    assert second.messages == [[b"queued for the dead"], [b"hello"]]
+    assert agent.broken == ["lost"]
+    assert agent.messages == []
+
+
+def test_an_agent_does_not_knock_twice_where_nobody_listens(ends: Loopback) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        agent = ends.agent(int(taken.getsockname()[1]))
+        ends.until(lambda: agent.broken, "refusal")
+        taken.listen()
+        taken.settimeout(0.3)  # three times as long as ZeroMQ would wait by default
+        with pytest.raises(TimeoutError):
+            taken.accept()
+    assert agent.broken == ["unreachable"]
+
+
+def test_a_send_to_a_dead_master_is_no_error_and_only_the_monitor_tells(bare: BareSockets) -> None:
+    """What is sent is queued for a master that may come; so an agent goes by what its monitor says."""
+    router, _ = bare.open(zmq.ROUTER)
+    dealer, monitor = bare.open(zmq.DEALER)
+    dealer.connect(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
+    dealer.send(b"hello")
+    router.recv_multipart()
+    router.close(0)
+    wait_for(monitor, zmq.EVENT_DISCONNECTED)
+    dealer.send(b"word", zmq.NOBLOCK)
+    assert not dealer.poll(0)
+
+
+# ---- last words -----------------------------------------------------------------------------------------------
+
+
+def test_last_words_leave_before_the_end_is_closed(ends: Loopback) -> None:
+    """However much is still to be sent: closing waits for it, and the other end hears it all before the end."""
+    master, agent, _ = ends.pair(max_payload=64 << 20)
+    last = bytes(32 << 20)
+    agent.link.send([last])
+    agent.link.send([b"goodbye"])
+    ends.close(agent, PATIENCE_S)
+    ends.until(lambda: master.gone, "end")
+    assert [type(each) for each in master.told] == [Frames, Frames, Frames, Unreachable]
+    assert master.messages[1:] == [[last], [b"goodbye"]]
+
+
+def test_closing_does_not_wait_longer_than_it_may(ends: Loopback) -> None:
+    """A listener that accepts and reads nothing more holds nobody up."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for linger_s in (0.0, 0.2):
+            agent = ends.agent(int(listener.getsockname()[1]))
+            agent.link.send([b"never read"])
+            ends.close(agent, linger_s)
+
+
+# ---- who is let in --------------------------------------------------------------------------------------------
+
+STRANGERS_KEY = secrets.token_hex(32)
+
+
+def test_an_agent_that_expects_another_master_is_refused_and_not_heard(ends: Loopback) -> None:
+    """It may have the membership key: what is sent to the wrong master is not told to it."""
+    master = ends.master()
+    agent = ends.agent(master, server=server_keys(STRANGERS_KEY).public)
+    agent.link.send([b"for another"])
+    ends.until(lambda: "lost" in agent.broken, "refusal")
+    assert agent.broken[0] == "refused"
+    assert "another computation" in str(agent.fates[0])
+    nobody_but_members_is_heard(ends, master)
+    assert master.strangers == []
+
+
+def test_an_agent_of_another_membership_is_refused_on_both_sides_and_not_heard(ends: Loopback) -> None:
+    """The master says from where it came, and the agent what to do."""
+    master = ends.master(host="*")
+    agent = ends.agent(master, source="127.0.0.9:0;", member=member_keys(STRANGERS_KEY))
+    agent.link.send([b"evil"])
+    ends.until(lambda: "lost" in agent.broken and master.strangers, "refusal")
+    assert agent.broken[0] == "refused"
+    assert "fresh resource file" in str(agent.fates[0])
+    assert [each.address for each in master.strangers] == ["127.0.0.9"]
+    nobody_but_members_is_heard(ends, master)
+
+
+def test_the_members_public_key_lets_nobody_in(ends: Loopback) -> None:
+    master = ends.master()
+    mixed = CurvePair(member_keys(ends.key).public, member_keys(STRANGERS_KEY).secret)
+    agent = ends.agent(master, member=mixed)
+    agent.link.send([b"evil"])
+    ends.until(lambda: "lost" in agent.broken, "refusal")
+    assert agent.broken[0] == "refused"
+    nobody_but_members_is_heard(ends, master)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"plain_username": b"user", "plain_password": b"word"}], ids=["no mechanism", "a password"]
+)
+def test_who_does_not_speak_curve_is_not_heard(ends: Loopback, bare: BareSockets, options: dict[str, object]) -> None:
+    master = ends.master()
+    stranger, monitor = bare.open(zmq.DEALER, reconnect_ivl=-1, **options)
+    stranger.connect(f"tcp://127.0.0.1:{master.link.port}")
+    with suppress(zmq.Again):  # it is turned away already
+        stranger.send(b"evil", zmq.NOBLOCK)
+    assert wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED) == zmq.EVENT_DISCONNECTED
+    nobody_but_members_is_heard(ends, master)
+
+
+def test_an_agent_is_not_heard_by_who_does_not_speak_curve(ends: Loopback, bare: BareSockets) -> None:
+    """A resource file that leads to somebody else's port gives nothing away."""
+    router, _ = bare.open(zmq.ROUTER)
+    agent = ends.agent(router.bind_to_random_port("tcp://127.0.0.1"))
+    agent.link.send([b"secret"])
+    ends.until(lambda: "lost" in agent.broken, "refusal")
+    assert agent.broken[0] == "refused"
+    assert not router.poll(0)
+
+
+def nobody_but_members_is_heard(ends: Loopback, master: Master) -> None:
+    """What was sent before is heard first, so that a member is heard means that a stranger was not."""
+    ends.hello(ends.agent(master), master)
+    assert master.messages == [[b"hello"]]
+    assert master.gone == []
+
+
+def test_a_peers_address_is_where_it_is_and_not_what_it_says(ends: Loopback) -> None:
+    master = ends.master(host="*")
+    for source in ("127.0.0.3", "127.0.0.4"):
+        ends.hello(ends.agent(master, source=f"{source}:0;"), master, b"Peer-Address: 10.0.0.1")
+    ends.hello(ends.agent(master), master)
+    assert [frames.address for frames in master.heard] == ["127.0.0.3", "127.0.0.4", "127.0.0.1"]
+
+
+# ---- what is no message ---------------------------------------------------------------------------------------
+
+
+def greeting(mechanism: bytes) -> bytes:
+    """What every connection of ZMTP 3.0 begins with."""
+    return b"\xff\0\0\0\0\0\0\0\1\x7f\3\0" + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"",
+        b"\xff",
+        b"GET / HTTP/1.1\r\nHost: master\r\n\r\n",
+        b"\x01\x00" * 500,
+        bytes(200_000),
+        np.random.default_rng(0).bytes(200_000),
+        greeting(b"CURVE")[:40],
+        greeting(b"CURVE") + b"\x06" + b"\xff" * 8,
+        greeting(b"CURVE") + b"\x04\xc8\x05HELLO" + bytes(194),
+        greeting(b"CURVE") + b"\x04\x05\x05ERROR" * 100,
+        greeting(b"NULL") + b"\x04\x06\x05READY" + b"\x00\x04evil",
+    ],
+    ids=[
+        "nothing",
+        "one byte",
+        "a browser",
+        "an old version's empty frames",
+        "zeros",
+        "chance",
+        "half a greeting",
+        "a frame of 2**64 bytes",
+        "a false hello",
+        "errors",
+        "no mechanism",
+    ],
+)
+def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
+    """The master closes such a connection or is left by it; nothing is heard, and members are heard as before."""
+    master, agent, peer = ends.pair()
+    with socket.create_connection(("127.0.0.1", master.link.port)) as stranger:
+        try:
+            stranger.sendall(noise)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(65536):
+                pass
+        except OSError:
+            pass  # it was thrown out while it still spoke
+    assert ends.hello(agent, master, b"as before") == peer
+    ends.hello(ends.agent(master), master, b"and new")
+    assert master.messages == [[b"hello"], [b"as before"], [b"and new"]]
+    assert [type(each) for each in master.told] == [Frames] * 3
+
+
+def test_a_stranger_that_says_nothing_is_in_nobodys_way(ends: Loopback) -> None:
+    master = ends.master()
+    strangers = [socket.create_connection(("127.0.0.1", master.link.port)) for _ in range(50)]
+    try:
+        ends.hello(ends.agent(master), master)
+    finally:
+        for stranger in strangers:
+            stranger.close()
+    assert [type(each) for each in master.told] == [Frames]
+
+
+def test_a_listener_that_is_no_master_is_told_from_one(ends: Loopback) -> None:
+    """Whatever it answers, the agent is never connected."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent = ends.agent(int(listener.getsockname()[1]))
+        answering, _ = listener.accept()
+        with answering:
+            answering.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100))
+            ends.until(lambda: agent.broken, "refusal")
+    assert Connected() not in agent.fates
+
+
+# ---- large frames ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let frames be hardly larger than the largest payload, so that a test need not send so much."""
+    monkeypatch.setattr(_link, "MAX_FRAME_SLACK", 1000)
+
+
+def test_too_large_a_frame_for_the_master_breaks_its_senders_connection_only(tight: None, ends: Loopback) -> None:
+    """The sender learns that it is lost, the master that it is gone; others are heard as before."""
+    master, agent, peer = ends.pair(max_payload=100_000)
+    other = ends.agent(master)
+    ends.hello(other, master)
+    agent.link.send([b"just right", bytes(100_000)])
+    ends.until(lambda: len(master.heard) == 3, "largest payload")
+    agent.link.send([b"too large", bytes(102_000)])
+    ends.until(lambda: agent.broken and master.gone, "end")
+    assert agent.broken == ["lost"]
+    assert master.gone == [peer]
+    ends.hello(other, master, b"as before")
+    assert [frames.frames[0] for frames in master.heard] == [b"hello", b"hello", b"just right", b"as before"]
+    assert other.broken == []
+
+
+def test_too_large_a_frame_for_an_agent_breaks_its_connection_only(tight: None, ends: Loopback) -> None:
+    master, agent, peer = ends.pair(max_payload=100_000)
+    other = ends.agent(master)
+    others_peer = ends.hello(other, master)
+    for each in (peer, others_peer):
+        assert master.link.send(each, [bytes(100_000)])
+    ends.until(lambda: agent.messages and other.messages, "largest payload")
+    assert master.link.send(peer, [bytes(102_000)])
+    ends.until(lambda: agent.broken and master.gone, "end")
+    assert (agent.broken, master.gone, len(agent.messages)) == (["lost"], [peer], 1)
+    assert master.link.send(others_peer, [b"as before"])
+    ends.until(lambda: len(other.messages) == 2, "word")
+
+
+def received(ends: Loopback, to_master: bool, change: Callable[[], None], frames: list[Buffer]) -> list[Buffer]:
+    """Send frames, change them when they are sent and cannot have left, and see what arrives."""
+    master, agent, peer = ends.pair(max_payload=8 << 20)
+    if to_master:
+        newcomer = ends.agent(master, max_payload=8 << 20)
+        newcomer.link.send(frames)  # stays in its queue: the master answers no handshake before its next poll
+        change()
+        ends.until(lambda: len(master.heard) == 2, "message")
+        return master.messages[1]
+    master.link.send(peer, frames)
+    ends.until(lambda: agent.messages, "message")
+    return agent.messages[0]
+
+
+@pytest.mark.parametrize("to_master", [True, False], ids=["to the master", "to an agent"])
+def test_large_frames_arrive_as_memory_that_can_be_used_and_changed(ends: Loopback, to_master: bool) -> None:
+    """An array of a result lives in the memory that ZeroMQ received it into, and the algorithm may change it."""
+    sent = np.arange(500_000, dtype=np.float64)
+    header, frame = received(ends, to_master, lambda: None, [b"header", sent.data.cast("B")])
+    assert header == b"header"
+    assert isinstance(frame, memoryview)
+    assert isinstance(frame.obj, zmq.Frame)
+    array = np.frombuffer(frame, dtype=np.float64)
+    assert np.array_equal(array, sent)
+    array += 1.0
+    assert np.array_equal(np.frombuffer(frame.obj.bytes, dtype=np.float64), sent + 1.0)
+
+
+def test_large_frames_are_not_copied_when_they_are_sent_and_small_ones_are(ends: Loopback) -> None:
+    """So who sends a large buffer must not change it after; what small ones held when they were sent is sent."""
+    small, large = bytearray(_link.LARGE_BYTES - 1), bytearray(_link.LARGE_BYTES)
+
+    def change() -> None:
+        small[0] = large[0] = 1
+
+    assert [frame[0] for frame in received(ends, True, change, [small, large])] == [0, 1]

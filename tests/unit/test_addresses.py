@@ -1,0 +1,141 @@
+"""Which addresses a master publishes, in which order, on hosts of many kinds."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import pytest
+
+from mwpy import _addresses
+from mwpy._addresses import candidate_hosts, candidates
+
+LOOPBACK = ("lo", "127.0.0.1")
+
+
+def on_a_host(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    default: str | None = None,
+    interfaces: tuple[tuple[str, str], ...] = (LOOPBACK,),
+    name: str = "localhost",
+    resolved: str | None = "127.0.0.1",
+) -> None:
+    """Let this host have a default route's address, interfaces, a name, and what the name leads to if it does."""
+
+    def resolve(asked: str) -> str:
+        assert asked == name
+        if resolved is None:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolved
+
+    monkeypatch.setattr(_addresses, "_default_route", lambda: default)
+    monkeypatch.setattr(_addresses, "_interface_addresses", lambda: list(interfaces))
+    monkeypatch.setattr(socket, "getfqdn", lambda: name)
+    monkeypatch.setattr(socket, "gethostbyname", resolve)
+
+
+def test_the_best_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default route's, other interfaces', bridges', the name where it leads elsewhere, loopback."""
+    on_a_host(
+        monkeypatch,
+        default="10.0.0.7",
+        interfaces=(LOOPBACK, ("docker0", "172.17.0.1"), ("ib0", "10.1.0.7"), ("eth0", "10.0.0.7")),
+        name="node7.cluster",
+        resolved="192.168.0.7",
+    )
+    assert candidate_hosts() == ["10.0.0.7", "10.1.0.7", "172.17.0.1", "node7.cluster", "127.0.0.1"]
+    assert candidates(5555) == (
+        "tcp://10.0.0.7:5555",
+        "tcp://10.1.0.7:5555",
+        "tcp://172.17.0.1:5555",
+        "tcp://node7.cluster:5555",
+        "tcp://127.0.0.1:5555",
+    )
+
+
+@pytest.mark.parametrize("bridge", ["docker0", "virbr0", "veth12ab", "br-0a1b2c", "cni0", "podman1"])
+def test_networks_of_containers_come_after_those_of_hosts(monkeypatch: pytest.MonkeyPatch, bridge: str) -> None:
+    on_a_host(monkeypatch, interfaces=((bridge, "172.17.0.1"), ("bond0", "10.0.0.7")))
+    assert candidate_hosts() == ["10.0.0.7", "172.17.0.1", "127.0.0.1"]
+
+
+def test_interfaces_of_one_kind_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_host(monkeypatch, interfaces=(("eth1", "10.0.2.1"), ("eth0", "10.0.1.1"), ("br0", "10.0.0.1")))
+    assert candidate_hosts() == ["10.0.2.1", "10.0.1.1", "10.0.0.1", "127.0.0.1"]
+
+
+def test_the_default_route_is_first_even_through_a_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_host(monkeypatch, default="10.0.0.7", interfaces=(("eth0", "10.0.1.7"), ("br-lan", "10.0.0.7")))
+    assert candidate_hosts() == ["10.0.0.7", "10.0.1.7", "127.0.0.1"]
+
+
+def test_a_host_without_a_network_is_reached_on_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_host(monkeypatch)
+    assert candidates(1) == ("tcp://127.0.0.1:1",)
+
+
+def test_no_address_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    interfaces = (("eth0", "10.0.0.7"), ("macvlan0", "10.0.0.7"), LOOPBACK, LOOPBACK)
+    on_a_host(monkeypatch, default="10.0.0.7", interfaces=interfaces)
+    assert candidate_hosts() == ["10.0.0.7", "127.0.0.1"]
+
+
+def test_loopback_is_last_however_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_host(monkeypatch, default="127.0.0.1", interfaces=(LOOPBACK, ("lo1", "127.0.0.53"), ("eth0", "10.0.0.7")))
+    assert candidate_hosts() == ["10.0.0.7", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("resolved", ["10.0.0.7", "127.0.0.1", "127.0.1.1", None])
+def test_a_name_that_leads_nowhere_new_is_not_published(monkeypatch: pytest.MonkeyPatch, resolved: str | None) -> None:
+    on_a_host(monkeypatch, interfaces=(("eth0", "10.0.0.7"),), name="node7", resolved=resolved)
+    assert candidate_hosts() == ["10.0.0.7", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.9.9.9", "login1.cluster"])
+def test_the_address_that_was_asked_for_is_the_only_one(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    on_a_host(monkeypatch, default="10.0.0.7", interfaces=(("eth0", "10.0.0.7"),))
+    assert candidates(40000, host) == (f"tcp://{host}:40000",)
+
+
+# ---- this host ----
+
+
+def test_what_this_host_publishes_leads_to_it() -> None:
+    """Each address is of IPv4 and can be bound here; a name may stand among them; loopback is the last."""
+    found = candidate_hosts()
+    assert found[-1] == "127.0.0.1"
+    assert len(set(found)) == len(found)
+    for address in (each for each in found if each.replace(".", "").isdigit()):
+        assert ipaddress.ip_address(address).version == 4
+        with socket.socket(socket.AF_INET) as probe:
+            probe.bind((address, 0))
+
+
+def test_the_loopback_interface_is_seen() -> None:
+    assert "127.0.0.1" in [address for _, address in _addresses._interface_addresses()]
+
+
+def test_an_interface_without_an_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = _addresses._interface_addresses()
+    index = socket.if_nameindex()
+    long_name = "a name longer than an interface may have"
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(998, "nowhere0"), *index, (999, long_name)])
+    assert _addresses._interface_addresses() == known
+
+
+def test_a_host_that_the_world_cannot_be_reached_from_has_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", unreachable)
+    assert _addresses._default_route() is None
+    assert candidate_hosts()[-1] == "127.0.0.1"
+
+
+def test_looking_for_the_default_route_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a datagram socket may be connected: a stream would knock at a stranger's door."""
+    asked: list[tuple[int, object]] = []
+    monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append((self.type, address)))
+    assert _addresses._default_route() is not None
+    assert asked == [(socket.SOCK_DGRAM, ("192.0.2.1", 9))]

@@ -1,0 +1,354 @@
+"""The link's two ends on loopback: what they wait for, what they tell, and what they leave behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from tests.loopback import CALM_S, PATIENCE_S, PROBE, Agent, Loopback, Master, loopback
+
+from mwpy import _link
+from mwpy._link import Broken, Connected, CurvePair, Frames, Unreachable, member_keys, new_key, server_keys
+from mwpy.errors import UsageError
+from mwpy.task import Buffer
+
+FOR_EVER_S = 900.0
+"""A wait that would outlast the time limit of a test, so that a test which passes did not wait."""
+
+SOON, LATER = 0.0, CALM_S
+"""Two moments of the clock that `MasterLink.poll` is told, a slow round of probes between them."""
+
+
+@pytest.fixture
+def ends() -> Iterator[Loopback]:
+    with loopback() as ends:
+        yield ends
+
+
+def quiet_master(ends: Loopback) -> Master:
+    """A master whose first round of probes is over, so that `poll` has nothing to hurry for."""
+    master = ends.master()
+    assert master.link.poll(0.0, SOON) == []
+    return master
+
+
+def descriptors() -> set[str]:
+    gc.collect()
+    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()}
+
+
+# ---- keys ----
+
+
+def test_the_same_key_makes_the_same_pairs_everywhere() -> None:
+    """Agents of other machines and versions of Python make them too, so they may never change."""
+    assert server_keys("k") == server_keys("k")
+    assert server_keys("a key").public == "H4xUSZEk&LV[*DJa+oEF+Z)PZhKSo:r0T3]=a$tB"
+    assert member_keys("a key").public == "-M{EVPLV$DaS9.N+Kt.LV!YEraC]!(Il=3aVyJdY"
+
+
+def test_keys_purposes_and_halves_all_differ() -> None:
+    pairs = [derive(key) for derive in (server_keys, member_keys) for key in ("one", "two", "")]
+    assert len({text for pair in pairs for text in (pair.public, pair.secret)}) == 2 * len(pairs)
+
+
+@pytest.mark.parametrize("derive", [server_keys, member_keys])
+def test_the_halves_of_a_pair_belong_together(derive: Callable[[str], CurvePair]) -> None:
+    pair = derive(new_key())
+    assert zmq.curve_public(pair.secret.encode()) == pair.public.encode()
+
+
+def test_no_two_computations_have_the_same_key() -> None:
+    keys = {new_key() for _ in range(100)}
+    assert len(keys) == 100
+    assert {len(bytes.fromhex(key)) for key in keys} == {32}
+
+
+# ---- binding ----
+
+
+def test_masters_of_any_port_share_a_host(ends: Loopback) -> None:
+    ports = {ends.master().link.port for _ in range(3)}
+    assert len(ports) == 3
+    assert all(0 < port < 65536 for port in ports)
+
+
+def test_a_port_in_use_is_the_users_fault_and_says_what_to_do(ends: Loopback) -> None:
+    port = ends.master().link.port
+    with pytest.raises(UsageError, match=f"port {port}.*in use.*another --mw-master-port"):
+        ends.master(port=port)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "nowhere0", "no.such.host.invalid"])
+def test_an_address_that_is_not_of_this_host_is_the_users_fault_too(ends: Loopback, host: str) -> None:
+    with pytest.raises(UsageError, match=f"{host}, port any.*another --mw-master-host"):
+        ends.master(host=host)
+
+
+def test_a_closed_masters_port_is_free_at_once(ends: Loopback) -> None:
+    master, agent, _ = ends.pair()
+    port = master.link.port
+    ends.close(master)
+    assert ends.master(port=port).link.port == port
+    ends.until(lambda: agent.broken, "end of the old connection")
+
+
+def test_closed_ends_leave_no_descriptor_open(ends: Loopback) -> None:
+    before = descriptors()
+    master, agent, _ = ends.pair()
+    with pytest.raises(UsageError):
+        ends.master(port=master.link.port)
+    assert descriptors() > before
+    ends.close(agent)
+    ends.close(master)
+    assert descriptors() == before
+
+
+# ---- waiting in the master ----
+
+
+def test_a_wake_ends_the_wait(ends: Loopback) -> None:
+    """From another thread, and also if it came just before the wait."""
+    link = quiet_master(ends).link
+    link.wake()
+    assert link.poll(FOR_EVER_S, SOON) == []
+    waiting = threading.Thread(target=link.poll, args=(FOR_EVER_S, SOON), daemon=True)
+    waiting.start()
+    link.wake()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+def test_a_wake_ends_one_wait_only(ends: Loopback) -> None:
+    link = quiet_master(ends).link
+    for _ in range(3):
+        link.wake()
+    link.poll(FOR_EVER_S, SOON)
+    assert select.select([link._bell_out], [], [], 0.0)[0] == []
+
+
+def test_wakes_that_nobody_hears_are_neither_an_error_nor_a_wait(ends: Loopback) -> None:
+    link = quiet_master(ends).link
+    for _ in range(100_000):  # more than a pipe holds
+        link.wake()
+    assert link.poll(FOR_EVER_S, SOON) == []
+
+
+def test_a_master_is_asleep_until_it_is_woken_or_something_happens(ends: Loopback) -> None:
+    link = quiet_master(ends).link
+    link.asleep = True
+    link.wake()
+    assert not link.asleep
+    link.asleep = True
+    link.poll(0.0, SOON)
+    assert not link.asleep
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, 1e-9])
+def test_a_master_that_may_not_wait_returns_at_once(ends: Loopback, timeout_s: float) -> None:
+    assert quiet_master(ends).link.poll(timeout_s, SOON) == []
+
+
+def test_a_round_of_probes_that_is_due_is_not_waited_for(ends: Loopback) -> None:
+    link = quiet_master(ends).link
+    assert link.poll(FOR_EVER_S, LATER) == []
+
+
+def test_so_many_messages_are_taken_at_a_time_and_none_is_lost(ends: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_link, "MESSAGES_A_POLL", 3)
+    master, agent, peer = ends.pair()
+    sent: list[list[Buffer]] = [[b"%d" % number] for number in range(50)]
+    for message in sent:
+        agent.link.send(message)
+        master.link.send(peer, message)
+    batches: list[int] = []
+    while len(master.heard) <= len(sent):
+        before = len(master.heard)
+        master.turn()
+        batches.append(len(master.heard) - before)
+    while len(agent.messages) < len(sent):
+        before = len(agent.messages)
+        agent.turn()
+        batches.append(len(agent.messages) - before)
+    assert (master.messages[1:], agent.messages) == (sent, sent)
+    assert max(batches) == 3
+
+
+# ---- probes ----
+
+
+def test_each_known_peer_is_probed_in_a_slow_round(ends: Loopback) -> None:
+    """Who never spoke is not known; who was forgotten is no more, until it speaks again."""
+    master = ends.master()
+    known, forgotten, back = ends.agent(master), ends.agent(master), ends.agent(master)
+    silent = ends.agent(master)
+    ends.until(lambda: silent.fates, "connection")
+    for agent in (known, forgotten, back):
+        ends.hello(agent, master)
+    peers = [frames.peer for frames in master.heard]
+    for peer in peers[1:]:
+        master.link.forget(peer)
+    ends.hello(back, master, b"again")
+    master.slow_round()
+    assert master.gone == []
+    for peer in peers:
+        assert master.link.send(peer, [b"end"])
+    assert [until_end(agent) for agent in (known, forgotten, back)] == [[PROBE], [], [PROBE]]
+    assert silent.link.poll(0.0) == ([], [], [])
+
+
+def until_end(agent: Agent) -> list[list[Buffer]]:
+    """What the agent receives before `end`."""
+    received: list[list[Buffer]] = []
+    while [b"end"] not in received:
+        received += agent.link.poll(PATIENCE_S)[1]
+    return received[: received.index([b"end"])]
+
+
+def test_a_peers_leaving_is_noticed_without_waiting_for_the_slow_round(ends: Loopback) -> None:
+    master = ends.master()
+    assert master.link.poll(0.0, SOON) == []
+    agent = ends.agent(master)
+    agent.link.send([b"hello"])
+    told: list[object] = []
+    while not told:
+        told += master.link.poll(FOR_EVER_S, SOON)
+        agent.turn()
+    ends.close(agent)
+    while len(told) == 1:
+        told += master.link.poll(FOR_EVER_S, SOON)
+    assert isinstance(told[0], Frames)
+    assert told[1:] == [Unreachable(told[0].peer)]
+
+
+def test_a_peer_that_left_is_told_once(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    other = ends.agent(master)
+    ends.hello(other, master)
+    ends.close(agent)
+    ends.until(lambda: master.gone, "end")
+    for _ in range(3):
+        master.slow_round()
+    assert master.gone == [peer]
+    ends.hello(other, master, b"unharmed")
+
+
+def test_a_forgotten_peers_leaving_is_nobodys_concern(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    other = ends.agent(master)
+    remembered = ends.hello(other, master)
+    master.link.forget(peer)
+    master.link.forget(b"never heard of")
+    ends.close(agent)
+    ends.until(lambda: not master.link.send(peer, PROBE), "end of the forgotten one")
+    ends.close(other)
+    ends.until(lambda: master.gone, "end of the other")
+    assert master.gone == [remembered]
+
+
+def test_whoever_fails_to_send_knows_and_is_not_told_again(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    ends.close(agent)
+    while master.link.send(peer, [b"are you there"]):
+        pass
+    for _ in range(3):
+        master.slow_round()
+    assert master.gone == []
+
+
+def test_nothing_can_be_sent_to_who_never_was(ends: Loopback) -> None:
+    master, agent, _ = ends.pair()
+    assert not master.link.send(b"\0nobody", [b"word"])
+    ends.hello(agent, master, b"unharmed")
+
+
+# ---- messages ----
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b""], [b"a", b"", b"c"], [bytes([n % 256]) for n in range(1000)], [b"x" * 70_000, b"", b"y" * 70_000]],
+    ids=["empty", "empty among others", "many", "large"],
+)
+def test_messages_arrive_as_they_were_sent_both_ways(ends: Loopback, frames: list[Buffer]) -> None:
+    master, agent, peer = ends.pair()
+    agent.link.send(frames)
+    assert master.link.send(peer, frames)
+    ends.until(lambda: len(master.heard) == 2 and agent.messages, "message")
+    assert (master.messages[1], agent.messages) == (frames, [frames])
+
+
+@pytest.mark.parametrize("over", [-1, 0])
+def test_only_frames_worth_it_are_kept_in_zeromqs_memory(ends: Loopback, over: int) -> None:
+    master, agent, peer = ends.pair()
+    frame = bytes(_link.LARGE_BYTES + over)
+    agent.link.send([frame])
+    master.link.send(peer, [frame])
+    ends.until(lambda: len(master.heard) == 2 and agent.messages, "message")
+    kinds = {type(frames[0]) for frames in (master.messages[1], agent.messages[0])}
+    assert kinds == ({bytes} if over < 0 else {memoryview})
+
+
+# ---- the agent's end ----
+
+
+def test_an_agent_is_connected_once(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    master.link.send(peer, [b"word"])
+    ends.until(lambda: agent.messages, "word")
+    assert agent.fates == [Connected()]
+
+
+def test_an_agent_that_may_not_wait_returns_at_once(ends: Loopback) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        agent = ends.agent(int(listener.getsockname()[1]))
+        for timeout_s in (0.0, -1.0, 1e-9):
+            assert agent.link.poll(timeout_s) == ([], [], [])
+
+
+def test_an_agent_where_nobody_listens_is_told_so(ends: Loopback) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        agent = ends.agent(int(taken.getsockname()[1]))
+        ends.until(lambda: agent.fates, "fate")
+    assert agent.fates == [Broken("unreachable", "nobody listens there")]
+
+
+def test_an_agent_waits_for_its_channels_too_while_it_watches_them(ends: Loopback) -> None:
+    _, agent, _ = ends.pair()
+    ends.until(lambda: agent.fates, "connection")
+    reading, writing = os.pipe()
+    try:
+        agent.link.watch(reading)
+        assert agent.link.poll(0.0)[2] == []
+        os.write(writing, b"!")
+        assert agent.link.poll(None) == ([], [], [reading])
+        assert agent.link.poll(None) == ([], [], [reading])
+        agent.link.unwatch(reading)
+        assert agent.link.poll(0.0) == ([], [], [])
+        agent.link.watch(writing)
+        assert agent.link.poll(0.0) == ([], [], [])
+        agent.link.watch(writing, writable=True)
+        assert agent.link.poll(None) == ([], [], [writing])
+        agent.link.watch(writing)
+        assert agent.link.poll(0.0) == ([], [], [])
+        agent.link.unwatch(writing)
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_what_an_agent_sends_into_the_void_is_no_error(ends: Loopback) -> None:
+    master, agent, _ = ends.pair()
+    ends.close(master)
+    ends.until(lambda: agent.broken, "end")
+    agent.link.send([b"word"])
+    agent.link.send([bytes(_link.LARGE_BYTES)])
+    assert agent.link.poll(0.0) == ([], [], [])
