@@ -6,7 +6,10 @@ import fcntl
 import socket
 import struct
 
-__all__ = ["candidate_hosts", "candidates"]
+__all__ = ["EVERYWHERE", "candidate_hosts", "candidates", "ipv4_of"]
+
+EVERYWHERE = ("*", "0.0.0.0")
+"""To listen there is to listen at every address; nobody can be sent there."""
 
 SIOCGIFADDR = 0x8915
 """Linux: the IPv4 address of a network interface; see netdevice(7)."""
@@ -19,6 +22,14 @@ def candidates(port: int, host: str | None = None) -> tuple[str, ...]:
     """All endpoints worth trying, as `tcp://HOST:PORT`, best first; just the one of `host` if it is given."""
     hosts = [host] if host else candidate_hosts()
     return tuple(f"tcp://{each}:{port}" for each in hosts)
+
+
+def ipv4_of(host: str) -> str | None:
+    """The IPv4 address that a host's name leads to from here, or that it is; None if it leads nowhere."""
+    try:
+        return socket.gethostbyname(host) if host else None
+    except (OSError, UnicodeError):
+        return None
 
 
 def candidate_hosts() -> list[str]:

@@ -13,6 +13,7 @@ from mwpy._codec import Codec, loads
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._master_io import LocalAgent, MasterIo
 from mwpy.audit import AuditFile
+from mwpy.errors import UsageError
 from mwpy.master import Master
 from mwpy.options import Options
 from mwpy.resource_file import MemberKeys, ResourceFile
@@ -78,13 +79,14 @@ def start(
         options.max_write_buffer_size,
     )
     only_here = options.resource_file is None and options.master_host is None and options.key_file is None
-    host = options.master_host or ("127.0.0.1" if only_here and options.key is None else "*")
+    published = None if options.master_host in _addresses.EVERYWHERE else options.master_host
+    host = "127.0.0.1" if only_here and options.key is None else _host_to_bind(published)
     largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
     link = _link.MasterLink(
         host, options.master_port or 0, key, options.client_timeout, largest, _wire.encode(messages.Probe())
     )
     io = MasterIo(MasterCore(settings, loads), link, audit)
-    addresses = _addresses.candidates(link.port, options.master_host)
+    addresses = _addresses.candidates(link.port, published)
     member = _link.member_keys(key)
     io.resource_path = options.resource_file
     io.resource = ResourceFile(
@@ -106,7 +108,8 @@ def start(
     audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], _clock.wall())
     if local_slaves:
         agent = LocalAgent(
-            [*local_command, *_directions(options, link.port, local_slaves)], {"MWPY_KEY": key, **(environment or {})}
+            [*local_command, *_directions(options, published or "127.0.0.1", link.port, local_slaves)],
+            {"MWPY_KEY": key, **(environment or {})},
         )
         io.local.append(agent)
         io.start_local(agent)
@@ -114,9 +117,20 @@ def start(
     return Computation(Master(io, Codec(main_by_value), main_by_value), io)
 
 
-def _directions(options: Options, port: int, slaves: int) -> list[str]:
+def _host_to_bind(published: str | None) -> str:
+    if published is None:
+        return "*"
+    address = _addresses.ipv4_of(published)
+    if address is None:
+        raise UsageError(
+            f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
+        )
+    return address
+
+
+def _directions(options: Options, host: str, port: int, slaves: int) -> list[str]:
     """What directs an agent on this machine to this master."""
-    directions = ["--mw-slave", "--mw-master-host", options.master_host or "127.0.0.1"]
+    directions = ["--mw-slave", "--mw-master-host", host]
     directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
     directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
     return [*directions, "--mw-client-timeout", str(options.client_timeout)]

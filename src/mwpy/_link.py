@@ -2,16 +2,19 @@
 
 ROUTER at the master, DEALER at the agent, CURVE always on. What was measured on libzmq 4.3.5 and is relied upon:
 
-- A peer that dies leaves no message on a ROUTER, but its socket monitor says DISCONNECTED, and a send to it then raises
-  EHOSTUNREACH (ROUTER_MANDATORY), at the latest the second one. So every DISCONNECTED sets off two rounds of probes,
-  and a slow round goes on for ever in case an event was missed.
+- A peer that dies leaves no message on a ROUTER, but its socket monitor says DISCONNECTED, and a send to it soon raises
+  EHOSTUNREACH (ROUTER_MANDATORY): mostly the first one or the second, once the ROUTER has looked for messages. So
+  every DISCONNECTED sets off two rounds of probes, and a slow round goes on for ever. What the peer sent before may
+  still be unread then; so that it is gone is told when nothing is left to read.
 - ZMTP heartbeats are answered by libzmq's own thread, also while Python holds the interpreter lock; a frozen or
   vanished host becomes unreachable after the timeout.
 - With no routing id set, a ROUTER names each connection afresh, so no peer can be mistaken for another. With
   RECONNECT_IVL -1 a broken connection stays broken, so a reconnect is always a new connection, and nothing
   queued for the old one is ever delivered on it.
 - A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH; one that expects another server's key sees
-  HANDSHAKE_FAILED_NO_DETAIL; with nobody there, CLOSED.
+  HANDSHAKE_FAILED_NO_DETAIL; with nobody there, CLOSED. The server's monitor says ACCEPTED and DISCONNECTED with
+  the descriptor, which messages carry too (SRCFD), of a connection. As the
+  master answers for each who knocks (ZAP) in the same thread, ACCEPTED is there before the first message is.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import hashlib
 import math
 import os
 import secrets
+import socket
 from collections.abc import Sequence
 
 import zmq
@@ -51,6 +55,13 @@ MESSAGES_A_POLL = 256
 """So many messages are taken at a time, that decisions are not kept waiting by a flood."""
 
 PROBES_A_TIMEOUT = 3
+
+_AT_THE_DOOR = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
+
+_WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
+_NO_WORD = (
+    "a stranger: it has the keys of another computation, or is no agent; if it is one, give it a fresh resource file"
+)
 
 MAX_FRAME_SLACK = 32 << 20
 """Bytes that a frame may have beyond the largest payload: a group's other tasks and its header."""
@@ -95,7 +106,7 @@ class Frames:
 
 @frozen
 class StrangerSeen:
-    """Somebody without our keys was turned away."""
+    """Somebody came and went, or was turned away, without a message of ours."""
 
     address: str
     reason: str
@@ -122,11 +133,22 @@ def _milliseconds(seconds: float) -> int:
     return max(0, math.ceil(seconds * 1000))
 
 
-def _events(monitor: zmq.Socket[bytes]) -> list[int]:
-    found: list[int] = []
+def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
+    """What a socket monitor tells: the events, each with its value."""
+    found: list[tuple[int, int]] = []
     while monitor.poll(0):
-        found.append(int(parse_monitor_message(monitor.recv_multipart())["event"]))
+        told = parse_monitor_message(monitor.recv_multipart())
+        found.append((int(told["event"]), int(told["value"])))
     return found
+
+
+def _peer_address(descriptor: int) -> str:
+    """Where a connection comes from, by its file descriptor, which may be closed by now."""
+    try:
+        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
+            return str(connection.getpeername()[0])
+    except OSError:
+        return "somebody who left at once"
 
 
 def _has_more(socket: zmq.Socket[bytes]) -> bool:
@@ -169,12 +191,19 @@ class MasterLink:
         self._router.curve_server = True
         self._router.curve_publickey = keys.public.encode()
         self._router.curve_secretkey = keys.secret.encode()
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self._router.get_monitor_socket(_AT_THE_DOOR)
         self._probe = list(probe)
         self._probe_interval_s = timeout_s / PROBES_A_TIMEOUT
         self._probe_at = 0.0
         self._probe_rounds = 0
         self._addresses: dict[bytes, str] = {}
+        """Of each peer that was heard."""
+        self._gone: dict[bytes, None] = {}
+        """Peers to which a send failed."""
+        self._unheard: dict[int, str] = {}
+        """Address of each connection, by its descriptor, from which no message was read."""
+        self._ended: dict[int, str] = {}
+        """Connections that are no more, by descriptor, each with the reason if it was turned away."""
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
@@ -212,7 +241,9 @@ class MasterLink:
             timeout_s: how long to wait at the most.
             now: seconds on a monotonic clock.
         """
-        if self._probe_rounds:
+        if self._gone or self._ended:
+            timeout_s = 0.0
+        elif self._probe_rounds:
             timeout_s = min(timeout_s, 0.05)
         ready = dict(self._poller.poll(_milliseconds(min(timeout_s, max(0.0, self._probe_at - now)))))
         self.asleep = False
@@ -220,15 +251,18 @@ class MasterLink:
         if self._bell_out in ready:
             os.read(self._bell_out, 4096)
         if self._doorkeeper in ready:
-            self._open_door(happened)
+            self._open_door()
+        if self._monitor in ready:
+            self._watch_door(happened)
         if self._router in ready:
             self._receive(happened)
-        if self._monitor in ready and zmq.EVENT_DISCONNECTED in _events(self._monitor):
-            self._probe_rounds = 2
         if self._probe_rounds or now >= self._probe_at:
             self._probe_rounds = max(0, self._probe_rounds - 1)
             self._probe_at = now + self._probe_interval_s
-            happened.extend(Unreachable(peer) for peer in list(self._addresses) if not self.send(peer, self._probe))
+            for peer in list(self._addresses):
+                self.send(peer, self._probe)
+        if (self._gone or self._ended) and not _has_more(self._router):
+            self._tell_who_left(happened)
         return happened
 
     def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
@@ -239,31 +273,60 @@ class MasterLink:
             address = addresses.get(peer)
             if address is None:
                 address = addresses[peer] = str(parts[-1].get("Peer-Address"))
+                self._unheard.pop(int(parts[-1].get(zmq.SRCFD)), None)
             happened.append(Frames(peer, address, [_buffer(part) for part in parts[1:]]))
             if not _has_more(router):
                 return
 
-    def _open_door(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+    def _open_door(self) -> None:
         while self._doorkeeper.poll(0):
-            version, request, _, address, _, mechanism, *credentials = self._doorkeeper.recv_multipart()
+            version, request, _, _, _, mechanism, *credentials = self._doorkeeper.recv_multipart()
             known = mechanism == b"CURVE" and credentials == [self._member]
             answer = (b"200", b"OK") if known else (b"400", b"not a member")
             self._doorkeeper.send_multipart([version, request, *answer, b"", b""])
-            if not known:
-                happened.append(StrangerSeen(address.decode(errors="replace"), "a stranger: it has no key of ours"))
 
-    def send(self, peer: bytes, frames: Sequence[Buffer]) -> bool:
-        """Send to a peer without waiting; False if it cannot be reached."""
+    def _watch_door(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+        reason = _NO_WORD
+        for event, value in _events(self._monitor):
+            if event == zmq.EVENT_ACCEPTED:
+                if value in self._ended:
+                    self._tell_stranger(value, happened)
+                self._unheard[value] = _peer_address(value)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._probe_rounds = 2
+                self._ended[value] = reason
+                reason = _NO_WORD
+            else:
+                reason = _WRONG_KEY  # of the connection whose end is told next
+
+    def _tell_who_left(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+        for peer in self._gone:
+            del self._addresses[peer]
+            happened.append(Unreachable(peer))
+        self._gone.clear()
+        for descriptor in list(self._ended):
+            self._tell_stranger(descriptor, happened)
+
+    def _tell_stranger(self, descriptor: int, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+        reason = self._ended.pop(descriptor)
+        address = self._unheard.pop(descriptor, None)
+        if address is not None:
+            happened.append(StrangerSeen(address, reason))
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to a peer without waiting. If it is gone, `poll` tells so, after all that it had sent."""
+        if peer in self._gone:
+            return
         try:
             self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=_is_small(frames))
         except zmq.ZMQError:
-            self._addresses.pop(peer, None)
-            return False
-        return True
+            if peer in self._addresses:
+                self._gone[peer] = None
 
     def forget(self, peer: bytes) -> None:
         """Probe a peer no more."""
         self._addresses.pop(peer, None)
+        self._gone.pop(peer, None)
 
     def close(self, linger_s: float) -> None:
         """Close, giving what was sent so long to leave."""
@@ -313,6 +376,9 @@ class AgentLink:
         member: the key pair of members.
         timeout_s: silence of the network after which the master is gone.
         max_payload: bytes of the largest payload frame that is let through.
+
+    Raises:
+        UsageError: it is no address.
     """
 
     def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float, max_payload: int) -> None:
@@ -328,7 +394,11 @@ class AgentLink:
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
-        self._dealer.connect(address)
+        try:
+            self._dealer.connect(address)
+        except zmq.ZMQError as error:
+            self.close(0.0)
+            raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
 
     def watch(self, fd: int, writable: bool = False) -> None:
         """Let `poll` wait for a file descriptor too."""
@@ -350,7 +420,7 @@ class AgentLink:
         if ready.pop(self._dealer, 0):
             self._receive(received)
         if ready.pop(self._monitor, 0):
-            for event in _events(self._monitor):
+            for event, _ in _events(self._monitor):
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     fates.append(Connected())
                 elif (fate := _FATES.get(event)) is not None:

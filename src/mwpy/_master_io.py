@@ -144,8 +144,7 @@ class MasterIo:
     def _do(self, actions: Actions) -> None:
         self.audit.write(actions.records, _clock.wall())
         for send in actions.sends:
-            if not self.link.send(send.peer, _wire.encode(send.message, send.frames)):
-                self.core.handle(Vanished(send.peer, "the connection broke"), _clock.monotonic())
+            self.link.send(send.peer, _wire.encode(send.message, send.frames))
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.jar

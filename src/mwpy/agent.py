@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 
 from mwpy import _clock, _process, _wire, records, resource_file
 from mwpy import _messages as messages
+from mwpy._addresses import ipv4_of
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
@@ -165,8 +166,13 @@ def _connect(direction: Direction, options: Options) -> AgentLink:
     tried: list[str] = []
     refused = False
     for address in direction.addresses:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        found = ipv4_of(host)
+        if found is None:
+            tried.append(f"{address}: no such host is known here")
+            continue
         link = AgentLink(
-            address,
+            f"tcp://{found}:{port}",
             direction.server_public,
             direction.member,
             options.client_timeout,

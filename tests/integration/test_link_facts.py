@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import zmq
 from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
-from tests.loopback import PROBE, Loopback, Master, loopback
+from tests.loopback import Agent, Loopback, Master, loopback
 from zmq.utils.monitor import parse_monitor_message
 
 from mwpy import _link
@@ -304,14 +304,20 @@ def test_connections_have_names_that_are_never_used_again(ends: Loopback) -> Non
     """With no name given the master's end makes them up, so what is for a dead peer reaches nobody else."""
     master = ends.master()
     peers: list[bytes] = []
+    living: list[Agent] = []
     for number in range(30):
         agent = ends.agent(master)
         peers.append(ends.hello(agent, master, b"%d" % number))
         if number % 3:
             ends.close(agent)
             ends.until(lambda: peers[-1] in master.gone, "end")
+        else:
+            living.append(agent)
     assert len(set(peers)) == len(peers)
-    assert [master.link.send(peer, PROBE) for peer in peers] == [number % 3 == 0 for number in range(30)]
+    for number, peer in enumerate(peers):
+        master.link.send(peer, [b"for %d" % number])
+    ends.until(lambda: all(agent.messages for agent in living), "word to each that lives")
+    assert [agent.messages for agent in living] == [[[b"for %d" % number]] for number in range(0, 30, 3)]
 
 
 def test_a_broken_connection_stays_broken(ends: Loopback, bare: BareSockets) -> None:
@@ -403,8 +409,9 @@ def test_an_agent_that_expects_another_master_is_refused_and_not_heard(ends: Loo
     ends.until(lambda: "lost" in agent.broken, "refusal")
     assert agent.broken[0] == "refused"
     assert "another computation" in str(agent.fates[0])
+    ends.until(lambda: master.strangers, "sign of it at the master")
+    assert "another computation" in master.strangers[0].reason
     nobody_but_members_is_heard(ends, master)
-    assert master.strangers == []
 
 
 def test_an_agent_of_another_membership_is_refused_on_both_sides_and_not_heard(ends: Loopback) -> None:
@@ -439,6 +446,8 @@ def test_who_does_not_speak_curve_is_not_heard(ends: Loopback, bare: BareSockets
     with suppress(zmq.Again):  # it is turned away already
         stranger.send(b"evil", zmq.NOBLOCK)
     assert wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED) == zmq.EVENT_DISCONNECTED
+    ends.until(lambda: master.strangers, "sign of it at the master")
+    assert "is no agent" in master.strangers[0].reason
     nobody_but_members_is_heard(ends, master)
 
 
@@ -505,7 +514,7 @@ def greeting(mechanism: bytes) -> bytes:
     ],
 )
 def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
-    """The master closes such a connection or is left by it; nothing is heard, and members are heard as before."""
+    """Such a connection is closed and told of once; nothing is heard, and members are heard as before."""
     master, agent, peer = ends.pair()
     with socket.create_connection(("127.0.0.1", master.link.port)) as stranger:
         try:
@@ -517,11 +526,13 @@ def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
             pass  # it was thrown out while it still spoke
     assert ends.hello(agent, master, b"as before") == peer
     ends.hello(ends.agent(master), master, b"and new")
+    ends.until(lambda: master.strangers, "sign of it")
     assert master.messages == [[b"hello"], [b"as before"], [b"and new"]]
-    assert [type(each) for each in master.told] == [Frames] * 3
+    assert [each.address in ("127.0.0.1", "somebody who left at once") for each in master.strangers] == [True]
+    assert master.gone == []
 
 
-def test_a_stranger_that_says_nothing_is_in_nobodys_way(ends: Loopback) -> None:
+def test_strangers_that_say_nothing_are_in_nobodys_way_and_told_of_when_they_leave(ends: Loopback) -> None:
     master = ends.master()
     strangers = [socket.create_connection(("127.0.0.1", master.link.port)) for _ in range(50)]
     try:
@@ -530,6 +541,8 @@ def test_a_stranger_that_says_nothing_is_in_nobodys_way(ends: Loopback) -> None:
         for stranger in strangers:
             stranger.close()
     assert [type(each) for each in master.told] == [Frames]
+    ends.until(lambda: len(master.strangers) == 50, "sign of them")
+    assert {(each.address, each.reason) for each in master.strangers} == {("127.0.0.1", _link._NO_WORD)}
 
 
 def test_a_listener_that_is_no_master_is_told_from_one(ends: Loopback) -> None:
@@ -573,12 +586,12 @@ def test_too_large_a_frame_for_an_agent_breaks_its_connection_only(tight: None, 
     other = ends.agent(master)
     others_peer = ends.hello(other, master)
     for each in (peer, others_peer):
-        assert master.link.send(each, [bytes(100_000)])
+        master.link.send(each, [bytes(100_000)])
     ends.until(lambda: agent.messages and other.messages, "largest payload")
-    assert master.link.send(peer, [bytes(102_000)])
+    master.link.send(peer, [bytes(102_000)])
     ends.until(lambda: agent.broken and master.gone, "end")
     assert (agent.broken, master.gone, len(agent.messages)) == (["lost"], [peer], 1)
-    assert master.link.send(others_peer, [b"as before"])
+    master.link.send(others_peer, [b"as before"])
     ends.until(lambda: len(other.messages) == 2, "word")
 
 

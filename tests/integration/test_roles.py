@@ -257,6 +257,25 @@ def test_a_port_in_use_is_told_in_one_line(stage: Stage) -> None:
         assert str(port) in one_line(stage.start("count.py", "--tasks", 1, *line))
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "*", "0.0.0.0"])
+def test_a_master_host_may_be_a_name_an_address_or_all(stage: Stage, host: str) -> None:
+    """What it publishes leads to it, for its own slaves too."""
+    run = stage.start("count.py", "--tasks", 5, "--mw-local", 1, "--mw-master-host", host, "--mw-audit-file", "-")
+    assert run.end() == 0, run.err
+    assert "tcp://*" not in run.out
+    assert "tcp://0.0.0.0" not in run.out
+
+
+def test_a_master_host_that_is_none_is_told_in_one_line(stage: Stage) -> None:
+    """A misspelt name, or that of a network interface; on the agent's side too."""
+    line = ("--mw-master-host", "no-such-host.invalid")
+    assert "no-such-host.invalid" in one_line(stage.start("count.py", "--tasks", 1, "--mw-local", 1, *line))
+    agent = stage.start("count.py", "--mw-slave", *line, "--mw-master-port", 5, MWPY_KEY="k")
+    assert agent.end() == 4, agent.err
+    assert "no such host is known here" in agent.err
+    assert "Traceback" not in agent.err
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe\x00", b'{"format": "mwpy-resource-file", "version": "one"}']
 )

@@ -15,7 +15,7 @@ import zmq
 from tests.loopback import CALM_S, PATIENCE_S, PROBE, Agent, Loopback, Master, loopback
 
 from mwpy import _link
-from mwpy._link import Broken, Connected, CurvePair, Frames, Unreachable, member_keys, new_key, server_keys
+from mwpy._link import AgentLink, Broken, Connected, CurvePair, Frames, Unreachable, member_keys, new_key, server_keys
 from mwpy.errors import UsageError
 from mwpy.task import Buffer
 
@@ -199,7 +199,7 @@ def test_each_known_peer_is_probed_in_a_slow_round(ends: Loopback) -> None:
     master.slow_round()
     assert master.gone == []
     for peer in peers:
-        assert master.link.send(peer, [b"end"])
+        master.link.send(peer, [b"end"])
     assert [until_end(agent) for agent in (known, forgotten, back)] == [[PROBE], [], [PROBE]]
     assert silent.link.poll(0.0) == ([], [], [])
 
@@ -247,26 +247,41 @@ def test_a_forgotten_peers_leaving_is_nobodys_concern(ends: Loopback) -> None:
     master.link.forget(peer)
     master.link.forget(b"never heard of")
     ends.close(agent)
-    ends.until(lambda: not master.link.send(peer, PROBE), "end of the forgotten one")
     ends.close(other)
     ends.until(lambda: master.gone, "end of the other")
     assert master.gone == [remembered]
 
 
-def test_whoever_fails_to_send_knows_and_is_not_told_again(ends: Loopback) -> None:
+def test_a_send_that_fails_tells_once_that_the_peer_is_gone(ends: Loopback) -> None:
     master, agent, peer = ends.pair()
     ends.close(agent)
-    while master.link.send(peer, [b"are you there"]):
-        pass
+    while not master.gone:
+        master.link.send(peer, [b"are you there"])
+        master.turn()
+    master.link.send(peer, [b"are you there"])
     for _ in range(3):
         master.slow_round()
-    assert master.gone == []
+    assert master.gone == [peer]
+
+
+def test_that_a_peer_is_gone_is_told_after_all_that_it_sent(ends: Loopback) -> None:
+    """Otherwise its last results and its goodbye would come from nobody."""
+    master, agent, peer = ends.pair()
+    words = [[b"%d" % number] for number in range(3 * _link.MESSAGES_A_POLL)]
+    for word in words:
+        agent.link.send(word)
+    ends.close(agent, PATIENCE_S)
+    ends.until(lambda: master.gone, "end")
+    assert master.messages == [[b"hello"], *words]
+    assert master.told[-1] == Unreachable(peer)
+    assert master.gone == [peer]
 
 
 def test_nothing_can_be_sent_to_who_never_was(ends: Loopback) -> None:
     master, agent, _ = ends.pair()
-    assert not master.link.send(b"\0nobody", [b"word"])
+    master.link.send(b"\0nobody", [b"word"])
     ends.hello(agent, master, b"unharmed")
+    assert master.gone == []
 
 
 # ---- messages ----
@@ -280,7 +295,7 @@ def test_nothing_can_be_sent_to_who_never_was(ends: Loopback) -> None:
 def test_messages_arrive_as_they_were_sent_both_ways(ends: Loopback, frames: list[Buffer]) -> None:
     master, agent, peer = ends.pair()
     agent.link.send(frames)
-    assert master.link.send(peer, frames)
+    master.link.send(peer, frames)
     ends.until(lambda: len(master.heard) == 2 and agent.messages, "message")
     assert (master.messages[1], agent.messages) == (frames, [frames])
 
@@ -343,6 +358,14 @@ def test_an_agent_waits_for_its_channels_too_while_it_watches_them(ends: Loopbac
     finally:
         os.close(reading)
         os.close(writing)
+
+
+@pytest.mark.parametrize("address", ["tcp://*:1", "tcp://", "nonsense"])
+def test_what_is_no_address_is_the_users_fault_and_leaves_nothing_open(address: str) -> None:
+    before = descriptors()
+    with pytest.raises(UsageError, match="no address to connect to"):
+        AgentLink(address, server_keys("k").public, member_keys("k"), CALM_S, 1)
+    assert descriptors() == before
 
 
 def test_what_an_agent_sends_into_the_void_is_no_error(ends: Loopback) -> None:
