@@ -78,13 +78,8 @@ def start(
         options.max_read_buffer_size,
         options.max_write_buffer_size,
     )
-    only_here = options.resource_file is None and options.master_host is None and options.key_file is None
     published = None if options.master_host in _addresses.EVERYWHERE else options.master_host
-    host = "127.0.0.1" if only_here and options.key is None else _host_to_bind(published)
-    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
-    link = _link.MasterLink(
-        host, options.master_port or 0, key, options.client_timeout, largest, _wire.encode(messages.Probe())
-    )
+    link = _listen(options, published, key)
     io = MasterIo(MasterCore(settings, loads), link, audit)
     addresses = _addresses.candidates(link.port, published)
     member = _link.member_keys(key)
@@ -117,15 +112,17 @@ def start(
     return Computation(Master(io, Codec(main_by_value), main_by_value), io)
 
 
-def _host_to_bind(published: str | None) -> str:
-    if published is None:
-        return "*"
-    address = _addresses.ipv4_of(published)
-    if address is None:
+def _listen(options: Options, published: str | None, key: str) -> _link.MasterLink:
+    """Bind the host that is published, if one is; else all addresses, or loopback if no slave elsewhere can join."""
+    only_here = not (options.resource_file or options.master_host or options.key_file or options.key)
+    host = "127.0.0.1" if only_here else "*" if published is None else _addresses.ipv4_of(published)
+    if host is None:
         raise UsageError(
             f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
         )
-    return address
+    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
+    probe = _wire.encode(messages.Probe())
+    return _link.MasterLink(host, options.master_port or 0, key, options.client_timeout, largest, probe)
 
 
 def _directions(options: Options, host: str, port: int, slaves: int) -> list[str]:

@@ -198,8 +198,15 @@ class Shutdown:
 
 
 @frozen
+class Leaving:
+    """Agent to master: send no more tasks, and why. Unstarted ones come back next, running ones may still end."""
+
+    reason: str
+
+
+@frozen
 class Goodbye:
-    """Agent to master: I am leaving, and why. Whatever my slaves held is charged to no task."""
+    """Agent to master: I am gone, and why. Whatever my slaves held is charged to no task."""
 
     reason: str
 
@@ -219,6 +226,7 @@ Message = (
     | AlgorithmFailed
     | Probe
     | Shutdown
+    | Leaving
     | Goodbye
 )
 

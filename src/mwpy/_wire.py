@@ -36,6 +36,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     13: messages.Probe,
     14: messages.Shutdown,
     15: messages.Goodbye,
+    16: messages.Leaving,
 }
 """A number is never given to another kind; a new kind is a new protocol version."""
 

@@ -442,13 +442,13 @@ class Cluster:
             return
         slave.dead = True
         self._tell(f"slave {slave.number} on host {host.name} dies: {cause}, running {slave.running}")
-        if self.now < host.frozen_until:
-            self._at(host.frozen_until, lambda: self._exit_noticed(host, slave, cause))
-        else:
-            self._exit_noticed(host, slave, cause)
+        self._exit_noticed(host, slave, cause)
 
     def _exit_noticed(self, host: _AgentHost, slave: _SlaveProcess, cause: str) -> None:
         """The agent first hears what is left in the journal, and then of the exit."""
+        if self.now < host.frozen_until:
+            self._at(host.frozen_until, lambda: self._exit_noticed(host, slave, cause))
+            return
         self._slave_flushes(host, slave)
         if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.children:
             return

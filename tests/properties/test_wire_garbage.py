@@ -30,6 +30,7 @@ hostile = st.one_of(
     st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.text()),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),
+    st.builds(messages.Leaving, st.text()),
     st.builds(messages.Goodbye, st.text()),
     st.just(messages.Probe()),
 )

@@ -27,6 +27,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.AlgorithmFailed(1, 0, "why", [1], [1]), []),
     (messages.Probe(), []),
     (messages.Shutdown(True, 5.0), []),
+    (messages.Leaving("why"), []),
     (messages.Goodbye("why"), []),
 ]
 

@@ -217,7 +217,7 @@ class AgentCore:
             case SlaveExited():
                 self._child_exited(self.children[event.slave], event, now)
             case TakenBack(number, tasks):
-                self._taken_back(self.children[number], tasks)
+                self._taken_back(number, tasks)
             case Terminated(reason):
                 self._leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
             case Disconnected(reason):
@@ -274,9 +274,12 @@ class AgentCore:
         elif child is not None:
             self._send(messages.Revoked(number, [], []))
 
-    def _taken_back(self, child: Child, tasks: Sequence[int]) -> None:
+    def _taken_back(self, number: int, tasks: Sequence[int]) -> None:
+        child = self.children.get(number)
+        if child is None:
+            return  # it died before it could be asked; its end told of its tasks
         attempts = [child.held.pop(task_id) for task_id in tasks]
-        self._send(messages.Revoked(child.number, list(tasks), attempts))
+        self._send(messages.Revoked(number, list(tasks), attempts))
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer]) -> None:
         match message:
@@ -286,7 +289,8 @@ class AgentCore:
                     self._failed_starts = 0
                     self._send(message)
             case messages.Results(tasks=tasks):
-                if not child.held.keys() >= set(tasks):  # some were rescued from its journal before
+                named = set(tasks)
+                if len(named) < len(tasks) or not child.held.keys() >= named:  # some were rescued from its journal
                     message, frames = messages.select(message, frames, child.held)
                 self._results(child, message, frames)
             case messages.AlgorithmFailed(_, _, _, tasks):
@@ -308,7 +312,7 @@ class AgentCore:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
-        unstarted = frozenset(event.unstarted)
+        unstarted = frozenset([*event.unstarted, *self._undelivered(child)])
         running = next((task_id for task_id in child.held if task_id not in unstarted), 0)
         told = f"task {running}, attempt {child.held[running]}" if running else ""
         self._actions.records.append(records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words))
@@ -317,15 +321,18 @@ class AgentCore:
             self._replace(was, event.cause, now)
         self._finish_if_alone()
 
+    def _undelivered(self, child: Child) -> list[int]:
+        """The tasks of which it was to be told next."""
+        groups = [message for number, message, _ in self._actions.to_slaves if number == child.number]
+        return [task_id for group in groups if isinstance(group, messages.Tasks) for task_id in group.tasks]
+
     def _replace(self, was: ChildState, cause: str, now: float) -> None:
         if was is ChildState.STARTING:
             self._failed_starts += 1
         if self._failed_starts >= STARTS_ALLOWED:
-            self._leaving = ExitCode.CANNOT_START
-            self._why = f"{self._failed_starts} slaves in a row ended before they could take a task: {cause}"
-            self._actions.records.append(records.Notice(f"this agent gives up: {self._why}"))
-            self._deadline = now + self.settings.grace_s
-            self._stop_children()
+            why = f"{self._failed_starts} slaves in a row ended before they could take a task: {cause}"
+            self._actions.records.append(records.Notice(f"this agent gives up: {why}"))
+            self._leave(ExitCode.CANNOT_START, why, self.settings.grace_s, now)
         else:
             self._start()
 
@@ -335,6 +342,7 @@ class AgentCore:
         """Stop feeding, give unstarted tasks back, let running ones end within the grace, then go."""
         if self._leaving is None:
             self._leaving, self._why = code, why
+            self._send(messages.Leaving(why))
         self._deadline = min(self._deadline or now + grace_s, now + grace_s)
         self._stop_children()
         self._finish_if_alone()

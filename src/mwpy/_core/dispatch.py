@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import islice
 
 from attrs import define, field
@@ -38,9 +38,9 @@ class Dispatcher(Ledger):
                     self._settle_unwanted(sid, queue[0], f"{sid}, to which it was addressed, cannot run it: {reason}")
                     continue
                 count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
-                if slave.freed or not count:
+                if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or not count:
                     break
-                self._feed(slave, _heads(queue, count), now)
+                self._feed(slave, _heads(queue, count, slave.agent.refused), now)
 
     def _send_unaddressed(self, now: float) -> None:
         """First to those who have nothing, then to those who will soon have nothing."""
@@ -126,12 +126,12 @@ class Dispatcher(Ledger):
             thieves -= count
 
 
-def _heads(queue: Iterable[Task], count: int) -> list[Task]:
-    """The first tasks of a queue that fit into one message; at least one."""
+def _heads(queue: Iterable[Task], count: int, refused: Container[Algorithm] = ()) -> list[Task]:
+    """The first tasks of a queue that fit into one message and come before a refused one; at least one."""
     tasks = list(islice(queue, count))
     room = allocation.MAX_GROUP_BYTES
     for position, task in enumerate(tasks):
         room -= task.size if task.buffers else len(task.payload)
-        if room < 0:
+        if room < 0 or task.algorithm in refused:
             return tasks[: max(1, position)]
     return tasks

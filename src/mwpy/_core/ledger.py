@@ -63,6 +63,8 @@ class Ledger:
     stable: Stable = field(factory=Stable)
     _actions: Actions = field(factory=Actions)
     _said: dict[str, None] = field(factory=dict)
+    _progressed: bool = False
+    """Whether the master algorithm has anything new to fetch since it was last asked why nothing progresses."""
 
     def take_actions(self) -> Actions:
         """All that must be done now; given out once."""
@@ -83,6 +85,7 @@ class Ledger:
             slave.kind = kind
             self._record(records.SlaveChanged(slave.sid, slave.state, kind))
             self._actions.connected.append(slave.sid)
+            self._progressed = True
 
     def _unbind_if_free(self, slave: Slave) -> None:
         if slave.freed and not slave.outstanding:
@@ -90,6 +93,7 @@ class Ledger:
             slave.kind = SlaveKind.UNORDERED
             self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
             self._free_addressed(slave.sid, "it was freed")
+            self._fill_vacancies()
 
     def _after_unloading(self, slave: Slave) -> None:
         if slave.state is SlaveState.BUSY:
@@ -115,6 +119,7 @@ class Ledger:
 
     def _fail(self, task: Task, reason: str) -> None:
         self._record(records.TasksFailed([task], reason))
+        self._progressed = True
         failure = ("TaskTooLarge", reason, "", None)
         self._actions.results.append(
             Result(task.task_id, task.algorithm.name, None, task.tag, 0.0, True, b"", (), lambda *_: failure)
@@ -122,6 +127,7 @@ class Ledger:
 
     def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
         self._record(records.TasksGivenUp(tasks, reason, deaths))
+        self._progressed = True
         self._actions.unrunnable.extend(
             UnrunnableTask(
                 task.task_id,

@@ -128,8 +128,7 @@ class MasterCore(Dispatcher):
         self.closing = messages.Shutdown(finished, grace_s)
         for agent in self.stable.agents.values():
             self._send(agent, self.closing)
-            for slave in list(agent.slaves.values()):
-                self._change(slave, SlaveEvent.SHUT_DOWN)
+            self._retire(agent)
         self._record(records.Ended("SHUTDOWN" if finished else "INTERRUPTED", self.settings.member_id))
 
     # ---- what happened outside -----------------------------------------------------------------------
@@ -178,6 +177,8 @@ class MasterCore(Dispatcher):
                 self._slave_died(agent, message)
             case messages.AlgorithmFailed():
                 self._algorithm_failed(agent, message)
+            case messages.Leaving():
+                self._retire(agent)
             case messages.Goodbye(reason):
                 self._record(records.AgentLeft(agent.name, reason))
                 self._lose_agent(agent, reason)
@@ -232,6 +233,7 @@ class MasterCore(Dispatcher):
         self._send(agent, messages.SlaveNamed(number, slave.sid))
         if slave.kind is not SlaveKind.UNORDERED:
             self._actions.connected.append(slave.sid)
+            self._progressed = True
         if self.closing is not None:
             self._change(slave, SlaveEvent.SHUT_DOWN)
 
@@ -260,6 +262,7 @@ class MasterCore(Dispatcher):
             results.append(Result(task_id, algorithm.name, sid, task.tag, seconds, has_failed, payload, buffers, loads))
         if not finished:
             return
+        self._progressed = True
         self._record(records.ResultsReceived(sid, finished))
         for algorithm, times in seconds_of.items():
             mean = sum(times) / len(times)
@@ -333,6 +336,12 @@ class MasterCore(Dispatcher):
         self._return(slave, _matching(slave, message.tasks, message.attempts), "its slave cannot run it")
         self._after_unloading(slave)
 
+    def _retire(self, agent: Agent) -> None:
+        """Send its slaves no more tasks; what they run may still end."""
+        for slave in agent.slaves.values():
+            if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
+                self._change(slave, SlaveEvent.SHUT_DOWN)
+
     # ---- losses ----------------------------------------------------------------------------------------
 
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
@@ -368,36 +377,58 @@ class MasterCore(Dispatcher):
             self._send_addressed(now)
             self._send_unaddressed(now)
             self._take_back(now)
-        if (silent_s := self._silence.observe(self._is_stuck(), now)) is not None:
-            self._say(f"nothing has progressed for {silent_s:.0f} s: {self._why_stuck()}")
+        self._watch_for_silence(now)
 
     # ---- silence -------------------------------------------------------------------------------------------
 
-    def _is_stuck(self) -> bool:
-        if self.closing is not None or any(slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()):
-            return False
-        return bool(self.jar.tasks) or self.waiting
+    def _watch_for_silence(self, now: float) -> None:
+        is_waited_for = self.closing is None and (bool(self.jar.tasks) or self.waiting)
+        if self._progressed or not is_waited_for:
+            self._progressed = False
+            self._silence.reset()
+        if not is_waited_for:
+            return
+        if any(slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()):
+            self._silence.pause(now)
+            return
+        reason, text = self._why_stuck()
+        if (silent_s := self._silence.observe(reason, now)) is not None:
+            self._say(f"nothing has progressed for {silent_s:.0f} s: {text}")
 
-    def _why_stuck(self) -> str:
+    def _why_stuck(self) -> tuple[str, str]:
+        """Why nothing can progress: the reason's name, and the words for it."""
         count = len(self.jar.tasks)
+        serving = [slave for slave in self.stable.slaves.values() if slave.state is not SlaveState.SHUTTING_DOWN]
         vacancies = [kind.value for kind in self.stable.vacancies()]
-        if not self.stable.slaves:
-            return f"no slave is connected ({count} tasks wait). {self._why_no_slave()}"
-        if self.jar.queues and not any(slave.runs_unaddressed for slave in self.stable.slaves.values()):
-            return (
+        if not serving:
+            return "no slave", f"no slave is connected ({count} tasks wait). {self._why_no_slave()}"
+        if self.jar.queues and not any(slave.runs_unaddressed for slave in serving):
+            return "no unordered slave", (
                 f"{self.jar.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
                 f"with mw.free_slave, or start more slaves"
             )
         if self.jar.queues:
-            agent, reason = next(
-                (agent.name, reason) for agent in self.stable.agents.values() for reason in agent.refused.values()
+            return "refused", self._who_refuses(next(iter(self.jar.queues)))
+        if count:
+            return "leaving", (
+                f"{count} tasks are at slaves that are leaving, or addressed to them: what these do not finish is run "
+                f"elsewhere or handed back as soon as they are gone"
             )
-            return f"no connected slave can run the {count} waiting tasks; {agent}: {reason}"
         if vacancies:
-            return f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
-        return (
+            return "vacancies", (
+                f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
+            )
+        return "nothing to do", (
             "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
             "submit tasks, or leave the loop"
+        )
+
+    def _who_refuses(self, algorithm: Algorithm) -> str:
+        told = [(agent.name, agent.refused.get(algorithm)) for agent in self.stable.agents.values()]
+        name, reason = next(((name, reason) for name, reason in told if reason), ("", ""))
+        return (
+            f"no connected slave can run {algorithm.name}, for which {len(self.jar.queues[algorithm])} tasks wait: "
+            f"mend that there, or start other slaves. {name}: {reason}"
         )
 
     def _why_no_slave(self) -> str:

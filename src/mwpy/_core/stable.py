@@ -87,7 +87,7 @@ class Slave:
     @property
     def runs_unaddressed(self) -> bool:
         """Whether it may be sent tasks that are addressed to no slave."""
-        return self.kind is not SlaveKind.ORDERED
+        return self.kind is not SlaveKind.ORDERED and not self.freed
 
 
 @define(eq=False)
@@ -103,9 +103,9 @@ class Stable:
     hungry: dict[SlaveId, Slave] = field(factory=dict)
     """Busy ones that may have room for more tasks; a hint, settled by whoever allocates."""
     wanted: dict[SlaveKind, int] = field(factory=lambda: dict.fromkeys(SlaveKind, 0))
+    """How many slaves of each kind the master algorithm asked for."""
     unordered_unasked: bool = True
     """Nobody said yet how many unordered slaves are wanted: as many as there are tasks."""
-    """How many slaves of each kind the master algorithm asked for."""
     pace: dict[Algorithm, float] = field(factory=dict)
     """How long a task of each algorithm takes, in seconds, over all slaves."""
     agents_seen: int = 0

@@ -1,0 +1,402 @@
+"""The agent's core in any order of events, held against a small model of its own.
+
+The machine plays the master, the slaves and the kernel that gives out their tickets. Its model knows what became of
+each attempt of each task that a slave was given, from what the core tells the master, and who really holds what.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from mwpy import _messages as messages
+from mwpy._core import agent_core
+from mwpy._core.agent_core import AgentActions, AgentCore, AgentSettings
+from mwpy.errors import ExitCode
+from mwpy.task import SlaveId
+
+picks = st.integers(0, 60)
+"""Chooses one of whatever there is, modulo how many."""
+
+
+@define(eq=False)
+class _Process:
+    """A slave process with its tickets, as the kernel has it."""
+
+    number: int
+    ready: bool = False
+    tickets: dict[int, int] = field(factory=dict)
+    """Task and attempt of those that it may start, in order."""
+    running: tuple[int, int] | None = None
+    done: dict[int, int] = field(factory=dict)
+    """Finished, and in its journal, but not sent."""
+    told_to_stop: bool = False
+    killed: bool = False
+
+    def holds(self) -> dict[int, int]:
+        return {**self.done, **dict([self.running] if self.running else []), **self.tickets}
+
+
+class _AgentMachine(RuleBasedStateMachine):
+    """An agent between a master that is right and slaves that fail in every way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.processes: dict[int, _Process] = {}
+        self.last_number = 0
+        self.admitted: dict[int, None] = {}
+        """The slaves of whose beginning the master heard, and of whose end it did not."""
+        self.deaths: dict[int, tuple[int, dict[int, int]]] = {}
+        """What ran in those of whose end the master is to hear, and all that they held."""
+        self.fates: dict[tuple[int, int], str] = {}
+        """Every attempt that a slave was given, and what became of it."""
+        self.attempts: dict[int, int] = {}
+        self.waiting: dict[int, None] = {}
+        """Tasks that came back, and may be sent again."""
+        self.welcomed = False
+        self.failed_starts = 0
+        self.code: ExitCode | None = None
+        """What the agent must exit with, once it is to go."""
+        self.kill_from = 0.0
+        """The first time at which slaves may be killed."""
+        self.exited = False
+        self.sound = False
+
+    @initialize(slaves=st.integers(1, 3), ready=st.integers(0, 3))
+    def begin(self, slaves: int, ready: int) -> None:
+        self.slaves = slaves
+        self.core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", slaves, grace_s=5.0))
+        self.sound = True
+        if ready:
+            self.master_welcomes()
+            for number in range(ready - 1):
+                self.slave_gets_ready(number)
+                self.master_sends_tasks(number, 4, False)
+
+    # What the model derives
+
+    @property
+    def named(self) -> list[int]:
+        """The slaves to which the master may send something: one that ended a moment ago is among them."""
+        return sorted({*self.admitted, *[number - 1 for number in self.admitted if number > 1]})
+
+    def pick(self, number: int) -> _Process:
+        return list(self.processes.values())[number % len(self.processes)]
+
+    def settle_fate(self, task: int, attempt: int, fate: str) -> None:
+        key = (task, attempt)
+        assert self.fates[key] == "held", f"attempt {attempt} of task {task} was {self.fates[key]} and is now {fate}"
+        self.fates[key] = fate
+        if fate in ("given back", "died", "refused"):
+            self.waiting[task] = None
+
+    def leave(self, code: ExitCode, grace_s: float) -> None:
+        """The first reason is what the agent exits with; the shortest grace counts."""
+        until = self.now + grace_s
+        self.kill_from = until if self.code is None else min(self.kill_from, until)
+        self.code = code if self.code is None else self.code
+
+    # What happens
+
+    def happens(self, event: agent_core.AgentEvent) -> None:
+        self.sound = False
+        self.core.handle(event, self.now)
+        self.core.check()
+
+    def act(self) -> None:
+        """Do what the agent wants until it wants nothing more, as its shell does."""
+        self.sound = False
+        more = not self.exited
+        while more:
+            self.core.allocate(self.now)
+            self.core.check()
+            actions = self.core.take_actions()
+            self.start_and_feed(actions)
+            for number, count in actions.take_back:
+                self.take_back(number, count)
+            for number in actions.kill:
+                assert self.code is not None, f"slave {number} was killed for nothing"
+                assert self.now >= self.kill_from, f"slave {number} was killed too early"
+                self.processes[number].killed = True
+            for message, frames in actions.to_master:
+                assert not self.exited
+                messages.check(message, frames)
+                self.master_hears(message, last=actions.exit is not None and message is actions.to_master[-1][0])
+            if actions.exit is not None:
+                assert isinstance(actions.to_master[-1][0], messages.Goodbye), "it left without a word"
+                assert actions.exit is self.code, f"it exits with {actions.exit.name}"
+                assert all(process.killed for process in self.processes.values()), "it left somebody behind"
+                self.exited = True
+            more = bool(actions.take_back or actions.start) and not self.exited
+        if not self.exited:
+            self.agree()
+        self.sound = True
+
+    def start_and_feed(self, actions: AgentActions) -> None:
+        for number in actions.start:
+            assert self.code is None, "a slave was started while the agent leaves"
+            assert number > self.last_number, f"slave {number} is not new"
+            self.last_number = number
+            self.processes[number] = _Process(number)
+        for number, message, frames in actions.to_slaves:
+            process = self.processes.get(number)
+            messages.check(message, frames)
+            if process is None:
+                continue  # it ended in the same iteration
+            match message:
+                case messages.Tasks(_, tasks, attempts):
+                    process.tickets.update(zip(tasks, attempts, strict=True))
+                case messages.Shutdown():
+                    process.told_to_stop = True
+
+    def take_back(self, number: int, count: int) -> None:
+        """The last tickets that the slave has not taken."""
+        process = self.processes.get(number)
+        if process is None:
+            return  # it ended in the same iteration, and its tickets were counted then
+        taken = list(process.tickets)[max(0, len(process.tickets) - count) :]
+        for task in taken:
+            del process.tickets[task]
+        self.happens(agent_core.TakenBack(number, taken))
+
+    def master_hears(self, message: messages.Message, last: bool) -> None:
+        match message:
+            case messages.SlaveReady(number):
+                assert number not in self.admitted, f"slave {number} is told ready twice"
+                self.admitted[number] = None
+            case messages.Results(_, tasks, attempts):
+                assert tasks, "results of nothing"
+                for task, attempt in zip(tasks, attempts, strict=True):
+                    self.settle_fate(task, attempt, "finished")
+            case messages.Revoked(_, tasks, attempts):
+                for task, attempt in zip(tasks, attempts, strict=True):
+                    self.settle_fate(task, attempt, "given back")
+            case messages.AlgorithmFailed(_, _, _, tasks, attempts):
+                for task, attempt in zip(tasks, attempts, strict=True):
+                    self.settle_fate(task, attempt, "refused")
+            case messages.SlaveDied(number, running):
+                ran, held = self.deaths.pop(number)
+                assert running == ran, f"slave {number} ran {ran} when it died, and {running} is charged"
+                for task, attempt in held.items():
+                    self.settle_fate(task, attempt, "died")
+                self.admitted.pop(number, None)
+            case messages.Leaving():
+                assert self.code is not None, "it leaves without need"
+            case messages.Goodbye():
+                assert last, "it said goodbye and went on"
+            case _:
+                raise AssertionError(f"{message} is not for a master")
+
+    def agree(self) -> None:
+        held = {number: dict(child.held) for number, child in self.core.children.items()}
+        mine = {number: self.held(process) for number, process in self.processes.items()}
+        assert held == mine, "the agent and the kernel disagree about who has what"
+        if self.code is None:
+            assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
+            assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
+        else:
+            assert self.processes, "it is alone and stays"
+            late = [process.number for process in self.processes.values() if not process.killed]
+            assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace"
+            assert all(process.told_to_stop for process in self.processes.values()), "somebody was not told to stop"
+            assert not any(process.tickets for process in self.processes.values()), "it keeps what was not started"
+
+    def held(self, process: _Process) -> dict[int, int]:
+        """What a slave holds and the master has not heard of."""
+        return {task: attempt for task, attempt in process.holds().items() if self.fates[task, attempt] == "held"}
+
+    # What the master does
+
+    @precondition(lambda self: not self.exited)
+    @rule()
+    def master_welcomes(self) -> None:
+        self.welcomed = self.welcomed or self.code is None
+        self.happens(agent_core.Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)))
+        self.act()
+
+    @precondition(lambda self: not self.exited and self.named)
+    @rule(pick=picks, count=st.integers(1, 4), again=st.booleans())
+    def master_sends_tasks(self, pick: int, count: int, again: bool) -> None:
+        """New ones, or such as came back; also to a slave that has ended or stops."""
+        number = self.named[pick % len(self.named)]
+        tasks = list(self.waiting)[:count] if again else []
+        tasks = tasks or [len(self.attempts) + position for position in range(1, count + 1)]
+        for task in tasks:
+            self.attempts[task] = self.attempts.get(task, 0) + 1
+            self.waiting.pop(task, None)
+            if number in self.processes and self.code is None:
+                self.fates[task, self.attempts[task]] = "held"
+            else:
+                self.waiting[task] = None
+        attempts = [self.attempts[task] for task in tasks]
+        zeros = [0] * len(tasks)
+        self.happens(agent_core.Heard(messages.Tasks(number, tasks, attempts, zeros, zeros), (b"",)))
+        self.act()
+
+    @precondition(lambda self: not self.exited and self.named)
+    @rule(pick=picks, count=st.integers(1, 3))
+    def master_revokes(self, pick: int, count: int) -> None:
+        number = self.named[pick % len(self.named)]
+        self.happens(agent_core.Heard(messages.Revoke(number, count)))
+        self.act()
+
+    @precondition(lambda self: not self.exited and self.named)
+    @rule(pick=picks)
+    def master_names_and_defines(self, pick: int) -> None:
+        number = self.named[pick % len(self.named)]
+        definition = messages.AlgorithmDefinition(0, "max", "builtins:max", "", "3.11")
+        self.happens(agent_core.Heard(messages.SlaveNamed(number, SlaveId(f"SLAVE-{number}"))))
+        self.happens(agent_core.Heard(messages.Algorithms([definition])))
+        self.act()
+
+    # What slaves do
+
+    @precondition(lambda self: not self.exited and self.processes)
+    @rule(pick=picks)
+    def slave_gets_ready(self, pick: int) -> None:
+        starting = [process for process in self.processes.values() if not process.ready]
+        if starting:
+            self.gets_ready(starting[pick % len(starting)])
+            self.act()
+
+    def gets_ready(self, process: _Process) -> None:
+        process.ready = True
+        self.failed_starts = self.failed_starts if process.told_to_stop else 0
+        self.happens(agent_core.SlaveHeard(process.number, messages.SlaveReady(process.number)))
+
+    @precondition(lambda self: not self.exited and self.processes)
+    @rule(pick=picks, times=st.integers(1, 3))
+    def slave_works(self, pick: int, times: int) -> None:
+        """It ends its task if it runs one, and takes the next ticket. The agent hears nothing of that."""
+        process = self.pick(pick)
+        for _ in range(times):
+            if process.running is not None:
+                task, attempt = process.running
+                process.done[task] = attempt
+                process.running = None
+            if process.tickets:
+                task = next(iter(process.tickets))
+                process.running = (task, process.tickets.pop(task))
+
+    @precondition(lambda self: not self.exited and self.processes)
+    @rule(pick=picks, rescued=st.booleans())
+    def slave_sends_results(self, pick: int, rescued: bool) -> None:
+        """Or its agent reads them in the journal, and the slave sends them later all the same."""
+        full = [process for process in self.processes.values() if process.done]
+        process = full[pick % len(full)] if full else self.pick(pick)
+        self.results_of(process)
+        if not rescued:
+            process.done = {}
+        self.act()
+
+    def results_of(self, process: _Process) -> None:
+        if process.done:
+            count = len(process.done)
+            done = messages.Results(
+                process.number, [*process.done], [*process.done.values()], [0.1] * count, [], [1] * count
+            )
+            self.happens(agent_core.SlaveHeard(process.number, done, (b"r" * count,)))
+
+    @precondition(lambda self: not self.exited and self.processes)
+    @rule(pick=picks)
+    def slave_cannot(self, pick: int) -> None:
+        process = self.pick(pick)
+        if process.tickets:
+            task = next(iter(process.tickets))
+            refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [process.tickets.pop(task)])
+            self.happens(agent_core.SlaveHeard(process.number, refusal))
+            self.act()
+
+    @precondition(lambda self: not self.exited and self.processes)
+    @rule(
+        pick=picks,
+        before=st.sampled_from(["", "", "", "revoke", "revoke", "ready", "ready", "evicted", "lost"]),
+        holding=st.booleans(),
+    )
+    def slave_ends(self, pick: int, before: str, holding: bool) -> None:
+        """By itself, killed or crashed; perhaps in the iteration in which something else is heard."""
+        process = self.pick(pick)
+        if holding:
+            process = max(self.processes.values(), key=lambda each: len(each.tickets))
+        elif not process.ready and pick % 3:
+            self.gets_ready(process)
+            self.act()
+        if before == "revoke":
+            self.happens(agent_core.Heard(messages.Revoke(process.number, 2)))
+        elif before == "ready" and not process.ready:
+            self.gets_ready(process)
+        elif before == "evicted":
+            self.must_go(agent_core.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+        elif before == "lost":
+            self.must_go(agent_core.Disconnected("broke"), ExitCode.FAILED, 2.0)
+        self.exits(process)
+        self.act()
+
+    def exits(self, process: _Process) -> None:
+        """The agent first hears what is in its stream and journal, and then of the exit."""
+        self.results_of(process)
+        process.done = {}
+        ran = process.running[0] if process.running else 0
+        del self.processes[process.number]
+        if self.code is None:
+            self.deaths[process.number] = (ran, process.holds())
+            self.failed_starts += not process.ready
+        unstarted = list(process.tickets)
+        self.happens(agent_core.SlaveExited(process.number, "killed by signal 9", "last words", unstarted))
+        if self.failed_starts >= 3:
+            self.leave(ExitCode.CANNOT_START, 5.0)
+
+    # The end
+
+    def must_go(self, event: agent_core.AgentEvent, code: ExitCode, grace_s: float) -> None:
+        self.leave(code, grace_s)
+        self.happens(event)
+
+    @precondition(lambda self: not self.exited)
+    @rule(
+        how=st.sampled_from(["evicted", "lost", "refused", "finished", "failed"]),
+        grace_s=st.sampled_from([0.5, 4.0, 20.0]),
+        really=st.integers(0, 7),
+    )
+    def agent_must_go(self, how: str, grace_s: float, really: int) -> None:
+        """Once or for several reasons one after the other; not too early, that something has happened."""
+        if self.code is None and really != 5:
+            return
+        if how == "evicted":
+            self.must_go(agent_core.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+        elif how == "lost":
+            self.must_go(agent_core.Disconnected("broke"), ExitCode.FAILED, 2.0)
+        elif how == "refused":
+            self.must_go(agent_core.Heard(messages.Refused("nonsense")), ExitCode.REFUSED, 2.0)
+        else:
+            code = ExitCode.OK if how == "finished" else ExitCode.FAILED
+            self.must_go(agent_core.Heard(messages.Shutdown(how == "finished", grace_s)), code, grace_s)
+        self.act()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 4.0]))
+    def time_passes(self, seconds: float) -> None:
+        until = self.now + seconds
+        while not self.exited and (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now + 0.001, due)
+            self.act()
+        self.now = max(until, self.now)
+        self.act()
+
+    def teardown(self) -> None:
+        """Told to go, it goes within its grace, even if no slave ends by itself."""
+        if not self.sound:
+            return
+        if not self.exited:
+            self.must_go(agent_core.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.act()
+            self.time_passes(10.0)
+        assert self.exited, "it was told to go and stays"
+        assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
+
+
+def test_an_agent_loses_no_task_and_goes_when_told() -> None:
+    """Each task that it was given is finished, given back or told lost, once; or the agent is gone."""
+    run_state_machine_as_test(_AgentMachine, settings=settings(max_examples=250, stateful_step_count=60))

@@ -1,0 +1,701 @@
+"""The master's core in any order of events, held against a small model of its own.
+
+The machine plays the algorithm and all agents, honest ones and others. Its model knows which slave holds which attempt
+of which task, and what that allows; it learns that from what the core gives out, and looks into the core only to
+compare the books. In the end there is an honest agent, and every task must have ended once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from mwpy import _messages as messages
+from mwpy import records
+from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
+from mwpy._core.master_core import Actions, MasterCore, MasterSettings
+from mwpy.algorithm import algorithm_of
+from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
+
+WORKED_S = 5.0
+"""Who has worked for so long has progressed."""
+
+FIRST_WORD_S = 10.0
+"""Seconds that nothing can progress after which the user must have been told."""
+
+MOST_DEADLINES = 100
+"""Times that the core may want to be called by the clock while nothing else happens, in any of the spans here."""
+
+MAX_CALL_BYTES = 100
+
+picks = st.integers(0, 60)
+"""Chooses one of whatever there is, modulo how many."""
+
+kinds = st.sampled_from(list(SlaveKind))
+
+
+@define(eq=False)
+class _Job:
+    """A task, as the model sees it."""
+
+    number: int
+    algorithm: int
+    policy: TaskPolicy
+    payload: bytes
+    tag: object = field(factory=object)
+    attempt: int = 0
+    deaths: int = 0
+    may_have_started: bool = False
+    """It was at a slave that was lost, and perhaps running."""
+    outcome: str = ""
+
+
+@define(eq=False)
+class _Worker:
+    """A slave, as its agent sees it."""
+
+    peer: _Peer
+    number: int
+    sid: SlaveId
+    kind: SlaveKind
+    held: dict[int, _Job] = field(factory=dict)
+    freed: bool = False
+
+
+@define(eq=False)
+class _Peer:
+    """An agent that was let in."""
+
+    name: bytes
+    workers: dict[int, _Worker] = field(factory=dict)
+    known: dict[int, None] = field(factory=dict)
+    refused: dict[int, None] = field(factory=dict)
+    started: int = 0
+    leaving: bool = False
+
+
+def _loads(payload: Any, _: object) -> Any:
+    """A result is its own bytes; one that begins with an exclamation mark is a failure."""
+    return ("ValueError", "wrong", "", None) if bytes(payload).startswith(b"!") else bytes(payload)
+
+
+class _MasterMachine(RuleBasedStateMachine):
+    """A master whose agents do anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.jobs: list[_Job] = []
+        self.peers: dict[bytes, _Peer] = {}
+        self.names = 0
+        self.sids: dict[SlaveId, _Worker] = {}
+        """Every slave there ever was."""
+        self.replies: list[tuple[bytes, messages.Results]] = []
+        self.due: dict[int, str] = {}
+        """Outcomes that the last event must have had."""
+        self.told: dict[SlaveId, None] = {}
+        """Ordered and intermingle slaves that the algorithm was told of."""
+        self.was_stuck = False
+        self.looked_at = 0.0
+        """When that was last seen, or first seen to be over."""
+        self.stuck_s = 0.0
+        self.progressed = False
+        self.words = 0
+        """How often it was said that nothing progresses, since something did."""
+        self.sound = False
+        """No fault was found so far: what follows from one is not worth looking for."""
+
+    @initialize(group=st.sampled_from([None, None, 1, 3]))
+    def begin(self, group: int | None) -> None:
+        settings = MasterSettings("m", "g", task_group=group, max_call_bytes=MAX_CALL_BYTES)
+        self.core = MasterCore(settings, _loads)
+        self.algorithms = [algorithm_of(function) for function in (max, min)]
+        for algorithm in self.algorithms:
+            self.core.define(algorithm, algorithm.reference, "", "3.11", b"")
+        self.group = group
+        self.sound = True
+
+    # What the model derives
+
+    @property
+    def workers(self) -> list[_Worker]:
+        return [worker for peer in self.peers.values() for worker in peer.workers.values()]
+
+    @property
+    def open(self) -> list[_Job]:
+        return [job for job in self.jobs if not job.outcome]
+
+    def is_here(self, sid: SlaveId | None) -> bool:
+        return any(worker.sid == sid for worker in self.workers)
+
+    def pick(self, number: int) -> _Worker | None:
+        workers = self.workers
+        return workers[number % len(workers)] if workers else None
+
+    def may_go_elsewhere(self, job: _Job) -> bool:
+        """Whether the slave that a task is addressed to will not run it: gone, freed, or unable."""
+        worker = self.sids.get(job.policy.sid or SlaveId(""))
+        if worker is None or not self.is_here(worker.sid):
+            return True
+        return worker.freed or job.algorithm in worker.peer.refused
+
+    # What happens
+
+    def hear(self, peer: bytes, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
+        messages.check(message, frames)
+        self.happens(Received(peer, "here", message, frames))
+
+    def happens(self, event: Event) -> None:
+        self.sound = False
+        self.core.handle(event, self.now)
+        self.core.check()
+
+    def settle(self) -> None:
+        """One iteration of the master: decide, and look at all that it does."""
+        self.sound = False
+        self.core.allocate(self.now)
+        self.core.check()
+        self.read(self.core.take_actions())
+        self.agree()
+        self.sound = True
+
+    def read(self, actions: Actions) -> None:
+        for record in actions.records:
+            self.read_record(record)
+        for send in actions.sends:
+            self.read_send(send)
+        for result in actions.results:
+            job = self.jobs[result.task_id - 1]
+            assert self.due.pop(job.number, "") == "result", f"nobody sent a result of task {job.number}"
+            assert result.tag is job.tag
+            if len(job.payload) <= MAX_CALL_BYTES:
+                expected = b"%d of %d" % (job.attempt, job.number)
+                assert result.error is not None if job.number % 5 == 0 else result.value == expected
+            self.end(job, "result")
+        for unrunnable in actions.unrunnable:
+            job = self.jobs[unrunnable.task_id - 1]
+            assert unrunnable.tag is job.tag
+            assert len(unrunnable.deaths) == job.deaths
+            assert self.may_be_given_up(job), f"task {job.number} was given up without need: {unrunnable.reason}"
+            self.due.pop(job.number, None)
+            self.end(job, "unrunnable")
+        assert not self.due, f"these should have ended: {self.due}"
+        self.progressed = self.progressed or bool(actions.results or actions.unrunnable or actions.connected)
+        for sid in actions.connected:
+            assert sid not in self.told, f"{sid} came twice"
+            self.told[sid] = None
+        for sid in actions.disconnected:
+            assert not self.is_here(sid), f"{sid} is told gone but here"
+            del self.told[sid]
+
+    def end(self, job: _Job, outcome: str) -> None:
+        assert not job.outcome, f"task {job.number} ended twice: {job.outcome}, {outcome}"
+        assert not any(job.number in worker.held for worker in self.workers), f"task {job.number} ended but is held"
+        job.outcome = outcome
+
+    def may_be_given_up(self, job: _Job) -> bool:
+        if job.deaths >= 3 or (job.may_have_started and not job.policy.retry):
+            return True
+        return job.policy.sid is not None and not job.policy.do_it_anyway and self.may_go_elsewhere(job)
+
+    def read_record(self, record: records.Record) -> None:
+        match record:
+            case records.SlaveConnected(sid, _, _, kind):
+                assert sid not in self.sids, f"{sid} was given twice"
+                peer = self.peers[self.ready_at[0]]
+                worker = _Worker(peer, self.ready_at[1], sid, kind)
+                self.sids[sid] = peer.workers[worker.number] = worker
+            case records.SlaveChanged(sid, _, kind):
+                worker = self.sids[sid]
+                if worker.kind is not SlaveKind.UNORDERED and kind is SlaveKind.UNORDERED:
+                    assert worker.freed, f"{sid} became unordered by itself"
+                    assert not worker.held, f"{sid} became unordered before it was done"
+                    self.told.pop(sid, None)
+                worker.kind = kind
+            case records.Notice(text) if text.startswith("nothing has progressed"):
+                self.words += 1
+                assert self.is_stuck(), f"it was said in vain: {text}"
+
+    def read_send(self, send: Send) -> None:
+        if isinstance(send.message, messages.Refused):
+            assert send.peer not in self.peers, f"{send.peer!r} was sent away"
+            return
+        if send.peer not in self.peers:
+            return  # it went while this was on its way
+        peer = self.peers[send.peer]
+        messages.check(send.message, send.frames)
+        match send.message:
+            case messages.Algorithms(definitions):
+                peer.known.update((definition.number, None) for definition in definitions)
+            case messages.Tasks():
+                self.read_group(peer, send.message, send.frames)
+            case messages.SlaveNamed(number, sid):
+                assert peer.workers[number].sid == sid
+            case messages.Revoke(number, count):
+                assert 0 < count <= len(peer.workers[number].held), "more is asked back than was sent"
+
+    def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
+        assert group.tasks, "an empty group was sent"
+        assert self.group is None or len(group.tasks) <= self.group, "the group is larger than was asked for"
+        worker = peer.workers[group.slave]
+        payloads, _ = messages.slices(group, frames)
+        for task, attempt, number, payload in zip(group.tasks, group.attempts, group.algorithms, payloads, strict=True):
+            job = self.jobs[task - 1]
+            assert payload == job.payload, f"task {task} was sent with another's arguments"
+            assert number == job.algorithm, f"task {task} was sent as another algorithm"
+            assert number in peer.known, f"task {task} was sent before its algorithm"
+            self.send_is_allowed(job, worker)
+            job.attempt += 1
+            assert attempt == job.attempt, f"attempt {attempt} of task {task} is not the next"
+            worker.held[task] = job
+
+    def send_is_allowed(self, job: _Job, worker: _Worker) -> None:
+        told = f"task {job.number} was sent to {worker.sid}"
+        assert not job.outcome, f"{told}, but ended before: {job.outcome}"
+        assert not any(job.number in other.held for other in self.workers), f"{told}, but another slave holds it"
+        assert job.policy.retry or not job.may_have_started, f"{told} again despite retry=False"
+        assert job.deaths < 3, f"{told} after it killed three slaves"
+        mine = job.policy.sid == worker.sid
+        if job.policy.sid is not None and not mine:
+            assert job.policy.do_it_anyway, f"{told}, but is addressed to {job.policy.sid}"
+            assert self.may_go_elsewhere(job), f"{told}, but {job.policy.sid} can run it"
+        assert mine or worker.kind is not SlaveKind.ORDERED, f"{told}, which is ordered and not its own"
+        assert job.algorithm not in worker.peer.refused, f"{told}, which cannot run it"
+        assert not worker.peer.leaving, f"{told}, which is leaving"
+        if mine and job.attempt == 0:
+            overtaken = [other.number for other in self.jobs[: job.number - 1] if self.is_before(other, job)]
+            assert not overtaken, f"{told} before {overtaken}"
+
+    def is_before(self, other: _Job, job: _Job) -> bool:
+        """Whether a task of the same address that was submitted earlier was never sent."""
+        return other.policy.sid == job.policy.sid and not other.outcome and not other.attempt
+
+    def agree(self) -> None:
+        """The books of model and core are the same, nobody idles who could work, and silence is broken."""
+        assert sorted(self.core.jar.tasks) == [job.number for job in self.open], "a task was lost or kept"
+        outstanding = {slave.sid: list(slave.outstanding) for slave in self.core.stable.slaves.values()}
+        assert outstanding == {worker.sid: list(worker.held) for worker in self.workers}
+        busy = {number for worker in self.workers for number in worker.held}
+        pending = [job for job in self.open if job.number not in busy]
+        assert sum(self.core.counts().pending.values()) == len(pending)
+        if self.core.closing is None:
+            self.nobody_idles(pending)
+        self.look_for_silence()
+
+    def look_for_silence(self) -> None:
+        """Once nothing could progress for so long, all together, since something last did, it was said."""
+        if self.was_stuck:
+            self.stuck_s += self.now - self.looked_at
+        elif self.now >= self.looked_at + WORKED_S:
+            self.progressed = True
+        if self.progressed or not self.is_waited_for():
+            self.stuck_s, self.words = 0.0, 0
+        self.progressed = False
+        if self.was_stuck != self.is_stuck() or self.was_stuck:
+            self.looked_at = self.now
+        self.was_stuck = self.is_stuck()
+        assert self.words or self.stuck_s < FIRST_WORD_S, f"nothing progressed for {self.stuck_s} s, and nobody said so"
+
+    def nobody_idles(self, pending: list[_Job]) -> None:
+        for worker in self.workers:
+            for job in [] if worker.held or worker.peer.leaving else pending:
+                mine = job.policy.sid == worker.sid
+                anyones = job.policy.sid is None or not self.is_here(job.policy.sid)
+                can = job.algorithm not in worker.peer.refused
+                told = f"{worker.sid} idles while task {job.number} waits"
+                assert not (can and (mine or (anyones and worker.kind is not SlaveKind.ORDERED))), told
+
+    def is_stuck(self) -> bool:
+        return self.is_waited_for() and not any(worker.held and not worker.peer.leaving for worker in self.workers)
+
+    def is_waited_for(self) -> bool:
+        return self.core.closing is None and (bool(self.open) or self.core.waiting)
+
+    @invariant()
+    def books_are_in_order(self) -> None:
+        if self.sound:
+            self.core.check()
+
+    # What the algorithm does
+
+    @rule(
+        count=st.integers(1, 4),
+        algorithm=st.integers(0, 1),
+        address=st.sampled_from(["", "", "here", "here", "gone", "nobody"]),
+        pick=picks,
+        retry=st.booleans(),
+        anyway=st.booleans(),
+        too_large=st.integers(0, 9).map(lambda number: number == 9),
+    )
+    def submit(
+        self, count: int, algorithm: int, address: str, pick: int, retry: bool, anyway: bool, too_large: bool
+    ) -> None:
+        gone = [sid for sid in self.sids if not self.is_here(sid)]
+        here = self.pick(pick)
+        sid = here.sid if address == "here" and here else None
+        if address == "gone" and gone:
+            sid = gone[pick % len(gone)]
+        elif address == "nobody":
+            sid = SlaveId("SLAVE-1000")
+        policy = TaskPolicy(sid, retry, anyway)
+        tasks = []
+        for _ in range(count):
+            number = len(self.jobs) + 1
+            payload = b"x" * (MAX_CALL_BYTES + 1) if too_large else b"payload of %d" % number
+            job = _Job(number, algorithm, policy, payload)
+            self.jobs.append(job)
+            tasks.append(Task(TaskId(number), self.algorithms[algorithm], payload, (), policy, job.tag))
+            if too_large:
+                self.due[number] = "result"
+            elif sid is not None and not anyway and not self.is_here(sid):
+                self.due[number] = "unrunnable"
+        self.core.submit(tasks)
+        self.core.check()
+        self.settle()
+
+    @rule(amount=st.integers(1, 2), kind=kinds)
+    def want(self, amount: int, kind: SlaveKind) -> None:
+        self.core.allocate_slaves(amount, kind)
+        self.settle()
+
+    @rule(amount=st.integers(1, 2), kind=kinds)
+    def want_fewer(self, amount: int, kind: SlaveKind) -> None:
+        self.core.deallocate_slaves(amount, kind)
+        self.settle()
+
+    @rule(pick=picks)
+    def free(self, pick: int) -> None:
+        worker = self.pick(pick)
+        if worker is not None:
+            worker.freed = worker.freed or worker.kind is not SlaveKind.UNORDERED
+            self.core.free_slave(worker.sid)
+        self.core.free_slave(SlaveId("SLAVE-1000"))
+        self.settle()
+
+    @rule(waiting=st.booleans())
+    def wait(self, waiting: bool) -> None:
+        self.core.waiting = waiting
+        self.settle()
+
+    @rule(seconds=st.sampled_from([0.01, 0.2, 3.0, 11.0, 100.0]))
+    def time_passes(self, seconds: float) -> None:
+        """As the shell does: `allocate` at each deadline, and whenever something happened."""
+        until = self.now + seconds
+        for _ in range(MOST_DEADLINES):
+            due = self.core.next_deadline()
+            if due is None or due > until:
+                break
+            self.now = max(due, self.now + 0.001)
+            self.settle()
+        else:
+            raise AssertionError("it has a new deadline again and again, and does nothing")
+        self.now = max(until, self.now)
+        self.settle()
+
+    # What agents do that are what they say
+
+    def hello(self) -> _Peer:
+        self.names += 1
+        peer = _Peer(b"peer %d" % self.names)
+        self.hear(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+        if self.core.closing is None:
+            self.peers[peer.name] = peer
+        return peer
+
+    def get_ready(self, peer: _Peer) -> None:
+        if peer.leaving:
+            return  # an agent that leaves starts no slave
+        peer.started += 1
+        self.ready_at = (peer.name, peer.started)
+        self.hear(peer.name, messages.SlaveReady(peer.started))
+        self.settle()
+
+    @rule(slaves=st.integers(0, 2))
+    def agent_comes(self, slaves: int) -> None:
+        peer = self.hello()
+        self.settle()
+        for _ in range(slaves if peer.name in self.peers else 0):
+            self.get_ready(peer)
+
+    @precondition(lambda self: self.peers)
+    @rule(pick=picks)
+    def slave_comes(self, pick: int) -> None:
+        self.get_ready(list(self.peers.values())[pick % len(self.peers)])
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=picks, count=st.integers(1, 5), seconds=st.sampled_from([0.0001, 0.05, 1.0, 60.0]))
+    def results_come(self, pick: int, count: int, seconds: float) -> None:
+        worker = self.workers[pick % len(self.workers)]
+        self.finish(worker, list(worker.held.values())[:count], seconds)
+
+    def finish(self, worker: _Worker, jobs: list[_Job], seconds: float) -> None:
+        payloads = [
+            b"!" if job.number % 5 == 0 else b"%d of %d" % (job.attempt, job.number) for job in jobs
+        ]  # one in five fails
+        group = messages.Results(
+            worker.number,
+            [job.number for job in jobs],
+            [job.attempt for job in jobs],
+            [seconds] * len(jobs),
+            [position for position, job in enumerate(jobs) if job.number % 5 == 0],
+            [len(payload) for payload in payloads],
+        )
+        for job in jobs:
+            del worker.held[job.number]
+            self.due[job.number] = "result"
+        self.replies.append((worker.peer.name, group))
+        self.hear(worker.peer.name, group, (b"".join(payloads),))
+        self.settle()
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=picks, started=st.integers(0, 3))
+    def slave_dies(self, pick: int, started: int) -> None:
+        """Mostly while it ran its first task, sometimes before it started any."""
+        worker = self.workers[pick % len(self.workers)]
+        job = next(iter(worker.held.values()), None) if started else None
+        if job is not None:
+            job.deaths += 1
+            job.may_have_started = True
+            if job.deaths >= 3 or not job.policy.retry:
+                self.due[job.number] = "unrunnable"
+        del worker.peer.workers[worker.number]
+        running = job.number if job else 0
+        self.hear(worker.peer.name, messages.SlaveDied(worker.number, running, "killed by signal 11", ""))
+        self.settle()
+
+    @precondition(lambda self: any(worker.held for worker in self.workers))
+    @rule(pick=picks, times=st.integers(1, 4))
+    def a_task_kills_its_slaves(self, pick: int, times: int) -> None:
+        """One after the other, and each time another slave comes, as under an agent."""
+        busy = [worker for worker in self.workers if worker.held]
+        job = next(iter(busy[pick % len(busy)].held.values()))
+        for _ in range(times):
+            worker = next((worker for worker in self.workers if job.number in worker.held), None)
+            if worker is None:
+                return
+            before = list(worker.held.values())
+            self.finish(worker, before[: before.index(job)], 0.05)
+            self.slave_dies(self.workers.index(worker), 1)
+            self.get_ready(worker.peer)
+
+    @precondition(lambda self: self.workers)
+    @rule(pick=picks, keep=st.integers(0, 3))
+    def tasks_are_given_back(self, pick: int, keep: int) -> None:
+        """The last ones, asked for or not: what was started is not among them."""
+        worker = self.workers[pick % len(self.workers)]
+        jobs = list(worker.held.values())[keep:]
+        for job in jobs:
+            del worker.held[job.number]
+        reply = messages.Revoked(worker.number, [job.number for job in jobs], [job.attempt for job in jobs])
+        self.hear(worker.peer.name, reply)
+        self.settle()
+
+    @precondition(lambda self: any(worker.held for worker in self.workers))
+    @rule(pick=picks)
+    def slave_cannot(self, pick: int) -> None:
+        """A slave finds that it cannot run what it was sent first."""
+        busy = [worker for worker in self.workers if worker.held]
+        worker = busy[pick % len(busy)]
+        job = next(iter(worker.held.values()))
+        del worker.held[job.number]
+        worker.peer.refused[job.algorithm] = None
+        reply = messages.AlgorithmFailed(worker.number, job.algorithm, "no module", [job.number], [job.attempt])
+        self.hear(worker.peer.name, reply)
+        self.settle()
+
+    @precondition(lambda self: self.peers)
+    @rule(pick=picks)
+    def agent_is_leaving(self, pick: int) -> None:
+        peer = list(self.peers.values())[pick % len(self.peers)]
+        peer.leaving = True
+        self.hear(peer.name, messages.Leaving("evicted"))
+        self.settle()
+
+    @precondition(lambda self: self.peers)
+    @rule(pick=picks, how=st.sampled_from(["vanish", "goodbye"]))
+    def agent_goes(self, pick: int, how: str) -> None:
+        peer = list(self.peers.values())[pick % len(self.peers)]
+        self.lose(peer)
+        if how == "vanish":
+            self.happens(Vanished(peer.name, "the connection broke"))
+        else:
+            self.hear(peer.name, messages.Goodbye("evicted"))
+        self.settle()
+
+    def lose(self, peer: _Peer) -> None:
+        del self.peers[peer.name]
+        for worker in peer.workers.values():
+            for job in worker.held.values():
+                job.may_have_started = True
+                if not job.policy.retry:
+                    self.due[job.number] = "unrunnable"
+
+    # What agents do that are not
+
+    @precondition(lambda self: self.peers)
+    @rule(pick=picks, how=st.sampled_from(["garbage", "hello", "ready", "probe", "shutdown", "algorithm"]))
+    def agent_misbehaves(self, pick: int, how: str) -> None:
+        """It costs the connection, whatever it said before or says after."""
+        peer = list(self.peers.values())[pick % len(self.peers)]
+        worker = next(iter(peer.workers.values()), None)
+        self.lose(peer)
+        if how == "hello":
+            self.hear(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+        elif how == "ready" and worker:
+            self.hear(peer.name, messages.SlaveReady(worker.number))
+        elif how == "algorithm" and worker:
+            self.hear(peer.name, messages.AlgorithmFailed(worker.number, 7, "", [], []))
+        elif how == "shutdown":
+            self.hear(peer.name, messages.Shutdown(True, 1.0))
+        elif how == "probe":
+            self.hear(peer.name, messages.Probe())
+        self.happens(Garbage(peer.name, "here", "nonsense"))
+        if worker and worker.held:
+            job = next(iter(worker.held.values()))
+            group = messages.Results(worker.number, [job.number], [job.attempt], [0.1], [], [0])
+            self.hear(peer.name, group, (b"",))
+        self.settle()
+
+    @rule(how=st.sampled_from(["member", "generation", "key", "nonsense", "results"]), vanishes=st.booleans())
+    def stranger_comes(self, how: str, vanishes: bool) -> None:
+        self.names += 1
+        name = b"stranger %d" % self.names
+        if how in ("member", "generation"):
+            member, generation = ("other", "g") if how == "member" else ("m", "old")
+            self.hear(name, messages.Hello(member, generation, "host", 1, "3.11", 1))
+            self.hear(name, messages.SlaveReady(1))
+        elif how == "key":
+            self.happens(Stranger("there", "no key of ours"))
+        elif how == "nonsense":
+            self.happens(Garbage(name, "there", "nonsense"))
+        else:
+            self.hear(name, messages.Results(1, [1], [1], [0.1], [], [0]), (b"",))
+        if vanishes:
+            self.happens(Vanished(name, "gone"))
+        self.settle()
+
+    @precondition(lambda self: self.replies)
+    @rule(pick=picks)
+    def results_come_again(self, pick: int) -> None:
+        """They counted before, and count no more."""
+        name, group = self.replies[pick % len(self.replies)]
+        if name in self.peers:
+            self.hear(name, group, (b"z" * sum(group.sizes),))
+            self.settle()
+
+    @precondition(lambda self: self.workers and self.jobs)
+    @rule(
+        pick=picks,
+        task=picks,
+        off=st.integers(-2, 1),
+        kind=st.sampled_from(["results", "revoked", "cannot", "nobody"]),
+    )
+    def what_does_not_match_comes(self, pick: int, task: int, off: int, kind: str) -> None:
+        """Of another attempt, of a task that is not held there or that never was: it counts for nothing."""
+        worker = self.workers[pick % len(self.workers)]
+        job = self.jobs[task % len(self.jobs)]
+        held = list(worker.held.values())
+        if held and task % 2:
+            job = held[task % len(held)]
+        number, attempt, slave = job.number, job.attempt + off, worker.number
+        if kind == "nobody":
+            number, slave = number + 1000 * (task % 2), slave + 1000
+        elif job.number in worker.held and off == 0:
+            attempt -= 1
+        if kind == "revoked":
+            self.hear(worker.peer.name, messages.Revoked(slave, [number], [attempt]))
+        elif kind == "cannot":
+            worker.peer.refused[job.algorithm] = None
+            self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [attempt]))
+        else:
+            self.hear(worker.peer.name, messages.Results(slave, [number], [attempt], [0.1], [], [0]), (b"",))
+            self.hear(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", "no module"))
+        self.settle()
+
+    # The end
+
+    def teardown(self) -> None:
+        """With one honest agent, and all slaves at work, every task ends."""
+        if not self.sound or self.core.closing is not None:
+            return
+        for kind in SlaveKind:
+            self.core.deallocate_slaves(1000, kind)
+        for peer in [peer for peer in self.peers.values() if peer.leaving]:
+            self.lose(peer)
+            self.hear(peer.name, messages.Goodbye("evicted"))
+            self.settle()
+        honest = self.hello()
+        for _ in range(2):
+            self.get_ready(honest)
+        for _ in range(2 * len(self.jobs) + 2):
+            for worker in self.workers:
+                self.finish(worker, list(worker.held.values()), 0.01)
+        assert not self.open, f"these never ended: {[job.number for job in self.open]}"
+        self.core.waiting = False
+        self.time_passes(1000.0)
+        assert not self.words, "all is done, and yet it is said that nothing progresses"
+
+
+class _EndingMasterMachine(_MasterMachine):
+    """The same, but the computation is shut down at some time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    @precondition(lambda self: self.core.closing is None)
+    @rule(finished=st.booleans())
+    def shut_down(self, finished: bool) -> None:
+        self.steps += 1
+        if self.steps < 2:
+            return  # not as often at once
+        self.core.shut_down(finished, 1.0)
+        actions = self.core.take_actions()
+        told = [send.peer for send in actions.sends if send.message == messages.Shutdown(finished, 1.0)]
+        assert told == list(self.peers), "somebody was not told of the end"
+        self.read(actions)
+        self.settle()
+
+    def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
+        assert self.core.closing is None, "tasks were sent after the end"
+        super().read_group(peer, group, frames)
+
+    def teardown(self) -> None:
+        """What slaves finish while they end still counts, and everybody goes."""
+        super().teardown()
+        if not self.sound or self.core.closing is None:
+            return
+        for position, worker in enumerate(self.workers):
+            self.finish(worker, list(worker.held.values()), 0.01)
+            self.submit(1, 0, "here", position, retry=True, anyway=True, too_large=False)
+        self.time_passes(100.0)
+        assert not self.words, "it ends, and yet it is said that nothing progresses"
+        for number in range(len(self.peers)):
+            self.agent_goes(0, "goodbye" if number % 2 else "vanish")
+        assert not self.core.stable.slaves
+
+
+def _run(machine: type[RuleBasedStateMachine], examples: int) -> None:
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=50))
+
+
+def test_each_task_ends_once_and_runs_only_where_it_may() -> None:
+    """Whatever agents do, honest ones and others, and in whatever order."""
+    _run(_MasterMachine, 200)
+
+
+def test_nothing_is_sent_after_the_end_and_what_was_under_way_counts() -> None:
+    """The same, with a shutdown somewhere."""
+    _run(_EndingMasterMachine, 60)

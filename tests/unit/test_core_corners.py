@@ -1,0 +1,171 @@
+"""Rare orders of events that a core once did not stand; each is the smallest of its kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy import _messages as messages
+from mwpy._core.agent_core import (
+    AgentCore,
+    AgentSettings,
+    Heard,
+    SlaveExited,
+    SlaveHeard,
+    TakenBack,
+    Terminated,
+)
+from mwpy._core.events import Received
+from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy.algorithm import algorithm_of
+from mwpy.errors import ExitCode
+from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
+
+ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
+
+
+# The agent
+
+
+@pytest.fixture
+def agent() -> AgentCore:
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
+    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
+    core.take_actions()
+    return core
+
+
+def _tasks(*tasks: int) -> Heard:
+    count = len(tasks)
+    return Heard(messages.Tasks(1, list(tasks), [1] * count, [0] * count, [0] * count), (b"",))
+
+
+def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(agent: AgentCore) -> None:
+    """SIGTERM to the process group: the agent hears of it and of its slave's end in one iteration.
+
+    The shell asks for the tasks that are to be taken back, finds no slave, and says so.
+    """
+    agent.handle(_tasks(1, 2), 0.0)
+    agent.take_actions()
+    agent.handle(Terminated("evicted (SIGTERM)"), 0.0)
+    agent.handle(SlaveExited(1, "killed by signal 15", "", [2]), 0.0)
+    actions = agent.take_actions()
+    for number, _ in actions.take_back:
+        agent.handle(TakenBack(number, []), 0.0)
+    assert actions.exit is ExitCode.EVICTED
+
+
+def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(agent: AgentCore) -> None:
+    """The master hears of its death, and of nothing else."""
+    agent.handle(_tasks(1, 2), 0.0)
+    agent.take_actions()
+    agent.handle(Heard(messages.Revoke(1, 1)), 0.0)
+    agent.handle(SlaveExited(1, "killed by signal 9", "", [2]), 0.0)
+    actions = agent.take_actions()
+    for number, _ in actions.take_back:
+        agent.handle(TakenBack(number, []), 0.0)
+    assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", "")]
+
+
+def test_tasks_that_were_never_passed_on_are_charged_with_no_death(agent: AgentCore) -> None:
+    """They arrive in the iteration in which their slave, which ran nothing, is found dead: no ticket was made."""
+    agent.handle(_tasks(7), 0.0)
+    agent.handle(SlaveExited(1, "killed by signal 9", "", []), 0.0)
+    died = [message for message, _ in agent.take_actions().to_master]
+    assert died == [messages.SlaveDied(1, 0, "killed by signal 9", "")]
+
+
+# The master
+
+
+def _master(task_group: int | None = None) -> MasterCore:
+    core = MasterCore(MasterSettings("m", "g", task_group=task_group), lambda payload, _: payload)
+    for algorithm in ALGORITHMS:
+        core.define(algorithm, algorithm.reference, "", "3.11", b"")
+    return core
+
+
+def _hear(core: MasterCore, message: messages.Message, frames: tuple[bytes, ...] = (), peer: bytes = b"a") -> None:
+    core.handle(Received(peer, "here", message, frames), 0.0)
+    core.allocate(0.0)
+    core.check()
+
+
+def _agent(core: MasterCore, peer: bytes = b"a") -> None:
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1), peer=peer)
+    _hear(core, messages.SlaveReady(1), peer=peer)
+
+
+def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None = None, retry: bool = True) -> None:
+    policy = TaskPolicy(SlaveId(sid) if sid else None, retry)
+    core.submit([Task(TaskId(task), ALGORITHMS[algorithm], b"x", (), policy, None) for task in tasks])
+    core.allocate(0.0)
+
+
+def _finish(core: MasterCore, task: int) -> None:
+    _hear(core, messages.Results(1, [task], [1], [0.1], [], [0]), (b"",))
+
+
+def _sent(core: MasterCore) -> list[int]:
+    groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
+    return [task for group in groups for task in group.tasks]
+
+
+def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> None:
+    """Also those that may be run at most once: they were never started, and another slave comes."""
+    core = _master(task_group=2)
+    _agent(core)
+    _submit(core, 1, 2, retry=False)
+    _hear(core, messages.Leaving("evicted"))
+    _hear(core, messages.Revoked(1, [2], [1]))
+    _hear(core, messages.Goodbye("evicted"))
+    _agent(core, b"b")
+    actions = core.take_actions()
+    assert [task.task_id for task in actions.unrunnable] == [1]
+    assert list(core.stable.slaves[SlaveId("SLAVE-1")].outstanding) == [2]
+
+
+def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
+    """It is unordered then, and an ordered one is wanted again."""
+    core = _master()
+    core.allocate_slaves(1, SlaveKind.ORDERED)
+    _agent(core)
+    _submit(core, 1, sid="SLAVE-0")
+    core.free_slave(SlaveId("SLAVE-0"))
+    core.allocate_slaves(1, SlaveKind.ORDERED)
+    _finish(core, 1)
+    assert core.stable.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.ORDERED
+
+
+def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -> None:
+    """What is addressed to it would wait as long as there are others."""
+    core = _master(task_group=2)
+    core.allocate_slaves(1, SlaveKind.INTERMINGLE)
+    _agent(core)
+    _submit(core, 1, 2)
+    core.free_slave(SlaveId("SLAVE-0"))
+    _submit(core, 3, sid="SLAVE-0")
+    _submit(core, *range(4, 100))
+    for task in range(1, 100):
+        if TaskId(task) in core.stable.slaves[SlaveId("SLAVE-0")].outstanding:
+            _finish(core, task)
+        if core.stable.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.UNORDERED:
+            break
+    assert len(core.jar.tasks) > 50, "it became unordered only when nothing was left for it"
+
+
+def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
+    """Not even behind a task that it can run, as its user was told."""
+    core = _master(task_group=2)
+    _agent(core)
+    _submit(core, 1, algorithm=1, sid="SLAVE-0")
+    _hear(core, messages.AlgorithmFailed(1, 1, "no module", [1], [1]))
+    core.take_actions()
+    core.submit(
+        [
+            Task(TaskId(task), ALGORITHMS[algorithm], b"x", (), TaskPolicy(SlaveId("SLAVE-0")), None)
+            for task, algorithm in ((2, 0), (3, 1))
+        ]
+    )
+    core.allocate(0.0)
+    assert _sent(core) == [2]
