@@ -312,7 +312,7 @@ class AgentCore:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
-        unstarted = frozenset([*event.unstarted, *self._undelivered(child)])
+        unstarted = frozenset(event.unstarted).union(self._undelivered(child))
         running = next((task_id for task_id in child.held if task_id not in unstarted), 0)
         told = f"task {running}, attempt {child.held[running]}" if running else ""
         self._actions.records.append(records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words))
