@@ -12,9 +12,10 @@ ROUTER at the master, DEALER at the agent, CURVE always on. What was measured on
   RECONNECT_IVL -1 a broken connection stays broken, so a reconnect is always a new connection, and nothing
   queued for the old one is ever delivered on it.
 - A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH; one that expects another server's key sees
-  HANDSHAKE_FAILED_NO_DETAIL; with nobody there, CLOSED. The server's monitor says ACCEPTED and DISCONNECTED with
-  the descriptor, which messages carry too (SRCFD), of a connection. As the
-  master answers for each who knocks (ZAP) in the same thread, ACCEPTED is there before the first message is.
+  HANDSHAKE_FAILED_NO_DETAIL; with nobody there, CLOSED.
+- The server's monitor says ACCEPTED and DISCONNECTED with the connection's file descriptor, and each message has it too
+  (SRCFD): who was accepted and left without a message was a stranger. As the thread that reads the messages answers
+  for each who knocks (ZAP), it has ACCEPTED before the first message.
 """
 
 from __future__ import annotations

@@ -38,10 +38,11 @@ would drown a master; fifty milliseconds are promised."""
 FOREVER_S = 86400.0
 """Seconds after which a waiting slave looks around without having been woken."""
 
-GATHER_BYTES = 128 * 1024
-"""Payload bytes after which gathered results are sent."""
-
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+_Job = tuple[int, int, int, int, Buffer, Sequence[Buffer]]
+"""A task as it was sent here: ticket, id, attempt, algorithm, payload and buffers."""
 
 
 class SlaveLoop(NamedTuple):
@@ -78,10 +79,9 @@ class Slave:
         self._limit = max_result_bytes
         self._codec = Codec()
         self._functions: dict[int, Callable[..., Any] | str] = {}
-        self._tasks: deque[tuple[int, int, int, int, Buffer, Sequence[Buffer]]] = deque()
-        """Ticket, id, attempt, algorithm, payload and buffers of what was sent here; some may be taken back by now."""
+        self._tasks: deque[_Job] = deque()
+        """What was sent here; some may be taken back by now."""
         self._done: list[tuple[int, int, float, bool, Buffer, Sequence[Buffer]]] = []
-        self._done_bytes = 0
         self._sent_at = perf_counter()
         self._completed = 0
         self._shutdown = False
@@ -164,21 +164,22 @@ class Slave:
         while True:
             while tasks:
                 if tasks[0][0] == ticket:
-                    self._run(*tasks.popleft())
+                    self._run(tasks.popleft())
                     return True
                 tasks.popleft()  # it was taken back
             if self._lost:
                 return False
             self._receive()
 
-    def _run(self, _: int, task_id: int, attempt: int, number: int, payload: Buffer, buffers: Sequence[Buffer]) -> None:
+    def _run(self, job: _Job) -> None:
+        _, task_id, attempt, number, payload, buffers = job
         function = self._functions.get(number)
         if not callable(function):
             reason = function or "it was never defined"
             self._send(messages.AlgorithmFailed(self._number, number, reason, [task_id], [attempt]))
             return
         failed = False
-        began = perf_counter()
+        began = 0.0
         try:
             args, kwargs = loads(payload, buffers)
             began = perf_counter()
@@ -189,15 +190,12 @@ class Slave:
             ended = perf_counter()
             failed, large = True, ()
             result = self._codec.dumps_failure(error)
+        seconds = ended - began if began else 0.0
         self._completed += 1
-        self._done.append((task_id, attempt, ended - began, failed, result, large))
-        self._done_bytes += len(result)
-        noted = not large and self._end.journal_add(task_id, attempt, ended - began, failed, result)
-        if self._result_group:
-            due = len(self._done) >= self._result_group or not noted
-        else:
-            due = not noted or ended - self._sent_at > GATHER_S or self._done_bytes > GATHER_BYTES
-        if due:
+        self._done.append((task_id, attempt, seconds, failed, result, large))
+        noted = not large and self._end.journal_add(task_id, attempt, seconds, failed, result)
+        group = self._result_group
+        if not noted or (len(self._done) >= group if group else ended > self._sent_at + GATHER_S):
             self._flush()
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
@@ -233,7 +231,6 @@ class Slave:
         self._send(group, [b"".join(results), *(buffer for own in large for buffer in own)])
         self._end.journal_clear()
         self._done = []
-        self._done_bytes = 0
         self._sent_at = perf_counter()
 
     # ---- messages -------------------------------------------------------------------------------------------

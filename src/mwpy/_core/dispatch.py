@@ -87,16 +87,16 @@ class Dispatcher(Ledger):
         self.stable.hungry[slave.sid] = slave
         self._send_definitions(slave.agent, algorithms)
         payloads = [task.payload for task in tasks]
-        buffers = [buffer for task in tasks for buffer in task.buffers]
+        owners = [task for task in tasks if task.buffers]
         header = messages.Tasks(
             slave=slave.number,
             tasks=[*ids],
             attempts=[task.attempt for task in tasks],
             algorithms=[self._definitions[task.algorithm][0].number for task in tasks],
             sizes=list(map(len, payloads)),
-            buffers=[len(task.buffers) for task in tasks] if buffers else [],
+            buffers=[len(task.buffers) for task in tasks] if owners else [],
         )
-        self._send(slave.agent, header, [b"".join(payloads), *buffers])
+        self._send(slave.agent, header, [b"".join(payloads), *(buffer for task in owners for buffer in task.buffers)])
 
     def _send_definitions(self, agent: Agent, algorithms: Iterable[Algorithm]) -> None:
         unknown: dict[Algorithm, None] = {algorithm: None for algorithm in algorithms if algorithm not in agent.known}

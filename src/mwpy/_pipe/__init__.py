@@ -149,7 +149,7 @@ class AgentEnd:
         self._unsent: deque[memoryview] = deque()
         self._reading = reading
         self._writing = writing
-        self._ungiven: deque[int] = deque()
+        self._ungiven: list[int] = []
         self._journal = journal
         self._word = memoryview(journal)[:_WORD_BYTES].cast("Q")
         self.eof = False
@@ -222,13 +222,12 @@ class AgentEnd:
 
     def _write_tickets(self) -> None:
         while self._ungiven:
-            some = list(islice(self._ungiven, _TICKETS_AT_ONCE))
+            some = self._ungiven[:_TICKETS_AT_ONCE]
             try:
                 os.write(self._writing, struct.pack(f"={len(some)}Q", *some))
             except BlockingIOError:
                 return
-            for _ in some:
-                self._ungiven.popleft()
+            del self._ungiven[: len(some)]
 
     def take_back(self, count: int) -> list[int]:
         """Take tickets back that the slave has not taken; it will never start their tasks.
