@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -186,4 +189,50 @@ def test_what_cannot_travel_is_a_failed_result(stage: Stage) -> None:
         assert isinstance(told[what], list), f"{what}: {told[what]}"
         for text in texts:
             assert text in "\n".join(told[what]), f"{what} should tell of {text!r}: {told[what]}"
+    stage.nobody_left()
+
+
+def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
+    """The master says that it ended and starts another, and every result comes."""
+    run = stage.start("count.py", "--tasks", 400, "--milliseconds", 10, "--mw-local", 2, "--mw-audit-file", stage.audit)
+    until(lambda: stage.audit.exists() and "SLAVE-1 " in stage.audit.read_text(), "two slaves")
+    [agent] = slaves_of(run.pid)
+    kill(agent, signal.SIGKILL)
+    assert all_came_once(run) == 400
+    assert "the local agent ended (killed by signal 9 (SIGKILL)" in run.err
+    assert "starting another" in run.err
+    stage.nobody_left()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB; only root can mount one."""
+    if os.geteuid() != 0:
+        pytest.skip("a full disk is made by mounting a small one, for which one must be root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_disk_that_fills_up_costs_lines_and_no_results(stage: Stage, small_disk: Path) -> None:
+    """Audit file and resource file are on it: the gap is told of once, slaves still find the master, all ends well."""
+    audit, resource = small_disk / "audit", small_disk / "computation.rsc"
+    go = stage.folder / "go"
+    line = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-slave-task-group", 1)
+    line += ("--mw-audit-file", audit, "--mw-resource-file", resource)
+    master = stage.start("count.py", "--tasks", 3000, "--after", go, *line)
+    until(resource.exists, "a resource file")
+    with suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", resource)
+    go.touch()
+    assert all_came_once(master) == 3000
+    assert agent.end() == 0, agent.err
+    assert master.err.count("the audit trail has a gap") == 1
+    assert "cannot write the resource file" in master.err
     stage.nobody_left()
