@@ -64,6 +64,10 @@ _NO_WORD = (
     "a stranger: it has the keys of another computation, or is no agent; if it is one, give it a fresh resource file"
 )
 
+_POLLIN = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
+"""As numbers: operators of enumerations take a while, and these are used for each message."""
+
 MAX_FRAME_SLACK = 32 << 20
 """Bytes that a frame may have beyond the largest payload: a group's other tasks and its header."""
 
@@ -154,7 +158,7 @@ def _peer_address(descriptor: int) -> str:
 
 def _has_more(socket: zmq.Socket[bytes]) -> bool:
     """Whether another message is here; asking is quicker than the error that tells it."""
-    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(socket.get(zmq.EVENTS)) & _POLLIN)
 
 
 def _buffer(frame: zmq.Frame) -> Buffer:
@@ -269,7 +273,7 @@ class MasterLink:
     def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
         router, addresses = self._router, self._addresses
         for _ in range(MESSAGES_A_POLL):
-            parts = router.recv_multipart(zmq.NOBLOCK, copy=False)
+            parts = router.recv_multipart(_NOBLOCK, copy=False)
             peer = parts[0].bytes
             address = addresses.get(peer)
             if address is None:
@@ -319,7 +323,7 @@ class MasterLink:
         if peer in self._gone:
             return
         try:
-            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=_is_small(frames))
+            self._router.send_multipart([peer, *frames], _NOBLOCK, copy=_is_small(frames))
         except zmq.ZMQError:
             if peer in self._addresses:
                 self._gone[peer] = None
@@ -430,7 +434,7 @@ class AgentLink:
 
     def _receive(self, received: list[list[Buffer]]) -> None:
         for _ in range(MESSAGES_A_POLL):
-            parts = self._dealer.recv_multipart(zmq.NOBLOCK, copy=False)
+            parts = self._dealer.recv_multipart(_NOBLOCK, copy=False)
             received.append([_buffer(part) for part in parts])
             if not _has_more(self._dealer):
                 return
@@ -438,7 +442,7 @@ class AgentLink:
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master without waiting. Whether it arrives, only an answer tells."""
         try:
-            self._dealer.send_multipart(frames, zmq.NOBLOCK, copy=_is_small(frames))
+            self._dealer.send_multipart(frames, _NOBLOCK, copy=_is_small(frames))
         except zmq.ZMQError:
             pass  # the monitor tells what became of the connection
 

@@ -108,7 +108,7 @@ class AuditFile:
     Notices go to standard error too. A disk that fills up later on is told of once, and never stops the computation.
 
     Args:
-        path: the file, appended to; None for none.
+        path: the file, appended to; None, or the null device, for none.
         stream: instead of a file.
         max_bytes: the size at which the file is rotated.
 
@@ -117,7 +117,7 @@ class AuditFile:
     """
 
     def __init__(self, path: Path | None, stream: TextIO | None = None, max_bytes: int = 64 << 20) -> None:
-        self._path = path
+        self._path = path if path != Path(os.devnull) else None
         self._stream = stream
         self._max_bytes = max_bytes
         self._fd: int | None = None

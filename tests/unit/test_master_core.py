@@ -138,7 +138,8 @@ def test_silence_names_what_is_wanted(core: MasterCore) -> None:
     core.allocate_slaves(1, SlaveKind.ORDERED)
     _agent(core, 1)
     core.submit(_tasks(1))
-    _words(core, 0.0)
+    assert _words(core, 0.0) == ""  # a slave became ordered, of which the loop tells
+    assert _words(core, 1.0) == ""
     assert "every slave is ordered" in _words(core, 6.0)
     core.free_slave(SlaveId("SLAVE-0"))
     core.allocate(7.0)
@@ -152,7 +153,8 @@ def test_waiting_for_nothing_is_told(core: MasterCore) -> None:
     _words(core, 0.0)
     assert "it cannot return" in _words(core, 6.0)
     core.allocate_slaves(2, SlaveKind.ORDERED)
-    assert _words(core, 60.0) == ""  # one slave became ordered, of which the loop told
+    assert _words(core, 60.0) == ""
+    assert _words(core, 61.0) == ""
     assert "1 more ordered slaves are wanted" in _words(core, 66.0)
 
 

@@ -30,6 +30,9 @@ from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Tas
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
+LOOK_AGAIN_S = 1.0
+"""Seconds after progress in which nobody looks whether there is more to come."""
+
 DEATHS_ALLOWED = 3
 """A task that was running in this many slaves when they died is never tried again."""
 
@@ -385,8 +388,7 @@ class MasterCore(Dispatcher):
         is_waited_for = self.closing is None and (bool(self.jar.tasks) or self.waiting)
         if self._progressed or not is_waited_for:
             self._progressed = False
-            self._silence.reset()
-        if not is_waited_for:
+            self._silence.reset(now + LOOK_AGAIN_S if is_waited_for else None)
             return
         if any(slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()):
             self._silence.pause(now)

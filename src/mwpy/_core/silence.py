@@ -40,9 +40,10 @@ class SilenceWatch:
     """When the pause began."""
     _reasons: set[str] = field(factory=set)
 
-    def reset(self) -> None:
-        """Something progressed, or nothing is waited for."""
-        self.deadline = self._seen = self._pause = None
+    def reset(self, deadline: float | None) -> None:
+        """Something progressed, or nothing is waited for; observe again at the deadline at the latest."""
+        self.deadline = deadline
+        self._seen = self._pause = None
         self.stuck_s = 0.0
         self._due_s = self._interval_s = FIRST_S
         self._reasons.clear()
@@ -60,7 +61,7 @@ class SilenceWatch:
             Seconds that nothing could, if it is time to say so; else None.
         """
         if self._pause is not None and now >= self._pause + FIRST_S:
-            self.reset()
+            self.reset(None)
         self._count(now)
         self._seen, self._pause = now, None
         if reason not in self._reasons:
