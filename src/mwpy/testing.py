@@ -472,7 +472,9 @@ class Cluster:
         elif kind == "break":
             self._break(host)
         elif kind == "freeze":
-            host.frozen_until = self.now + self.random.random() * 5
+            seconds = self.random.random() * 5
+            if self.now >= host.frozen_until:  # what arrives while it is frozen is heard in its order at the end
+                host.frozen_until = self.now + seconds
         elif kind == "evict" and host.core is not None:
             host.core.handle(agent_core.Terminated("evicted"), self.now)
             self._agent_acts(host)
