@@ -18,7 +18,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mwpy import _messages as messages
 from mwpy import _wire
@@ -190,6 +190,8 @@ class Slave:
             ended = perf_counter()
             failed, large = True, ()
             result = self._codec.dumps_failure(error)
+        if self._end.forked:
+            _end_fork(task_id)
         seconds = ended - began if began else 0.0
         self._completed += 1
         self._done.append((task_id, attempt, seconds, failed, result, large))
@@ -277,6 +279,13 @@ class ResultTooLarge(Exception):
 
 class ResultNotPicklable(Exception):
     """A result that cannot travel; its cause tells why."""
+
+
+def _end_fork(task_id: int) -> NoReturn:
+    """End a child that a task forked and let return: only the slave itself answers for the task."""
+    told = f"mwpy: a process that task {task_id} forked came back from the task, and ends here: end it with os._exit"
+    print(told, file=sys.stderr, flush=True)
+    os._exit(ExitCode.FAILED)
 
 
 def _load(definition: messages.AlgorithmDefinition, packed: Buffer | None) -> Callable[..., Any] | str:

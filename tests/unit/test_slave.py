@@ -505,6 +505,19 @@ def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents, capfd
     assert capfd.readouterr().out == "seen\n"
 
 
+def test_a_forked_child_that_comes_back_from_its_task_ends_there_and_says_why(agents: Agents) -> None:
+    """The slave's own answer counts, and it goes on."""
+    agent = agents().ready()
+    agent.define(1, lambda: os.fork() and os.getpid())
+    agent.give([1])
+    [(failed, pid)] = agent.results(1).values()
+    assert (failed, pid) == (False, agent.child.pid)
+    agent.give([2])
+    agent.results(1)
+    assert agent.shut_down() == 0
+    assert agent.stderr().count("came back from the task, and ends here") == 2
+
+
 def test_a_shutdown_ends_the_slave_with_0(agents: Agents) -> None:
     assert agents().ready().shut_down() == 0
 
