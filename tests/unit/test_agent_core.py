@@ -1,4 +1,4 @@
-"""The agent's decisions that the simulator does not reach."""
+"""The agent's decisions that the simulator does not reach, and rare orders of events that it once did not stand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mwpy._core.agent_core import (
     Heard,
     SlaveExited,
     SlaveHeard,
+    TakenBack,
     Terminated,
 )
 from mwpy.errors import ExitCode, InternalError
@@ -23,6 +24,7 @@ def core() -> AgentCore:
     core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.check()
+    core.take_actions()
     return core
 
 
@@ -86,3 +88,43 @@ def test_nonsense_of_a_slave_and_impossible_ways_are_internal_errors(core: Agent
         core.handle(SlaveHeard(1, messages.Probe()), 0.0)
     with pytest.raises(InternalError, match="slave 1 is ready, which cannot get ready"):
         core.children[1].change(ChildEvent.GET_READY)
+
+
+def _sent_tasks(*tasks: int) -> Heard:
+    count = len(tasks)
+    return Heard(messages.Tasks(1, list(tasks), [1] * count, [0] * count, [0] * count), (b"",))
+
+
+def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(core: AgentCore) -> None:
+    """SIGTERM to the process group: the agent hears of it and of its slave's end in one iteration.
+
+    The shell asks for the tasks that are to be taken back, finds no slave, and says so.
+    """
+    core.handle(_sent_tasks(1, 2), 0.0)
+    core.take_actions()
+    core.handle(Terminated("evicted (SIGTERM)"), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 15", "", [2]), 0.0)
+    actions = core.take_actions()
+    for number, _ in actions.take_back:
+        core.handle(TakenBack(number, []), 0.0)
+    assert actions.exit is ExitCode.EVICTED
+
+
+def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(core: AgentCore) -> None:
+    """The master hears of its death, and of nothing else."""
+    core.handle(_sent_tasks(1, 2), 0.0)
+    core.take_actions()
+    core.handle(Heard(messages.Revoke(1, 1)), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", "", [2]), 0.0)
+    actions = core.take_actions()
+    for number, _ in actions.take_back:
+        core.handle(TakenBack(number, []), 0.0)
+    assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", "")]
+
+
+def test_tasks_that_were_never_passed_on_are_charged_with_no_death(core: AgentCore) -> None:
+    """They arrive in the iteration in which their slave, which ran nothing, is found dead: no ticket was made."""
+    core.handle(_sent_tasks(7), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", "", []), 0.0)
+    died = [message for message, _ in core.take_actions().to_master]
+    assert died == [messages.SlaveDied(1, 0, "killed by signal 9", "")]

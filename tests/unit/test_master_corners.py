@@ -1,81 +1,14 @@
-"""Rare orders of events that a core once did not stand; each is the smallest of its kind."""
+"""Rare orders of events that the master once did not stand; each is the smallest of its kind."""
 
 from __future__ import annotations
 
-import pytest
-
 from mwpy import _messages as messages
-from mwpy._core.agent_core import (
-    AgentCore,
-    AgentSettings,
-    Heard,
-    SlaveExited,
-    SlaveHeard,
-    TakenBack,
-    Terminated,
-)
 from mwpy._core.events import Received
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
-from mwpy.errors import ExitCode
 from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
 
 ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
-
-
-# The agent
-
-
-@pytest.fixture
-def agent() -> AgentCore:
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
-    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
-    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
-    core.take_actions()
-    return core
-
-
-def _tasks(*tasks: int) -> Heard:
-    count = len(tasks)
-    return Heard(messages.Tasks(1, list(tasks), [1] * count, [0] * count, [0] * count), (b"",))
-
-
-def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(agent: AgentCore) -> None:
-    """SIGTERM to the process group: the agent hears of it and of its slave's end in one iteration.
-
-    The shell asks for the tasks that are to be taken back, finds no slave, and says so.
-    """
-    agent.handle(_tasks(1, 2), 0.0)
-    agent.take_actions()
-    agent.handle(Terminated("evicted (SIGTERM)"), 0.0)
-    agent.handle(SlaveExited(1, "killed by signal 15", "", [2]), 0.0)
-    actions = agent.take_actions()
-    for number, _ in actions.take_back:
-        agent.handle(TakenBack(number, []), 0.0)
-    assert actions.exit is ExitCode.EVICTED
-
-
-def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(agent: AgentCore) -> None:
-    """The master hears of its death, and of nothing else."""
-    agent.handle(_tasks(1, 2), 0.0)
-    agent.take_actions()
-    agent.handle(Heard(messages.Revoke(1, 1)), 0.0)
-    agent.handle(SlaveExited(1, "killed by signal 9", "", [2]), 0.0)
-    actions = agent.take_actions()
-    for number, _ in actions.take_back:
-        agent.handle(TakenBack(number, []), 0.0)
-    assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", "")]
-
-
-def test_tasks_that_were_never_passed_on_are_charged_with_no_death(agent: AgentCore) -> None:
-    """They arrive in the iteration in which their slave, which ran nothing, is found dead: no ticket was made."""
-    agent.handle(_tasks(7), 0.0)
-    agent.handle(SlaveExited(1, "killed by signal 9", "", []), 0.0)
-    died = [message for message, _ in agent.take_actions().to_master]
-    assert died == [messages.SlaveDied(1, 0, "killed by signal 9", "")]
-
-
-# The master
 
 
 def _master(task_group: int | None = None) -> MasterCore:
