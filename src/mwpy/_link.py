@@ -58,6 +58,7 @@ MESSAGES_A_POLL = 256
 PROBES_A_TIMEOUT = 3
 
 _AT_THE_DOOR = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
+"""What the master's monitor is to tell: who comes, who has a wrong key, who leaves."""
 
 _WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
 _NO_WORD = (
@@ -124,13 +125,13 @@ class Unreachable:
     peer: bytes
 
 
-def _configure(socket: zmq.Socket[bytes], timeout_s: float, max_payload: int) -> None:
-    socket.linger = 0
-    socket.sndhwm = socket.rcvhwm = 0  # what is sent is bounded by who decides, not by losing it here
-    socket.maxmsgsize = max_payload + MAX_FRAME_SLACK
-    socket.heartbeat_ivl = max(100, int(timeout_s * 1000 / PROBES_A_TIMEOUT))
-    socket.heartbeat_timeout = max(200, int(timeout_s * 1000))
-    socket.ipv6 = False
+def _configure(end: zmq.Socket[bytes], timeout_s: float, max_payload: int) -> None:
+    end.linger = 0
+    end.sndhwm = end.rcvhwm = 0  # what is sent is bounded by who decides, not by losing it here
+    end.maxmsgsize = max_payload + MAX_FRAME_SLACK
+    end.heartbeat_ivl = max(100, int(timeout_s * 1000 / PROBES_A_TIMEOUT))
+    end.heartbeat_timeout = max(200, int(timeout_s * 1000))
+    end.ipv6 = False
 
 
 def _milliseconds(seconds: float) -> int:
@@ -156,9 +157,9 @@ def _peer_address(descriptor: int) -> str:
         return "somebody who left at once"
 
 
-def _has_more(socket: zmq.Socket[bytes]) -> bool:
+def _has_more(end: zmq.Socket[bytes]) -> bool:
     """Whether another message is here; asking is quicker than the error that tells it."""
-    return bool(int(socket.get(zmq.EVENTS)) & _POLLIN)
+    return bool(int(end.get(zmq.EVENTS)) & _POLLIN)
 
 
 def _buffer(frame: zmq.Frame) -> Buffer:
@@ -208,7 +209,9 @@ class MasterLink:
         self._unheard: dict[int, str] = {}
         """Address of each connection, by its descriptor, from which no message was read."""
         self._ended: dict[int, str] = {}
-        """Connections that are no more, by descriptor, each with the reason if it was turned away."""
+        """Connections that are no more, by descriptor, each with what it was if it never said a word."""
+        self._next_to_end = _NO_WORD
+        """What the next connection that ends was in that case."""
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
@@ -291,7 +294,6 @@ class MasterLink:
             self._doorkeeper.send_multipart([version, request, *answer, b"", b""])
 
     def _watch_door(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
-        reason = _NO_WORD
         for event, value in _events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 if value in self._ended:
@@ -299,10 +301,9 @@ class MasterLink:
                 self._unheard[value] = _peer_address(value)
             elif event == zmq.EVENT_DISCONNECTED:
                 self._probe_rounds = 2
-                self._ended[value] = reason
-                reason = _NO_WORD
+                self._ended[value], self._next_to_end = self._next_to_end, _NO_WORD
             else:
-                reason = _WRONG_KEY  # of the connection whose end is told next
+                self._next_to_end = _WRONG_KEY  # its end is the next that is told
 
     def _tell_who_left(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
         for peer in self._gone:

@@ -83,10 +83,10 @@ class Master:
         ...     return 0
     """
 
-    def __init__(self, io: MasterIo, codec: Codec, limits_by_value: bool) -> None:
+    def __init__(self, io: MasterIo, codec: Codec, main_by_value: bool) -> None:
         self._io = io
         self._codec = codec
-        self._main_by_value = limits_by_value
+        self._main_by_value = main_by_value
         self._ids = cast("Iterator[TaskId]", count(1))
         self._submitted: dict[Algorithm, int] = {}
         """How many tasks of each algorithm that the slaves were told of, ever."""

@@ -61,7 +61,6 @@ class Taskjar:
     """Pending tasks that any slave may run, by algorithm; no empty queue. The first has its turn next."""
     addressed: dict[SlaveId, deque[Task]] = field(factory=dict)
     """Pending tasks addressed to a slave; no empty queue."""
-
     num_addressed: Counter[Algorithm] = field(factory=Counter)
     """How many tasks of each algorithm are in those queues; no zero."""
 
