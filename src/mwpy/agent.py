@@ -324,7 +324,7 @@ class _Agent:
             pass  # nobody reads the agent's standard error; the last words are kept all the same
 
     def _look_at_signals(self, now: float) -> None:
-        caught, self._signals[:] = self._signals[:], []
+        caught = [self._signals.pop(0) for _ in range(len(self._signals))]  # one by one: another may come meanwhile
         if signal.SIGTERM in caught or signal.SIGINT in caught:
             self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
         if caught:  # one SIGCHLD may stand for several ends
