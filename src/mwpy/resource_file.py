@@ -150,7 +150,8 @@ def _content(reader: _Reader) -> ResourceFile:
 def _addresses(reader: _Reader) -> tuple[str, ...]:
     addresses = reader.texts("master-addresses")
     for address in addresses:
-        if not re.fullmatch(r"tcp://[^\s/]+:[0-9]{1,5}", address):
+        form = re.fullmatch(r"tcp://[^\s/]+:([0-9]{1,5})", address)
+        if form is None or int(form[1]) > 65535:
             raise ResourceFileError(
                 f"the resource file {reader.path} has {address!r} under the key 'master-addresses', which is not of "
                 f"the form tcp://HOST:PORT: copy it again from the master"

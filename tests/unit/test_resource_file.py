@@ -63,6 +63,7 @@ def test_a_missing_file_says_to_start_the_master(tmp_path: Path) -> None:
         ("timestamp", 10**400),
         ("update-interval", None),
         ("master-addresses", ["h:1"]),
+        ("master-addresses", ["tcp://h:65536"]),
         ("master-addresses", [1]),
         ("keys", {}),
         ("keys", {"server-public": "short"}),
