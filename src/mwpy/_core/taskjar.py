@@ -7,8 +7,9 @@ what it holds is pending or allocated.
 Pending tasks wait in queues: one for each slave that has tasks addressed to it, in the order of their
 submission, and one for each algorithm for all others. One queue an algorithm, because a group of tasks of
 one algorithm can be sized by arithmetic, and because a slave that cannot run an algorithm then passes over
-its queue and not over each of its tasks. The algorithms take turns. A task that comes back from a lost slave goes
-to the head of its queue: it is the oldest.
+its queue and not over each of its tasks. The algorithms take turns. A task that comes back goes to the head of
+its queue: it is the oldest. One that was running when its slave died goes to the tail: if it killed, the others come
+before the next slave that it kills, and if not, it does not meet one bad moment three times over.
 """
 
 from __future__ import annotations
@@ -107,8 +108,13 @@ class Taskjar:
                     del self.tasks[task.task_id]
             case records.TasksReturned(_, tasks, _, deaths):
                 self._walk(tasks, TaskEvent.RETURN)
-                _charge(tasks, deaths)
-                self._enqueue_first(tasks)
+                for task in tasks:
+                    task.sid = None
+                if deaths:
+                    _charge(tasks, deaths)
+                    self._enqueue(tasks)
+                else:
+                    self._enqueue_first(tasks)
             case records.TasksGivenUp(tasks, _, deaths):
                 self._dequeue([task for task in tasks if task.state is _PENDING])
                 self._walk(tasks, TaskEvent.GIVE_UP)
@@ -153,7 +159,6 @@ class Taskjar:
     def _enqueue_first(self, tasks: Sequence[Task]) -> None:
         for task in reversed(tasks):
             self._queue_of(task).appendleft(task)
-            task.sid = None
             if task.policy.sid is not None:
                 self.num_addressed[task.algorithm] += 1
 
@@ -199,6 +204,5 @@ class Taskjar:
 
 
 def _charge(tasks: Sequence[Task], deaths: tuple[Death, ...]) -> None:
-    if deaths:
-        for task in tasks:
-            task.deaths += deaths
+    for task in tasks:
+        task.deaths += deaths
