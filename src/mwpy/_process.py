@@ -43,8 +43,7 @@ class SlaveSettings:
 
     Args:
         stream: file descriptor of its end of the message stream; see `_pipe.SlaveFds`.
-        tickets: that of the ticket pipe.
-        journal: that of the journal.
+        memory: that of the memory that it shares with the agent.
         slave: its number within its agent.
         agent_pid: its agent; a slave whose parent is another process by now has lost it.
         result_group: how many results it sends at a time; 0 leaves it to the slave.
@@ -52,8 +51,7 @@ class SlaveSettings:
     """
 
     stream: int
-    tickets: int
-    journal: int
+    memory: int
     slave: int
     agent_pid: int
     result_group: int = 0

@@ -23,7 +23,7 @@ from mwpy._addresses import ipv4_of
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
-from mwpy._pipe import AgentEnd, JournalEntry, open_channel, task_of, tickets_of
+from mwpy._pipe import SETTLE_S, AgentEnd, JournalEntry, open_channel
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
 from mwpy.options import Options
@@ -346,13 +346,13 @@ class _Agent:
             pass
         words = running.last_words.decode(errors="replace").strip()
         cause = running.child.describe_exit()
-        unstarted = [task_of(ticket) for ticket in running.end.unused_tickets()]
+        started = running.end.started
         for fd in list(running.fds):
             self._unwatch(running, fd)
         running.end.close()
         running.child.close()
         del self._slaves[running.number]
-        self._core.handle(agent_core.SlaveExited(running.number, cause, words, unstarted), now)
+        self._core.handle(agent_core.SlaveExited(running.number, cause, words, started), now)
 
     def _more_stderr(self, running: _Running) -> bool:
         before = bytes(running.last_words)
@@ -398,10 +398,7 @@ class _Agent:
                 self._start(number, now)
             for number, message, frames in actions.to_slaves:
                 self._tell(number, message, frames, now)
-            for number, count in actions.take_back:
-                running = self._slaves.get(number)
-                taken = running.end.take_back(count) if running else []
-                self._core.handle(agent_core.TakenBack(number, list(map(task_of, taken))), now)
+            self._recall(actions.recall, now)
             for number in actions.kill:
                 if number in self._slaves:
                     self._slaves[number].child.kill()
@@ -409,15 +406,24 @@ class _Agent:
                 self._link.send(_wire.encode(message, frames))
             if actions.exit is not None:
                 return actions.exit
-            if not (actions.take_back or actions.start):
+            if not (actions.recall or actions.start):
                 return None
+
+    def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:
+        """Stop slaves from starting more, and tell what they have started; those that are gone are passed over."""
+        there = [(self._slaves[number], count) for number, count in wanted if number in self._slaves]
+        for running, _ in there:
+            running.end.recall()
+        if there:
+            _clock.sleep(SETTLE_S)
+        for running, count in there:
+            self._core.handle(agent_core.Recalled(running.number, running.end.started, count), now)
 
     def _start(self, number: int, now: float) -> None:
         end, fds = open_channel()
         settings = _process.SlaveSettings(
             fds.stream,
-            fds.tickets,
-            fds.journal,
+            fds.memory,
             number,
             os.getpid(),
             self._result_group,
@@ -432,7 +438,7 @@ class _Agent:
             )
         except OSError as error:
             end.close()
-            self._core.handle(agent_core.SlaveExited(number, f"cannot be started: {error}", "", ()), now)
+            self._core.handle(agent_core.SlaveExited(number, f"cannot be started: {error}", "", 0), now)
             return
         finally:
             fds.close()
@@ -453,7 +459,6 @@ class _Agent:
             child = self._core.children[number]
             if len(child.held) == len(message.tasks):
                 running.heard, running.peeked = now, False
-            running.end.give_tickets(tickets_of(message.tasks, message.attempts))
         running.end.send(_wire.encode(message, frames))
         self._watch_writable(running)
 

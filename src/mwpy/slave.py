@@ -1,8 +1,8 @@
 """The slave: a process that runs task algorithms, one at a time, and nothing else.
 
 It is started by an agent with the very command line of the agent, so that its `__main__` is the script; `mwpy.main`
-sees the variable `MWPY_SLAVE` and comes here. It takes a ticket, runs the task that the ticket names, and gathers
-results. A gathered result is in the journal, where the agent finds it should this process die or be busy for long.
+sees the variable `MWPY_SLAVE` and comes here. It says which task it starts, runs it, and gathers results. A gathered
+result is in the journal, where the agent finds it should this process die or be busy for long.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads, loads_function
-from mwpy._pipe import SlaveEnd, SlaveFds, tickets_of
+from mwpy._pipe import SlaveEnd, SlaveFds
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
 from mwpy.errors import AlgorithmUnavailable, ExitCode
@@ -42,7 +42,7 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 _Job = tuple[int, int, int, int, Buffer, Sequence[Buffer]]
-"""A task as it was sent here: ticket, id, attempt, algorithm, payload and buffers."""
+"""A task as it was sent here: position, id, attempt, algorithm, payload and buffers."""
 
 
 class SlaveLoop(NamedTuple):
@@ -80,7 +80,9 @@ class Slave:
         self._codec = Codec()
         self._functions: dict[int, Callable[..., Any] | str] = {}
         self._tasks: deque[_Job] = deque()
-        """What was sent here; some may be taken back by now."""
+        """What was sent here and not started; some may be taken back by now."""
+        self._passed_on = 0
+        """How many tasks were ever sent here: the position of the last."""
         self._done: list[tuple[int, int, float, bool, Buffer, Sequence[Buffer]]] = []
         self._sent_at = perf_counter()
         self._completed = 0
@@ -149,27 +151,20 @@ class Slave:
 
     def _step(self, timeout: float | None) -> bool:
         """Run the next task; False if none came in time, or it is over."""
-        ticket = self._end.take_ticket()
-        if ticket is None:
-            self._flush()
-            self._drain()
-            if self._ended or timeout == 0.0:
-                return False
-            self._end.poll(FOREVER_S if timeout is None else timeout, tickets=bool(self._tasks))
-            self._drain()
-            ticket = self._end.take_ticket()
-            if ticket is None:
-                return False
         tasks = self._tasks
-        while True:
-            while tasks:
-                if tasks[0][0] == ticket:
-                    self._run(tasks.popleft())
-                    return True
-                tasks.popleft()  # it was taken back
-            if self._lost:
-                return False
-            self._receive()
+        if not tasks:
+            self._drain()
+        if not tasks:
+            self._flush()
+            if not self._ended and timeout != 0.0:
+                self._end.poll(FOREVER_S if timeout is None else timeout)
+                self._drain()
+        while tasks and not self._lost:
+            if self._end.start(tasks[0][0]):
+                self._run(tasks.popleft())
+                return True
+            self._receive()  # perhaps which tasks were taken back
+        return False
 
     def _run(self, job: _Job) -> None:
         _, task_id, attempt, number, payload, buffers = job
@@ -254,9 +249,15 @@ class Slave:
         message, payload = _wire.decode(frames)
         match message:
             case messages.Tasks():
-                tickets = tickets_of(message.tasks, message.attempts)
-                columns = (tickets, message.tasks, message.attempts, message.algorithms)
+                first, self._passed_on = self._passed_on + 1, self._passed_on + len(message.tasks)
+                columns = (range(first, self._passed_on + 1), message.tasks, message.attempts, message.algorithms)
                 self._tasks.extend(zip(*columns, *messages.slices(message, payload), strict=True))
+            case messages.Revoked():
+                self._end.recall_heard()
+                revoked = frozenset(zip(message.tasks, message.attempts, strict=True))
+                kept = [job for job in self._tasks if job[1:3] not in revoked]
+                self._tasks.clear()
+                self._tasks.extend(kept)
             case messages.Algorithms():
                 self._define(message, payload)
             case messages.SlaveNamed():
@@ -318,7 +319,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     """
     del os.environ[SLAVE_VARIABLE]  # a program that a task starts is no slave
     settings = SlaveSettings.from_json(described)
-    end = SlaveEnd(SlaveFds(settings.stream, settings.tickets, settings.journal))
+    end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid)
     slave = Slave(end, settings.slave, settings.result_group, settings.max_result_bytes)
     if slave_algorithm is None:

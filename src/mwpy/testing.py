@@ -17,6 +17,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from attrs import define, field
@@ -66,15 +67,16 @@ def _more_work(number: int) -> int:
 
 @define(eq=False)
 class _SlaveProcess:
-    """A simulated slave: it holds tasks and tickets, runs one task at a time, and gathers results."""
+    """A simulated slave: it holds tasks, runs one at a time, and gathers results."""
 
     number: int
     algorithms: dict[int, bool] = field(factory=dict)
     """The numbers of the algorithms that it knows, and whether it can run them."""
-    tasks: deque[tuple[int, int, int]] = field(factory=deque)
-    """Task, attempt and algorithm of all that was passed on to it, also of what was taken back since."""
-    tickets: list[tuple[int, int]] = field(factory=list)
-    """Task and attempt that it may start, in order."""
+    tasks: deque[tuple[int, int, int, int]] = field(factory=deque)
+    """Position, task, attempt and algorithm of what was passed on to it and not started."""
+    passed_on: int = 0
+    started: int = 0
+    """Positions of the last task passed on to it, and of the last that it started."""
     running: int = 0
     gathered: list[tuple[int, int, float]] = field(factory=list)
     stopping: bool = False
@@ -331,11 +333,9 @@ class Cluster:
                 self._after(self.random.random() * 0.2, lambda slave=slave: self._slave_up(host, slave))  # type: ignore[misc]
             for number, message, _ in actions.to_slaves:
                 self._slave_hears(host, host.slaves[number], message)
-            for number, count in actions.take_back:
-                slave = host.slaves[number]
-                taken = [task for task, _ in slave.tickets[max(0, len(slave.tickets) - count) :]]
-                del slave.tickets[len(slave.tickets) - len(taken) :]
-                core.handle(agent_core.TakenBack(number, taken), self.now)
+            for number, amount in actions.recall:
+                if number in core.children:
+                    core.handle(agent_core.Recalled(number, host.slaves[number].started, amount), self.now)
             for number in actions.kill:
                 self._slave_dies(host, host.slaves[number], "killed by its agent")
             for reply, frames in actions.to_master:
@@ -345,7 +345,7 @@ class Cluster:
                 self._tell(f"the agent on host {host.name} exits with {actions.exit.name}")
                 self._after(0.05, lambda: self._agent_ends(host) if host.core is core else None)
                 return
-            if not (actions.take_back or actions.start or actions.kill):
+            if not (actions.recall or actions.start or actions.kill):
                 break
         deadline = core.next_deadline() if core is not None else None
         if deadline is not None:
@@ -375,9 +375,12 @@ class Cluster:
                 unable = self.faulty and host.name != 0 and self.random.random() < 0.05
                 slave.algorithms.update((definition.number, not unable) for definition in definitions)
             case messages.Tasks(_, tasks, attempts, algorithms):
-                slave.tasks.extend(zip(tasks, attempts, algorithms, strict=True))
-                slave.tickets.extend(zip(tasks, attempts, strict=True))
+                slave.tasks.extend(zip(count(slave.passed_on + 1), tasks, attempts, algorithms, strict=False))
+                slave.passed_on += len(tasks)
                 self._slave_steps(host, slave)
+            case messages.Revoked(_, tasks, attempts):
+                taken = set(zip(tasks, attempts, strict=True))
+                slave.tasks = deque(one for one in slave.tasks if one[1:3] not in taken)
             case messages.Shutdown():
                 slave.stopping = True
                 if not slave.running:
@@ -388,13 +391,10 @@ class Cluster:
     def _slave_steps(self, host: _AgentHost, slave: _SlaveProcess) -> None:
         if slave.running or slave.dead:
             return
-        if not slave.tickets:
+        if not slave.tasks:
             self._slave_flushes(host, slave)
             return
-        ticket = slave.tickets.pop(0)
-        while (named := slave.tasks.popleft())[:2] != ticket:
-            pass  # taken back
-        task, attempt, algorithm = named
+        slave.started, task, attempt, algorithm = slave.tasks.popleft()
         if not slave.algorithms[algorithm]:
             refusal = messages.AlgorithmFailed(slave.number, algorithm, "cannot", [task], [attempt])
             self._agent_hears_slave(host, slave, refusal)
@@ -453,7 +453,7 @@ class Cluster:
         self._slave_flushes(host, slave)
         if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.children:
             return
-        event = agent_core.SlaveExited(slave.number, cause, "", [task for task, _ in slave.tickets])
+        event = agent_core.SlaveExited(slave.number, cause, "", slave.started)
         host.core.handle(event, self.now)
         self._agent_acts(host)
 

@@ -1,10 +1,13 @@
 """The agent's core in any order of events, held against a small model of its own.
 
-The machine plays the master, the slaves and the kernel that gives out their tickets. Its model knows what became of
-each attempt of each task that a slave was given, from what the core tells the master, and who really holds what.
+The machine plays the master and the slaves with the memory that they share with their agent. Its model knows what
+became of each attempt of each task that a slave was given, from what the core tells the master, and who really holds
+what.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from attrs import define, field
 from hypothesis import settings
@@ -23,20 +26,34 @@ picks = st.integers(0, 60)
 
 @define(eq=False)
 class _Process:
-    """A slave process with its tickets, as the kernel has it."""
+    """A slave process and what it was sent."""
 
     number: int
     ready: bool = False
-    tickets: dict[int, int] = field(factory=dict)
+    unstarted: dict[int, int] = field(factory=dict)
     """Task and attempt of those that it may start, in order."""
+    positions: dict[int, int] = field(factory=dict)
+    passed_on: int = 0
+    started: int = 0
+    """Positions: of each task, of the last that it was sent, of the last that it started."""
     running: tuple[int, int] | None = None
     done: dict[int, int] = field(factory=dict)
     """Finished, and in its journal, but not sent."""
     told_to_stop: bool = False
     killed: bool = False
 
+    def receive(self, tasks: Sequence[int], attempts: Sequence[int]) -> None:
+        self.unstarted.update(zip(tasks, attempts, strict=True))
+        self.positions.update(zip(tasks, range(self.passed_on + 1, self.passed_on + len(tasks) + 1), strict=True))
+        self.passed_on += len(tasks)
+
+    def start(self) -> tuple[int, int]:
+        task = next(iter(self.unstarted))
+        self.started = self.positions[task]
+        return task, self.unstarted.pop(task)
+
     def holds(self) -> dict[int, int]:
-        return {**self.done, **dict([self.running] if self.running else []), **self.tickets}
+        return {**self.done, **dict([self.running] if self.running else []), **self.unstarted}
 
 
 class _AgentMachine(RuleBasedStateMachine):
@@ -115,8 +132,9 @@ class _AgentMachine(RuleBasedStateMachine):
             self.core.check()
             actions = self.core.take_actions()
             self.start_and_feed(actions)
-            for number, count in actions.take_back:
-                self.take_back(number, count)
+            for number, count in actions.recall:
+                if number in self.processes:
+                    self.happens(agent_core.Recalled(number, self.processes[number].started, count))
             for number in actions.kill:
                 assert self.code is not None, f"slave {number} was killed for nothing"
                 assert self.now >= self.kill_from, f"slave {number} was killed too early"
@@ -130,7 +148,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 assert actions.exit is self.code, f"it exits with {actions.exit.name}"
                 assert all(process.killed for process in self.processes.values()), "it left somebody behind"
                 self.exited = True
-            more = bool(actions.take_back or actions.start) and not self.exited
+            more = bool(actions.recall or actions.start) and not self.exited
         if not self.exited:
             self.agree()
         self.sound = True
@@ -148,19 +166,12 @@ class _AgentMachine(RuleBasedStateMachine):
                 continue  # it ended in the same iteration
             match message:
                 case messages.Tasks(_, tasks, attempts):
-                    process.tickets.update(zip(tasks, attempts, strict=True))
+                    process.receive(tasks, attempts)
+                case messages.Revoked(_, tasks, attempts):
+                    for task, attempt in zip(tasks, attempts, strict=True):
+                        assert process.unstarted.pop(task) == attempt, f"task {task} was taken back in a wrong attempt"
                 case messages.Shutdown():
                     process.told_to_stop = True
-
-    def take_back(self, number: int, count: int) -> None:
-        """The last tickets that the slave has not taken."""
-        process = self.processes.get(number)
-        if process is None:
-            return  # it ended in the same iteration, and its tickets were counted then
-        taken = list(process.tickets)[max(0, len(process.tickets) - count) :]
-        for task in taken:
-            del process.tickets[task]
-        self.happens(agent_core.TakenBack(number, taken))
 
     def master_hears(self, message: messages.Message, last: bool) -> None:
         match message:
@@ -191,9 +202,9 @@ class _AgentMachine(RuleBasedStateMachine):
                 raise AssertionError(f"{message} is not for a master")
 
     def agree(self) -> None:
-        held = {number: dict(child.held) for number, child in self.core.children.items()}
+        held = {number: child.held for number, child in self.core.children.items()}
         mine = {number: self.held(process) for number, process in self.processes.items()}
-        assert held == mine, "the agent and the kernel disagree about who has what"
+        assert held == mine, "the agent and its slaves disagree about who has what"
         if self.code is None:
             assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
             assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
@@ -202,11 +213,12 @@ class _AgentMachine(RuleBasedStateMachine):
             late = [process.number for process in self.processes.values() if not process.killed]
             assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace"
             assert all(process.told_to_stop for process in self.processes.values()), "somebody was not told to stop"
-            assert not any(process.tickets for process in self.processes.values()), "it keeps what was not started"
+            assert not any(process.unstarted for process in self.processes.values()), "it keeps what was not started"
 
-    def held(self, process: _Process) -> dict[int, int]:
-        """What a slave holds and the master has not heard of."""
-        return {task: attempt for task, attempt in process.holds().items() if self.fates[task, attempt] == "held"}
+    def held(self, process: _Process) -> dict[int, tuple[int, int]]:
+        """What a slave holds and the master has not heard of, with its position there."""
+        held = [(task, attempt) for task, attempt in process.holds().items() if self.fates[task, attempt] == "held"]
+        return {task: (attempt, process.positions[task]) for task, attempt in held}
 
     # What the master does
 
@@ -270,16 +282,15 @@ class _AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.exited and self.processes)
     @rule(pick=picks, times=st.integers(1, 3))
     def slave_works(self, pick: int, times: int) -> None:
-        """It ends its task if it runs one, and takes the next ticket. The agent hears nothing of that."""
+        """It ends its task if it runs one, and starts the next. The agent hears nothing of that."""
         process = self.pick(pick)
         for _ in range(times):
             if process.running is not None:
                 task, attempt = process.running
                 process.done[task] = attempt
                 process.running = None
-            if process.tickets:
-                task = next(iter(process.tickets))
-                process.running = (task, process.tickets.pop(task))
+            if process.unstarted:
+                process.running = process.start()
 
     @precondition(lambda self: not self.exited and self.processes)
     @rule(pick=picks, rescued=st.booleans())
@@ -304,9 +315,9 @@ class _AgentMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def slave_cannot(self, pick: int) -> None:
         process = self.pick(pick)
-        if process.tickets:
-            task = next(iter(process.tickets))
-            refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [process.tickets.pop(task)])
+        if process.unstarted and process.running is None:
+            task, attempt = process.start()
+            refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [attempt])
             self.happens(agent_core.SlaveHeard(process.number, refusal))
             self.act()
 
@@ -320,7 +331,7 @@ class _AgentMachine(RuleBasedStateMachine):
         """By itself, killed or crashed; perhaps in the iteration in which something else is heard."""
         process = self.pick(pick)
         if holding:
-            process = max(self.processes.values(), key=lambda each: len(each.tickets))
+            process = max(self.processes.values(), key=lambda each: len(each.unstarted))
         elif not process.ready and pick % 3:
             self.gets_ready(process)
             self.act()
@@ -344,8 +355,7 @@ class _AgentMachine(RuleBasedStateMachine):
         if self.code is None:
             self.deaths[process.number] = (ran, process.holds())
             self.failed_starts += not process.ready
-        unstarted = list(process.tickets)
-        self.happens(agent_core.SlaveExited(process.number, "killed by signal 9", "last words", unstarted))
+        self.happens(agent_core.SlaveExited(process.number, "killed by signal 9", "last words", process.started))
         if self.failed_starts >= 3:
             self.leave(ExitCode.CANNOT_START, 5.0)
 

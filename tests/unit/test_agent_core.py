@@ -12,7 +12,6 @@ from mwpy._core.agent_core import (
     Heard,
     SlaveExited,
     SlaveHeard,
-    TakenBack,
     Terminated,
 )
 from mwpy.errors import ExitCode, InternalError
@@ -34,14 +33,14 @@ def test_a_refusal_is_its_own_exit_code(core: AgentCore) -> None:
     core.allocate(3.0)
     actions = core.take_actions()
     assert actions.kill == [1]
-    core.handle(SlaveExited(1, "killed", "", ()), 3.0)
+    core.handle(SlaveExited(1, "killed", "", 0), 3.0)
     assert core.take_actions().exit is ExitCode.REFUSED
 
 
 def test_a_shutdown_of_an_unfinished_computation_is_no_success(core: AgentCore) -> None:
     """So a batch system keeps the job queued."""
     core.handle(Heard(messages.Shutdown(False, 1.0)), 0.0)
-    core.handle(SlaveExited(1, "exit code 255", "", ()), 0.5)
+    core.handle(SlaveExited(1, "exit code 255", "", 0), 0.5)
     assert core.take_actions().exit is ExitCode.FAILED
 
 
@@ -98,15 +97,13 @@ def _sent_tasks(*tasks: int) -> Heard:
 def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(core: AgentCore) -> None:
     """SIGTERM to the process group: the agent hears of it and of its slave's end in one iteration.
 
-    The shell asks for the tasks that are to be taken back, finds no slave, and says so.
+    The shell finds no slave to recall tasks from.
     """
     core.handle(_sent_tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 15", "", [2]), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 15", "", 1), 0.0)
     actions = core.take_actions()
-    for number, _ in actions.take_back:
-        core.handle(TakenBack(number, []), 0.0)
     assert actions.exit is ExitCode.EVICTED
 
 
@@ -115,16 +112,14 @@ def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(core
     core.handle(_sent_tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(Heard(messages.Revoke(1, 1)), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 9", "", [2]), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", "", 1), 0.0)
     actions = core.take_actions()
-    for number, _ in actions.take_back:
-        core.handle(TakenBack(number, []), 0.0)
     assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", "")]
 
 
 def test_tasks_that_were_never_passed_on_are_charged_with_no_death(core: AgentCore) -> None:
-    """They arrive in the iteration in which their slave, which ran nothing, is found dead: no ticket was made."""
+    """They arrive in the iteration in which their slave, which ran nothing, is found dead."""
     core.handle(_sent_tasks(7), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 9", "", []), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", "", 0), 0.0)
     died = [message for message, _ in core.take_actions().to_master]
     assert died == [messages.SlaveDied(1, 0, "killed by signal 9", "")]

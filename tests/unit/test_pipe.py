@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
-from itertools import product
 
 import pytest
 
 from mwpy import _pipe
-from mwpy._pipe import AgentEnd, SlaveEnd, SlaveFds, open_channel, stream, task_of, tickets_of
+from mwpy._pipe import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel, stream
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer
 
@@ -25,7 +27,7 @@ def ends() -> Iterator[tuple[AgentEnd, SlaveEnd]]:
     slave = SlaveEnd(fds)
     yield agent, slave
     agent.close()
-    if not slave.forked and slave._tickets >= 0:
+    if slave._stream.fileno() >= 0:
         slave.close()
 
 
@@ -111,12 +113,9 @@ def test_an_agent_reads_a_bounded_amount_at_a_time(ends: Ends) -> None:
     flood.join()
 
 
-def test_the_slave_hears_of_messages_and_of_tickets_while_it_waits(ends: Ends) -> None:
+def test_the_slave_hears_of_each_message_while_it_waits(ends: Ends) -> None:
     agent, slave = ends
     assert not slave.poll()
-    agent.give_tickets([1])
-    assert not slave.poll()
-    assert not slave.poll(60.0, tickets=True)
     agent.send([b"a"])
     agent.send([b"b"])
     assert slave.poll(60.0)
@@ -139,11 +138,9 @@ def test_each_side_hears_of_the_end_of_the_other(ends: Ends) -> None:
 def test_a_slave_without_an_agent_is_told_so() -> None:
     agent, fds = open_channel()
     slave = SlaveEnd(fds)
-    agent.give_tickets([1])
     agent.close()
-    assert slave.take_ticket() == 1
-    assert slave.take_ticket() is None
-    assert slave.poll(60.0, tickets=True)
+    assert slave.start(1)
+    assert slave.poll(60.0)
     assert slave.receive() is None
     assert not slave.send([b"x"])
     slave.close()
@@ -177,89 +174,75 @@ def test_what_is_no_message_is_the_slaves_fault_and_heard_once(ends: Ends, noise
     assert agent.receive() == []
 
 
-# ---- tickets ----
+# ---- starts and recalls ----
 
 
-def test_tickets_are_taken_one_by_one_in_their_order(ends: Ends) -> None:
+def test_the_agent_sees_what_the_slave_started_last(ends: Ends) -> None:
     agent, slave = ends
-    agent.give_tickets([5, 1 << 62, 7])
-    assert [slave.take_ticket() for _ in range(4)] == [5, 1 << 62, 7, None]
+    assert agent.started == 0
+    assert slave.start(1)
+    assert slave.start(1 << 40)
+    assert agent.started == 1 << 40
 
 
-@pytest.mark.parametrize(
-    ("count", "taken", "left"),
-    [(2, [4, 5], [1, 2, 3]), (5, [1, 2, 3, 4, 5], []), (9, [1, 2, 3, 4, 5], []), (0, [], [1, 2, 3, 4, 5])],
-)
-def test_the_last_tasks_are_taken_back_and_the_others_stay_in_order(
-    ends: Ends, count: int, taken: list[int], left: list[int]
-) -> None:
+def test_after_a_recall_nothing_starts_until_its_message_was_heard(ends: Ends) -> None:
     agent, slave = ends
-    agent.give_tickets(range(1, 6))
-    assert agent.take_back(count) == taken
-    assert [slave.take_ticket() for _ in left] == left
-    assert slave.take_ticket() is None
+    slave.start(1)
+    agent.recall()
+    assert not slave.start(2)
+    agent.recall()
+    slave.recall_heard()
+    assert not slave.start(2)
+    slave.recall_heard()
+    assert slave.start(2)
 
 
-def test_each_attempt_at_a_task_has_a_ticket_of_its_own() -> None:
-    tickets = tickets_of(*zip(*product((1, 2, 1 << 47), (1, 2, 65535)), strict=True))
-    assert len(set(tickets)) == len(tickets)
-    assert {task_of(ticket) for ticket in tickets} == {1, 2, 1 << 47}
-
-
-def test_a_ticket_that_was_taken_is_not_taken_back(ends: Ends) -> None:
-    agent, slave = ends
-    agent.give_tickets([1, 2, 3])
-    slave.take_ticket()
-    assert agent.take_back(2) == [2, 3]
-
-
-def test_tickets_beyond_the_pipe_wait_in_the_agent_and_follow_in_order(ends: Ends) -> None:
-    agent, slave = ends
-    many = range(1, 3 * _pipe.TICKET_PIPE_BYTES // 8)
-    agent.give_tickets(many)
-    taken = []
-    while (ticket := slave.take_ticket()) is not None:
-        taken.append(ticket)
-        if len(taken) % 1000 == 0:
-            agent.receive()
-    assert taken == list(many)
-
-
-def test_tickets_that_wait_in_the_agent_are_taken_back_too(ends: Ends) -> None:
-    agent, slave = ends
-    many = list(range(1, 3 * _pipe.TICKET_PIPE_BYTES // 8))
-    agent.give_tickets(many)
-    assert agent.take_back(10) == many[-10:]
-    slave.take_ticket()
-    assert agent.unused_tickets() == many[1:-10]
-    assert agent.unused_tickets() == []
-
-
-def test_each_ticket_goes_to_one_side_only_however_they_race(ends: Ends) -> None:
-    """The slave runs while the agent takes back and gives again; together they have each ticket once."""
-    agent, slave = ends
+def test_each_task_goes_to_one_side_only_however_they_race() -> None:
+    """A slave process starts tasks as fast as it can while the agent recalls: none is both started and taken back."""
+    agent, fds = open_channel()
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        agent.close()
+        ran = _start_what_comes(SlaveEnd(fds))
+        with os.fdopen(writing, "wb") as told:
+            told.write(struct.pack(f"={len(ran)}Q", *ran))
+        os._exit(0)
+    fds.close()
+    os.close(writing)
     taken: list[int] = []
-    over = threading.Event()
+    for first in range(1, 200_000, 1000):
+        agent.send([struct.pack("=QQ", first, first + 1000)])
+        time.sleep(SETTLE_S * (first % 7) / 7)
+        agent.recall()
+        time.sleep(SETTLE_S)
+        begin = max(first, agent.started + 1, first + 500)
+        agent.send([struct.pack("=QQ", begin, 0)])
+        taken += range(begin, first + 1000)
+    agent._stream.shutdown(socket.SHUT_WR)
+    with os.fdopen(reading, "rb") as told:
+        ran = list(struct.unpack("=" + "Q" * (200_000 - len(taken)), told.read()))
+    os.waitpid(pid, 0)
+    assert taken
+    assert sorted(ran + taken) == list(range(1, 200_001))
+    assert ran == sorted(ran)
+    agent.close()
 
-    def run() -> None:
-        while True:
-            last_look = over.is_set()
-            ticket = slave.take_ticket()
-            if ticket is not None:
-                taken.append(ticket)
-            elif last_look:
-                return
 
-    running = threading.Thread(target=run)
-    running.start()
-    returned: list[int] = []
-    for start in range(0, 20_000, 1000):
-        agent.give_tickets(range(start, start + 1000))
-        returned += agent.take_back(100)
-    over.set()
-    running.join()
-    assert sorted(taken + returned) == list(range(20_000))
-    assert taken == sorted(taken)
+def _start_what_comes(slave: SlaveEnd) -> list[int]:
+    """Be a slave that only notes what it started: a message is (first, end) of tasks, or (first taken back, 0)."""
+    tasks: deque[int] = deque()
+    ran: list[int] = []
+    while (heard := slave.receive()) is not None:
+        first, end = struct.unpack("=QQ", heard[0])
+        if end:
+            tasks.extend(range(first, end))
+        else:
+            slave.recall_heard()
+            while tasks and tasks[-1] >= first:
+                tasks.pop()
+        while tasks and slave.start(tasks[0]):
+            ran.append(tasks.popleft())
+    return ran
 
 
 # ---- journal ----
@@ -282,11 +265,11 @@ def test_a_full_journal_takes_no_more_and_keeps_what_it_has(ends: Ends) -> None:
     count = 0
     while slave.journal_add(count, 1, 0.0, False, b"x" * 1000):
         count += 1
-    assert count > _pipe.JOURNAL_BYTES // 1100
+    assert count > _pipe.MEMORY_BYTES // 1100
     entries = agent.journal()
     assert entries is not None
     assert [entry.task_id for entry in entries] == list(range(count))
-    assert not slave.journal_add(0, 1, 0.0, False, bytes(_pipe.JOURNAL_BYTES))
+    assert not slave.journal_add(0, 1, 0.0, False, bytes(_pipe.MEMORY_BYTES))
 
 
 def test_a_reading_during_which_the_journal_was_emptied_is_no_reading(ends: Ends) -> None:
@@ -304,10 +287,10 @@ def test_a_reading_during_which_the_journal_was_emptied_is_no_reading(ends: Ends
             slave.journal_add(2, 1, 0.0, False, b"another")
             return self.memory[part]  # type: ignore[index, no-any-return]
 
-    memory = agent._journal
-    agent._journal = Meddler(memory)  # type: ignore[assignment]
+    memory = agent._memory
+    agent._memory = Meddler(memory)  # type: ignore[assignment]
     assert agent.journal() is None
-    agent._journal = memory
+    agent._memory = memory
     assert agent.journal() == [(2, 1, 0.0, False, b"another")]
 
 
@@ -334,9 +317,9 @@ def test_the_number_of_fillings_starts_again_after_the_last(ends: Ends) -> None:
 
 def test_a_journal_that_stray_code_wrote_over_raises_nothing(ends: Ends) -> None:
     agent, slave = ends
-    slave._journal[:] = os.urandom(_pipe.JOURNAL_BYTES)
+    slave._memory[:] = os.urandom(_pipe.MEMORY_BYTES)
     agent.journal()
-    slave._journal[:] = b"\xff" * _pipe.JOURNAL_BYTES
+    slave._memory[:] = b"\xff" * _pipe.MEMORY_BYTES
     agent.journal()
 
 
@@ -345,29 +328,27 @@ def test_a_journal_that_stray_code_wrote_over_raises_nothing(ends: Ends) -> None
 
 def test_everything_that_was_finished_outlives_the_slave() -> None:
     agent, fds = open_channel()
-    agent.give_tickets([1, 2, 3])
     if (pid := os.fork()) == 0:
         slave = SlaveEnd(fds)
-        slave.take_ticket()
+        slave.start(1)
         slave.journal_add(1, 1, 0.25, False, b"done")
-        slave.take_ticket()
+        slave.start(2)
         os.kill(os.getpid(), 9)
     fds.close()
     os.waitpid(pid, 0)
     assert (agent.receive(), agent.eof) == ([], True)
     assert agent.journal() == [(1, 1, 0.25, False, b"done")]
-    assert agent.unused_tickets() == [3]
+    assert agent.started == 2
     agent.close()
 
 
 def test_a_forked_child_has_no_channels(ends: Ends) -> None:
-    """It can neither take tickets nor talk nor keep the stream open, and the slave does not notice it."""
+    """It can neither start tasks nor talk nor keep the stream open, and the slave does not notice it."""
     agent, slave = ends
-    agent.give_tickets([1])
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
         uses = (
-            slave.take_ticket,
+            lambda: slave.start(1),
             slave.receive,
             lambda: slave.send([b"x"]),
             lambda: slave.journal_add(1, 1, 0.0, False, b"x"),
@@ -384,7 +365,8 @@ def test_a_forked_child_has_no_channels(ends: Ends) -> None:
     os.waitpid(pid, 0)
     assert os.read(reading, 10) == b"15"
     assert not slave.forked
-    assert slave.take_ticket() == 1
+    assert agent.started == 0
+    assert slave.start(1)
     assert agent.journal() == []
     assert slave.send([b"fine"])
     assert agent.receive() == [[b"fine"]]
@@ -398,23 +380,11 @@ def test_the_channels_do_not_pass_to_other_programs_unasked() -> None:
     for fd in fds.numbers():
         os.set_inheritable(fd, True)
     slave = SlaveEnd(fds)
-    assert not any(os.get_inheritable(fd) for fd in (fds.stream, fds.tickets))
+    assert not os.get_inheritable(fds.stream)
     slave.close()
     agent.close()
 
 
 def test_file_descriptors_that_are_no_channel_are_refused() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
-        SlaveEnd(SlaveFds(1000, 1001, 1002))
-
-
-def test_the_pipe_as_it_comes_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr("fcntl.fcntl", refuse)
-    agent, fds = open_channel()
-    agent.give_tickets(range(100_000))
-    assert agent.unused_tickets() == list(range(100_000))
-    fds.close()
-    agent.close()
+        SlaveEnd(SlaveFds(1000, 1001))

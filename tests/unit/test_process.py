@@ -124,7 +124,7 @@ def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_slave_settings_survive_the_environment() -> None:
-    settings = SlaveSettings(3, 4, 5, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
+    settings = SlaveSettings(3, 4, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
     assert SlaveSettings.from_json(settings.to_json()) == settings
 
 

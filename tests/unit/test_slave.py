@@ -9,7 +9,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ import pytest
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads
-from mwpy._pipe import open_channel, task_of, tickets_of
+from mwpy._pipe import SETTLE_S, open_channel
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings, start
 from mwpy.task import Buffer, SlaveId
 
@@ -66,15 +65,8 @@ class Agent:
     def refer(self, number: int, reference: str, digest: str = "") -> None:
         self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, digest, PYTHON)]))
 
-    def give_tickets(self, task_ids: Sequence[int], attempt: int = 2) -> None:
-        self.end.give_tickets(tickets_of(task_ids, repeat(attempt, len(task_ids))))
-
-    def give(
-        self, task_ids: Sequence[int], *args: Any, number: int = 1, tickets: bool = True, attempt: int = 2
-    ) -> None:
-        """Pass tasks on, all with the same arguments, and their tickets."""
-        if tickets:
-            self.give_tickets(task_ids, attempt)
+    def give(self, task_ids: Sequence[int], *args: Any, number: int = 1, attempt: int = 2) -> None:
+        """Pass tasks on, all with the same arguments."""
         payload, buffers = self.codec.dumps_call(args, {}, "f")
         count = len(task_ids)
         group = messages.Tasks(
@@ -86,6 +78,14 @@ class Agent:
             buffers=[len(buffers)] * count if buffers else [],
         )
         self.send(group, [payload * count, *list(buffers) * count])
+
+    def take_back(self, task_ids: Sequence[int], attempt: int = 2) -> int:
+        """Take tasks back, whether they were started or not; tells what was started last."""
+        self.end.recall()
+        time.sleep(SETTLE_S)
+        started = self.end.started
+        self.send(messages.Revoked(7, list(task_ids), [attempt] * len(task_ids)))
+        return started
 
     def hear(self, kind: type[M]) -> tuple[M, Sequence[Buffer]]:
         """The next message, which must be of this kind."""
@@ -207,27 +207,6 @@ def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
     assert all(0 < seconds < PATIENCE_S for seconds in group.seconds)
 
 
-def test_a_ticket_names_its_task_and_a_task_without_one_is_never_run(agents: Agents) -> None:
-    agent = agents().ready()
-    agent.define(1, lambda: None)
-    agent.give_tickets([2, 4])
-    agent.give([1, 2, 3, 4, 5], tickets=False)
-    assert list(agent.results(2)) == [2, 4]
-    assert agent.shut_down() == 0
-    assert not agent.heard
-
-
-def test_a_ticket_may_come_before_its_task_and_after(agents: Agents) -> None:
-    agent = agents().ready()
-    agent.define(1, lambda: None)
-    agent.give_tickets([1, 2])
-    agent.give([1], tickets=False)
-    agent.give([2, 3], tickets=False)
-    assert list(agent.results(2)) == [1, 2]
-    agent.give_tickets([3])
-    assert list(agent.results(1)) == [3]
-
-
 def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Gate) -> None:
     agent = agents().ready()
     agent.define(1, lambda: None)
@@ -235,7 +214,7 @@ def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Ga
     agent.give([1], number=2)
     agent.give([2, 3, 4, 5])
     gate.wait_until_begun()
-    assert list(map(task_of, agent.end.take_back(2))) == [4, 5]
+    assert agent.take_back([4, 5]) == 1
     gate.let_go()
     assert list(agent.results(3)) == [1, 2, 3]
     agent.give([6])
@@ -249,7 +228,7 @@ def test_a_task_that_was_taken_back_and_comes_again_is_run_in_its_new_attempt(ag
     agent.give([1], number=2)
     agent.give([3, 4], attempt=1)
     gate.wait_until_begun()
-    assert list(map(task_of, agent.end.take_back(1))) == [4]
+    assert agent.take_back([4], attempt=1) == 1
     agent.give([4, 3], attempt=2)
     gate.let_go()
     ran: list[tuple[int, int]] = []
@@ -323,15 +302,14 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     agent = agents(result_group=100).ready()
     agent.define(1, lambda: "done")
     agent.define(2, end)
-    agent.give_tickets([1, 2, 3, 4])
-    agent.give([1, 2], tickets=False)
-    agent.give([3], number=2, tickets=False)
-    agent.give([4], tickets=False)
+    agent.give([1, 2])
+    agent.give([3], number=2)
+    agent.give([4])
     assert agent.exit_code() == code
     entries = agent.end.journal()
     assert entries is not None
     assert [entry.task_id for entry in entries] == [1, 2]
-    assert list(map(task_of, agent.end.unused_tickets())) == [4]
+    assert agent.end.started == 3
 
 
 # ---- failures ----

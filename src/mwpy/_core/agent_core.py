@@ -1,9 +1,9 @@
 """What an agent decides: which slave process is started, fed, stripped of tasks, killed, and when to go.
 
-Theory of operation. The agent passes groups of tasks on to its slaves at once, untouched, and gives out one
-ticket a task; a slave starts a task only when it holds its ticket. Who holds the tickets is settled by the kernel (see
-`_pipe.py`), so a task can be taken back from a slave that is deep in C code, and the core only has to ask for it
-(`Actions.take_back`) and be told what came of it (`TakenBack`).
+Theory of operation. The agent passes groups of tasks on to its slaves at once, untouched. A slave notes which task it
+starts where its agent can see it, and can be stopped from starting more (see `_pipe`); so a task can be taken back from
+a slave that is deep in C code: the core asks for a recall (`AgentActions.recall`), is told how far the slave got
+(`Recalled`), and tells slave and master what it took.
 
 What the agent knows of a slave is which tasks it holds, in order. Results cross them off; whatever arrives for
 a task that is not held (a result rescued from a dead slave's journal and sent by it too) is dropped.
@@ -31,9 +31,9 @@ __all__ = [
     "ChildState",
     "Disconnected",
     "Heard",
+    "Recalled",
     "SlaveExited",
     "SlaveHeard",
-    "TakenBack",
     "Terminated",
 ]
 
@@ -84,16 +84,18 @@ class SlaveExited:
     slave: int
     cause: str
     last_words: str
-    unstarted: Sequence[int]
-    """The tasks whose tickets it had not taken."""
+    started: int
+    """Position of the last task that it started; 0 if it started none."""
 
 
 @frozen
-class TakenBack:
-    """Tasks that a slave had not started were taken back from it."""
+class Recalled:
+    """A slave starts no other task before it reads which ones were taken back: up to `count` are to be."""
 
     slave: int
-    tasks: Sequence[int]
+    started: int
+    """Position of the last task that it started, and perhaps finished; 0 if it started none."""
+    count: int
 
 
 @frozen
@@ -110,7 +112,7 @@ class Disconnected:
     reason: str
 
 
-AgentEvent = Heard | SlaveHeard | SlaveExited | TakenBack | Terminated | Disconnected
+AgentEvent = Heard | SlaveHeard | SlaveExited | Recalled | Terminated | Disconnected
 
 
 class ChildState(Enum):
@@ -153,8 +155,10 @@ class Child:
     number: int
     state: ChildState = ChildState.STARTING
     sid: SlaveId | None = None
-    held: dict[int, int] = field(factory=dict)
-    """The attempt of each task passed on to it and not yet finished, in order."""
+    held: dict[int, tuple[int, int]] = field(factory=dict)
+    """Attempt and position of each task passed on to it and not yet finished, in order."""
+    passed_on: int = 0
+    """How many tasks were ever passed on to it: the position of the last."""
 
     def change(self, event: ChildEvent) -> None:
         """Move along its way; a way that the table does not have is mwpy's own fault."""
@@ -176,9 +180,8 @@ class AgentActions:
     records: list[records.Record] = field(factory=list)
     start: list[int] = field(factory=list)
     to_slaves: list[tuple[int, messages.Message, Sequence[Buffer]]] = field(factory=list)
-    """A `Tasks` message goes with one ticket for each of its tasks."""
-    take_back: list[tuple[int, int]] = field(factory=list)
-    """(slave, at most how many)."""
+    recall: list[tuple[int, int]] = field(factory=list)
+    """(slave, at most how many): to be answered with `Recalled`, if the slave is there."""
     kill: list[int] = field(factory=list)
     to_master: list[tuple[messages.Message, Sequence[Buffer]]] = field(factory=list)
     exit: ExitCode | None = None
@@ -216,8 +219,8 @@ class AgentCore:
                 self._hear_slave(self.children[number], message, frames)
             case SlaveExited():
                 self._child_exited(self.children[event.slave], event, now)
-            case TakenBack(number, tasks):
-                self._taken_back(number, tasks)
+            case Recalled(number, started, amount):
+                self._recalled(self.children[number], started, amount)
             case Terminated(reason):
                 self._leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
             case Disconnected(reason):
@@ -263,23 +266,26 @@ class AgentCore:
         child = self.children.get(group.slave)
         if child is None or child.state is not ChildState.READY:
             return  # it died or is stopping; the master hears of that, and takes the tasks as returned
-        child.held.update(zip(group.tasks, group.attempts, strict=True))
+        first, child.passed_on = child.passed_on + 1, child.passed_on + len(group.tasks)
+        places = zip(group.attempts, range(first, child.passed_on + 1), strict=True)
+        child.held.update(zip(group.tasks, places, strict=True))
         self._actions.records.append(records.TasksReceived(SlaveId(child.name), len(group.tasks)))
         self._tell(child, group, frames)
 
     def _revoke(self, number: int, count: int) -> None:
         child = self.children.get(number)
         if child is not None and child.held:
-            self._actions.take_back.append((number, count))
+            self._actions.recall.append((number, count))
         elif child is not None:
             self._send(messages.Revoked(number, [], []))
 
-    def _taken_back(self, number: int, tasks: Sequence[int]) -> None:
-        child = self.children.get(number)
-        if child is None:
-            return  # it died before it could be asked; its end told of its tasks
-        attempts = [child.held.pop(task_id) for task_id in tasks]
-        self._send(messages.Revoked(number, list(tasks), attempts))
+    def _recalled(self, child: Child, started: int, count: int) -> None:
+        unstarted = [task_id for task_id, (_, position) in child.held.items() if position > started]
+        taken = unstarted[max(0, len(unstarted) - count) :]
+        attempts = [child.held.pop(task_id)[0] for task_id in taken]
+        revoked = messages.Revoked(child.number, taken, attempts)
+        self._tell(child, revoked)
+        self._send(revoked)
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer]) -> None:
         match message:
@@ -312,19 +318,14 @@ class AgentCore:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
-        unstarted = frozenset(event.unstarted).union(self._undelivered(child))
-        running = next((task_id for task_id in child.held if task_id not in unstarted), 0)
-        told = f"task {running}, attempt {child.held[running]}" if running else ""
+        begun = ((task_id, attempt) for task_id, (attempt, position) in child.held.items() if position <= event.started)
+        running, attempt = next(begun, (0, 0))
+        told = f"task {running}, attempt {attempt}" if running else ""
         self._actions.records.append(records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words))
         if self._leaving is None:
             self._send(messages.SlaveDied(child.number, running, event.cause, event.last_words))
             self._replace(was, event.cause, now)
         self._finish_if_alone()
-
-    def _undelivered(self, child: Child) -> list[int]:
-        """The tasks of which it was to be told next."""
-        groups = [message for number, message, _ in self._actions.to_slaves if number == child.number]
-        return [task_id for group in groups if isinstance(group, messages.Tasks) for task_id in group.tasks]
 
     def _replace(self, was: ChildState, cause: str, now: float) -> None:
         if was is ChildState.STARTING:
@@ -350,7 +351,7 @@ class AgentCore:
     def _stop_children(self) -> None:
         for child in self._living():
             if child.held:
-                self._actions.take_back.append((child.number, UNBOUNDED))
+                self._actions.recall.append((child.number, UNBOUNDED))
             child.change(ChildEvent.STOP)
             self._tell(child, messages.Shutdown(self._leaving is ExitCode.OK, 0.0))
 

@@ -33,7 +33,7 @@ MAX_GROUP_BYTES = 1 << 20
 """Payload bytes after which a group is full; a larger task travels alone."""
 
 MAX_OUTSTANDING = 5000
-"""Tasks at one slave. The agent's ticket pipe must hold them, and a lost slave's must be done again."""
+"""Tasks at one slave: those of a lost one must be sent again."""
 
 LEARNING_RATE = 0.3
 """Weight of the newest group in what was learned: quick to follow a change, slow to follow an outlier."""
