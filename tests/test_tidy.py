@@ -55,7 +55,7 @@ OPEN_INSIDE = (0, 1, 3, 4)
 
 OWNERS = {
     "zmq": ("_link",),
-    "msgspec": ("_wire", "_codec"),
+    "msgspec": ("_wire", "_codec", "task"),
     "pickle": ("_codec",),
     "cloudpickle": ("_codec",),
     "marshal": ("_codec",),

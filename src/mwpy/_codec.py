@@ -24,7 +24,7 @@ import msgspec
 from attrs import frozen
 
 from mwpy.errors import ArgumentNotPicklable
-from mwpy.task import Buffer
+from mwpy.task import Buffer, unpickle_with
 
 __all__ = ["Codec", "describe_error", "loads", "loads_function"]
 
@@ -168,6 +168,9 @@ def loads(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
     if payload[0] != _PICKLE_MARK:
         return _decode(payload)
     return pickle.loads(payload, buffers=buffers) if buffers else pickle.loads(payload)
+
+
+unpickle_with(loads)
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

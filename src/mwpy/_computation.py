@@ -9,7 +9,7 @@ from attrs import define
 
 from mwpy import _addresses, _clock, _link, _wire, records, resource_file
 from mwpy import _messages as messages
-from mwpy._codec import Codec, loads
+from mwpy._codec import Codec
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._master_io import LocalAgent, MasterIo
 from mwpy.audit import AuditFile
@@ -80,7 +80,7 @@ def start(
     )
     published = None if options.master_host in _addresses.EVERYWHERE else options.master_host
     link = _listen(options, published, key)
-    io = MasterIo(MasterCore(settings, loads), link, audit)
+    io = MasterIo(MasterCore(settings), link, audit)
     addresses = _addresses.candidates(link.port, published)
     member = _link.member_keys(key)
     io.resource_path = options.resource_file

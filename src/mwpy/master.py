@@ -19,7 +19,7 @@ from attrs import define, field
 from mwpy import _clock
 from mwpy._codec import Codec
 from mwpy.algorithm import Algorithm, algorithm_of
-from mwpy.errors import InternalError, UsageError
+from mwpy.errors import InternalError, TaskFailed, UsageError
 from mwpy.task import DEFAULT_POLICY, Result, SlaveId, SlaveKind, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
 
 if TYPE_CHECKING:
@@ -396,5 +396,5 @@ def _kind(kind: str) -> SlaveKind:
 
 
 def _failed_result(task: UnrunnableTask) -> Result[Any]:
-    told = ("UnrunnableTask", task.reason, "", None)
-    return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, b"", (), lambda *_: told)
+    failure = TaskFailed(task.algorithm, task.sid, "UnrunnableTask", task.reason)
+    return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, _value=failure)

@@ -132,7 +132,7 @@ class Cluster:
         self._ordered_runs: dict[SlaveId, list[int]] = {}
         group = self.random.choice([None, None, None, 1, 7])
         settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
-        self.core = MasterCore(settings, lambda payload, _: bytes(payload))
+        self.core = MasterCore(settings)
         self._algorithms = [algorithm_of(_work), algorithm_of(_more_work)]
         for algorithm in self._algorithms:
             self.core.define(algorithm, algorithm.reference, "", "3.11", b"")

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from mwpy import _messages as messages
 from mwpy import records
+from mwpy._codec import Codec
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
@@ -86,9 +87,15 @@ class _Peer:
     leaving: bool = False
 
 
-def _loads(payload: Any, _: object) -> Any:
-    """A result is its own bytes; one that begins with an exclamation mark is a failure."""
-    return ("ValueError", "wrong", "", None) if bytes(payload).startswith(b"!") else bytes(payload)
+CODEC = Codec()
+
+
+def _payload(job: _Job) -> bytes:
+    """What comes back for a task: who it was, or for one in five a failure."""
+    if job.number % 5 == 0:
+        return CODEC.dumps_failure(ValueError("wrong"))
+    payload, _ = CODEC.dumps_value(f"{job.attempt} of {job.number}")
+    return payload
 
 
 class _MasterMachine(RuleBasedStateMachine):
@@ -120,7 +127,7 @@ class _MasterMachine(RuleBasedStateMachine):
     @initialize(group=st.sampled_from([None, None, 1, 3]))
     def begin(self, group: int | None) -> None:
         settings = MasterSettings("m", "g", task_group=group, max_call_bytes=MAX_CALL_BYTES)
-        self.core = MasterCore(settings, _loads)
+        self.core = MasterCore(settings)
         self.algorithms = [algorithm_of(function) for function in (max, min)]
         for algorithm in self.algorithms:
             self.core.define(algorithm, algorithm.reference, "", "3.11", b"")
@@ -181,7 +188,7 @@ class _MasterMachine(RuleBasedStateMachine):
             assert self.due.pop(job.number, "") == "result", f"nobody sent a result of task {job.number}"
             assert result.tag is job.tag
             if len(job.payload) <= MAX_CALL_BYTES:
-                expected = b"%d of %d" % (job.attempt, job.number)
+                expected = f"{job.attempt} of {job.number}"
                 assert result.error is not None if job.number % 5 == 0 else result.value == expected
             self.end(job, "result")
         for unrunnable in actions.unrunnable:
@@ -441,9 +448,7 @@ class _MasterMachine(RuleBasedStateMachine):
         self.finish(worker, list(worker.held.values())[:count], seconds)
 
     def finish(self, worker: _Worker, jobs: list[_Job], seconds: float) -> None:
-        payloads = [
-            b"!" if job.number % 5 == 0 else b"%d of %d" % (job.attempt, job.number) for job in jobs
-        ]  # one in five fails
+        payloads = list(map(_payload, jobs))
         group = messages.Results(
             worker.number,
             [job.number for job in jobs],

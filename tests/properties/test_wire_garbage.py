@@ -109,7 +109,7 @@ def _decode(frames: Sequence[Any]) -> None:
 
 
 def _core_with_tasks() -> MasterCore:
-    core = MasterCore(MasterSettings("m", "g"), lambda payload, _: payload)
+    core = MasterCore(MasterSettings("m", "g"))
     algorithm = algorithm_of(max)
     core.define(algorithm, "builtins:max", "", "3.11", b"")
     core.submit([Task(TaskId(n), algorithm, b"x", (), DEFAULT_POLICY, None) for n in range(1, 9)])

@@ -22,7 +22,7 @@ def _square(x: int) -> int:
 
 class _Story:
     def __init__(self) -> None:
-        self.core = MasterCore(MasterSettings("story", "g"), lambda payload, _: payload)
+        self.core = MasterCore(MasterSettings("story", "g"))
         self.algorithm = algorithm_of(_square)
         self.core.define(self.algorithm, "story:square", "", "3.11", b"")
         self.tasks = 0

@@ -19,7 +19,7 @@ ALGORITHM = algorithm_of(max)
 
 @pytest.fixture
 def core() -> MasterCore:
-    core = MasterCore(MasterSettings("m", "g"), lambda payload, _: payload)
+    core = MasterCore(MasterSettings("m", "g"))
     core.define(ALGORITHM, "builtins:max", "", "3.11", b"")
     return core
 

@@ -12,7 +12,7 @@ ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
 
 
 def _master(task_group: int | None = None) -> MasterCore:
-    core = MasterCore(MasterSettings("m", "g", task_group=task_group), lambda payload, _: payload)
+    core = MasterCore(MasterSettings("m", "g", task_group=task_group))
     for algorithm in ALGORITHMS:
         core.define(algorithm, algorithm.reference, "", "3.11", b"")
     return core

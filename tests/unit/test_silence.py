@@ -28,7 +28,7 @@ UNABLE = "app:min is not there (No module named 'app'): install the module 'app'
 
 
 def _core() -> MasterCore:
-    core = MasterCore(MasterSettings("m", "g"), lambda payload, _: payload)
+    core = MasterCore(MasterSettings("m", "g"))
     for algorithm in ALGORITHMS:
         core.define(algorithm, algorithm.reference, "", "3.11", b"")
     return core

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+import mwpy._codec  # noqa: F401  (which lets values be unpickled)
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import TaskFailed, UsageError
 from mwpy.task import DEFAULT_POLICY, Death, Result, SlaveId, Task, TaskId, TaskPolicy, UnrunnableTask
@@ -15,13 +15,9 @@ from mwpy.task import DEFAULT_POLICY, Death, Result, SlaveId, Task, TaskId, Task
 SID = SlaveId("SLAVE-0")
 
 
-def _loads(payload: Any, _buffers: Sequence[Any]) -> Any:
-    return pickle.loads(payload)
-
-
 def _result(value: object, failed: bool = False, payload: bytes | None = None) -> Result[Any]:
     data = pickle.dumps(value) if payload is None else payload
-    return Result(TaskId(1), "f", SID, "tag", 0.5, failed, data, (), _loads)
+    return Result(TaskId(1), "f", SID, "tag", 0.5, failed, data)
 
 
 def test_a_value_is_unpickled_once_and_then_kept() -> None:
@@ -72,7 +68,7 @@ def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     """Enough to submit it again, or to tell why not."""
     death = Death(SID, 2, "killed by signal 11")
     payload = pickle.dumps(((1,), {"b": 2}))
-    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, (), _loads)
+    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, ())
     assert task.arguments == ((1,), {"b": 2})
     assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: killed by signal 11"
     assert repr(task) == "<UnrunnableTask 3 (f): it kills, tag='tag'>"

@@ -17,7 +17,8 @@ from mwpy._core.events import Send
 from mwpy._core.stable import Agent, Slave, SlaveEvent, Stable
 from mwpy._core.taskjar import Taskjar
 from mwpy.algorithm import Algorithm
-from mwpy.task import Buffer, Death, Loads, Result, SlaveId, SlaveKind, SlaveState, Task, UnrunnableTask
+from mwpy.errors import TaskFailed
+from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Task, UnrunnableTask
 
 __all__ = ["Actions", "Ledger", "MasterSettings", "lighten"]
 
@@ -50,15 +51,9 @@ class Actions:
 
 @define(eq=False)
 class Ledger:
-    """Tasks, slaves and actions.
-
-    Args:
-        settings: from the options.
-        loads: given to each `Result`, which calls it when its value is asked for; never called here.
-    """
+    """Tasks, slaves and actions."""
 
     settings: MasterSettings
-    _loads: Loads
     jar: Taskjar = field(factory=Taskjar)
     stable: Stable = field(factory=Stable)
     _actions: Actions = field(factory=Actions)
@@ -120,10 +115,9 @@ class Ledger:
     def _fail(self, task: Task, reason: str) -> None:
         self._record(records.TasksFailed([task], reason))
         self._progressed = True
-        failure = ("TaskTooLarge", reason, "", None)
-        self._actions.results.append(
-            Result(task.task_id, task.algorithm.name, None, task.tag, 0.0, True, b"", (), lambda *_: failure)
-        )
+        name = task.algorithm.name
+        failure = TaskFailed(name, None, "TaskTooLarge", reason)
+        self._actions.results.append(Result(task.task_id, name, None, task.tag, 0.0, True, _value=failure))
 
     def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
         self._record(records.TasksGivenUp(tasks, reason, deaths))
@@ -138,7 +132,6 @@ class Ledger:
                 task.deaths,
                 task.payload,
                 task.buffers,
-                self._loads,
             )
             for task in tasks
         )

@@ -50,7 +50,7 @@ class Counts:
 
 @define(eq=False)
 class MasterCore(Dispatcher):
-    """The master without its shell; for the arguments see `Ledger`."""
+    """The master without its shell."""
 
     closing: messages.Shutdown | None = None
     """What the agents were told at the end; None while the computation runs."""
@@ -245,7 +245,7 @@ class MasterCore(Dispatcher):
         finished: list[Task] = []
         seconds_of: dict[Algorithm, list[float]] = {}
         results = self._actions.results
-        loads, sid = self._loads, slave.sid
+        sid = slave.sid
         failed = [False] * len(group.tasks)
         for position in group.failed:
             failed[position] = True
@@ -262,7 +262,7 @@ class MasterCore(Dispatcher):
             if times is None:
                 times = seconds_of[algorithm] = []
             times.append(seconds)
-            results.append(Result(task_id, algorithm.name, sid, task.tag, seconds, has_failed, payload, buffers, loads))
+            results.append(Result(task_id, algorithm.name, sid, task.tag, seconds, has_failed, payload, buffers))
         if not finished:
             return
         self._progressed = True
