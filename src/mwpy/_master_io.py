@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
 
@@ -33,6 +34,8 @@ END_TICK_S = 0.02
 
 FAREWELL_S = 2.5
 """Seconds beyond the grace for the agents' goodbyes."""
+
+_algorithm = attrgetter("algorithm")
 
 
 @frozen
@@ -134,8 +137,7 @@ class MasterIo:
         while self.definitions:
             self.core.define(*self.definitions.popleft())
         if tasks:
-            for task in tasks:
-                self._seen[task.algorithm] += 1
+            self._seen.update(map(_algorithm, tasks))
             self._total_seen += len(tasks)
             self.core.submit(tasks)
         for name, args in commands:

@@ -86,13 +86,16 @@ class Dispatcher(Ledger):
         slave.barren = False
         self.stable.hungry[slave.sid] = slave
         self._send_definitions(slave.agent, algorithms)
+        numbers = {algorithm: self._definitions[algorithm][0].number for algorithm in algorithms}
         payloads = [task.payload for task in tasks]
         owners = [task for task in tasks if task.buffers]
         header = messages.Tasks(
             slave=slave.number,
             tasks=[*ids],
             attempts=[task.attempt for task in tasks],
-            algorithms=[self._definitions[task.algorithm][0].number for task in tasks],
+            algorithms=[numbers[task.algorithm] for task in tasks]
+            if len(numbers) > 1
+            else [*numbers.values()] * len(ids),
             sizes=list(map(len, payloads)),
             buffers=[len(task.buffers) for task in tasks] if owners else [],
         )

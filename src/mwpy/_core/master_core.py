@@ -11,6 +11,7 @@ so what an old connection still delivers can neither count twice nor count wrong
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import cast
 
@@ -243,7 +244,7 @@ class MasterCore(Dispatcher):
     def _results(self, slave: Slave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         outstanding = slave.outstanding
         finished: list[Task] = []
-        seconds_of: dict[Algorithm, list[float]] = {}
+        seconds_of: defaultdict[Algorithm, list[float]] = defaultdict(list)
         results = self._actions.results
         sid = slave.sid
         failed = [False] * len(group.tasks)
@@ -258,10 +259,7 @@ class MasterCore(Dispatcher):
             del outstanding[task_id]
             finished.append(task)
             algorithm = task.algorithm
-            times = seconds_of.get(algorithm)
-            if times is None:
-                times = seconds_of[algorithm] = []
-            times.append(seconds)
+            seconds_of[algorithm].append(seconds)
             results.append(Result(task_id, algorithm.name, sid, task.tag, seconds, has_failed, payload, buffers))
         if not finished:
             return
