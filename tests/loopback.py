@@ -114,12 +114,11 @@ class Loopback:
         server: str | None = None,
         member: CurvePair | None = None,
         timeout_s: float = CALM_S,
-        max_payload: int = PAYLOAD_BYTES,
     ) -> Agent:
         """Open an agent's end, of the right keys if no others are given, to a master or a port of this host."""
         address = f"tcp://{source}127.0.0.1:{to.link.port if isinstance(to, Master) else to}"
         server, member = server or server_keys(self.key).public, member or member_keys(self.key)
-        end = Agent(AgentLink(address, server, member, timeout_s, max_payload))
+        end = Agent(AgentLink(address, server, member, timeout_s))
         self._ends.append(end)
         return end
 
@@ -150,7 +149,7 @@ class Loopback:
     def pair(self, *, timeout_s: float = CALM_S, max_payload: int = PAYLOAD_BYTES) -> tuple[Master, Agent, bytes]:
         """A master and an agent that know each other, and the name of their connection."""
         master = self.master(timeout_s=timeout_s, max_payload=max_payload)
-        agent = self.agent(master, timeout_s=timeout_s, max_payload=max_payload)
+        agent = self.agent(master, timeout_s=timeout_s)
         return master, agent, self.hello(agent, master)
 
     def close(self, end: Master | Agent, linger_s: float = 0.0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ from mwpy._master_io import LocalAgent, MasterIo
 from mwpy.audit import AuditFile
 from mwpy.errors import UsageError
 from mwpy.master import Master
-from mwpy.options import Options
+from mwpy.options import AGENT_VARIABLE, KEY_VARIABLE, Options
 from mwpy.resource_file import MemberKeys, ResourceFile
 
 __all__ = ["Computation", "start"]
@@ -41,6 +42,7 @@ class Computation:
             finished: whether the computation is complete; else agents exit with a code that keeps
                 their jobs queued.
         """
+        self.master._end()
         self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
 
 
@@ -60,7 +62,7 @@ def start(
     Args:
         key: the computation's key.
         slave_command: what the resource file says starts a slave.
-        local_command: how to start an agent here, without the options that direct it.
+        local_command: how to start an agent here; `MWPY_AGENT` directs it.
         local_slaves: how many slaves to start here; 0 for none.
         environment: variables for the local agent.
         main_by_value: whether what is defined in `__main__` travels by value.
@@ -81,7 +83,7 @@ def start(
     published = None if options.master_host in _addresses.EVERYWHERE else options.master_host
     link = _listen(options, published, key)
     io = MasterIo(MasterCore(settings), link, audit)
-    addresses = _addresses.candidates(link.port, published)
+    addresses = _addresses.candidates(link.port, "127.0.0.1" if _only_here(options) else published)
     member = _link.member_keys(key)
     io.resource_path = options.resource_file
     io.resource = ResourceFile(
@@ -103,8 +105,12 @@ def start(
     audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], _clock.wall())
     if local_slaves:
         agent = LocalAgent(
-            [*local_command, *_directions(options, published or "127.0.0.1", link.port, local_slaves)],
-            {"MWPY_KEY": key, **(environment or {})},
+            local_command,
+            {
+                AGENT_VARIABLE: json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves)),
+                KEY_VARIABLE: key,
+                **(environment or {}),
+            },
         )
         io.local.append(agent)
         io.start_local(agent)
@@ -114,8 +120,7 @@ def start(
 
 def _listen(options: Options, published: str | None, key: str) -> _link.MasterLink:
     """Bind the host that is published, if one is; else all addresses, or loopback if no slave elsewhere can join."""
-    only_here = not (options.resource_file or options.master_host or options.key_file or options.key)
-    host = "127.0.0.1" if only_here else "*" if published is None else _addresses.ipv4_of(published)
+    host = "127.0.0.1" if _only_here(options) else "*" if published is None else _addresses.ipv4_of(published)
     if host is None:
         raise UsageError(
             f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
@@ -125,9 +130,15 @@ def _listen(options: Options, published: str | None, key: str) -> _link.MasterLi
     return _link.MasterLink(host, options.master_port or 0, key, options.client_timeout, largest, probe)
 
 
+def _only_here(options: Options) -> bool:
+    """Whether no slave elsewhere could join, having neither file nor key."""
+    return not (options.resource_file or options.master_host or options.key_file or options.key)
+
+
 def _directions(options: Options, host: str, port: int, slaves: int) -> list[str]:
     """What directs an agent on this machine to this master."""
     directions = ["--mw-slave", "--mw-master-host", host]
     directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
     directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
+    directions += ["--mw-grace-period", str(options.grace_period)]
     return [*directions, "--mw-client-timeout", str(options.client_timeout)]

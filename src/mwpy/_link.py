@@ -125,10 +125,9 @@ class Unreachable:
     peer: bytes
 
 
-def _configure(end: zmq.Socket[bytes], timeout_s: float, max_payload: int) -> None:
+def _configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
     end.linger = 0
     end.sndhwm = end.rcvhwm = 0  # what is sent is bounded by who decides, not by losing it here
-    end.maxmsgsize = max_payload + MAX_FRAME_SLACK
     end.heartbeat_ivl = max(100, int(timeout_s * 1000 / PROBES_A_TIMEOUT))
     end.heartbeat_timeout = max(200, int(timeout_s * 1000))
     end.ipv6 = False
@@ -191,7 +190,8 @@ class MasterLink:
         self._doorkeeper.linger = 0
         self._doorkeeper.bind("inproc://zeromq.zap.01")
         self._router = self._context.socket(zmq.ROUTER)
-        _configure(self._router, timeout_s, max_payload)
+        _configure(self._router, timeout_s)
+        self._router.maxmsgsize = max_payload + MAX_FRAME_SLACK
         self._router.router_mandatory = True
         self._router.zap_domain = b"mwpy"
         self._router.curve_server = True
@@ -381,17 +381,16 @@ class AgentLink:
         server_public: the master's public key.
         member: the key pair of members.
         timeout_s: silence of the network after which the master is gone.
-        max_payload: bytes of the largest payload frame that is let through.
 
     Raises:
         UsageError: it is no address.
     """
 
-    def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float, max_payload: int) -> None:
+    def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float) -> None:
         self.address = address
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
-        _configure(self._dealer, timeout_s, max_payload)
+        _configure(self._dealer, timeout_s)
         self._dealer.reconnect_ivl = -1
         self._dealer.curve_serverkey = server_public.encode()
         self._dealer.curve_publickey = member.public.encode()

@@ -6,6 +6,7 @@ appends to and the other empties, a queue of outcomes, and figures that are publ
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -18,9 +19,10 @@ from attrs import define, evolve, frozen
 from mwpy import _clock, _link, _process, _wire, records, resource_file
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore
+from mwpy._core.silence import Waiting
 from mwpy.algorithm import Algorithm
 from mwpy.audit import AuditFile
-from mwpy.errors import MwpyError, ProtocolError
+from mwpy.errors import ExitCode, MwpyError, ProtocolError
 from mwpy.resource_file import ResourceFile
 from mwpy.task import Task
 
@@ -32,8 +34,13 @@ TICK_S = 1.0
 END_TICK_S = 0.02
 """The same during the end, when only the exit of a local agent may be waited for, of which nothing tells."""
 
+EARLY_S = 10.0
+"""A local agent that lives no longer than so many seconds had no use; a third in a row is not replaced."""
+
 FAREWELL_S = 2.5
 """Seconds beyond the grace for the agents' goodbyes."""
+
+EARLY_ENDS_ALLOWED = 3
 
 _algorithm = attrgetter("algorithm")
 
@@ -56,6 +63,9 @@ class LocalAgent:
     command: Sequence[str]
     environment: dict[str, str]
     child: _process.Child | None = None
+    started_at: float = 0.0
+    early_ends: int = 0
+    """How many in a row ended soon after their start."""
 
 
 class MasterIo:
@@ -70,7 +80,7 @@ class MasterIo:
         self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.published = Published({}, {}, 0, 0)
-        self.waiting = False
+        self.waiting = Waiting.NOT
         self.resource_path: str | None = None
         self.resource: ResourceFile | None = None
         self.local: list[LocalAgent] = []
@@ -176,7 +186,7 @@ class MasterIo:
             self._written = new
         except MwpyError as error:
             if end or self._written is None or new.timestamp - self._written.timestamp > TICK_S * 60:
-                self.audit.write([records.Notice(str(error))], _clock.wall())
+                self._notice(str(error))
                 self._written = evolve(self._written or new, timestamp=new.timestamp)
 
     def _look_at_local_agents(self) -> None:
@@ -185,16 +195,28 @@ class MasterIo:
                 continue
             ended = agent.child.describe_exit()
             agent.child = None
-            if ended == "exit code 6":
-                continue  # its slaves cannot start; it said why, and so does the core
-            self.audit.write([records.Notice(f"the local agent ended ({ended}); starting another")], _clock.wall())
-            self.start_local(agent)
+            if ended == f"exit code {ExitCode.CANNOT_START}":
+                continue  # it said why, and so does the core
+            agent.early_ends = agent.early_ends + 1 if _clock.monotonic() < agent.started_at + EARLY_S else 0
+            if agent.early_ends < EARLY_ENDS_ALLOWED:
+                self._notice(f"the local agent ended ({ended}); starting another")
+                self.start_local(agent)
+            else:
+                self._notice(
+                    f"{agent.early_ends} local agents in a row ended within seconds of their start ({ended}), so there "
+                    f"are no slaves on this machine. An agent is started as `{shlex.join(agent.command)}`: does that "
+                    f"come to mwpy.main() without standard input?"
+                )
 
     def _some_local_agent_runs(self) -> bool:
         """Perhaps one that has yet to connect, and then goes when it hears of the end."""
         return any(agent.child is not None and agent.child.poll() is None for agent in self.local)
 
+    def _notice(self, text: str) -> None:
+        self.audit.write([records.Notice(text)], _clock.wall())
+
     def start_local(self, agent: LocalAgent) -> None:
+        agent.started_at = _clock.monotonic()
         agent.child = _process.start(agent.command, environment=agent.environment)
 
     def _clean_up(self) -> None:

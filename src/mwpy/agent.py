@@ -176,7 +176,6 @@ def _connect(direction: Direction, options: Options) -> AgentLink:
             direction.server_public,
             direction.member,
             options.client_timeout,
-            options.max_read_buffer_size,
         )
         fate = _first_fate(link)
         if isinstance(fate, Connected):
@@ -269,7 +268,10 @@ class _Agent:
         try:
             message, payload = _wire.decode(frames)
         except ProtocolError as error:
-            self._core.handle(agent_core.Disconnected(f"the master sent no proper message: {error}"), now)
+            if self._core.agent:
+                self._core.handle(agent_core.Disconnected(f"the master sent no proper message: {error}"), now)
+            else:  # of another version of mwpy, most likely, which refused us in its own words
+                self._core.handle(agent_core.Heard(messages.Refused(str(error))), now)
             return
         if isinstance(message, messages.Welcome):
             self._result_group = message.result_group
@@ -482,4 +484,6 @@ class _Agent:
             running.child.kill()
         signal.set_wakeup_fd(-1)
         self._link.close(1.0)
+        self._bell_out.close()
+        self._bell_in.close()
         self._audit.close()

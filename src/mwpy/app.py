@@ -19,7 +19,7 @@ from mwpy import slave
 from mwpy._process import SLAVE_VARIABLE
 from mwpy.algorithm import REGISTRY
 from mwpy.errors import ExitCode, MwpyError, UsageError
-from mwpy.options import Options, Role, help_text, parse
+from mwpy.options import AGENT_VARIABLE, Options, Role, help_text, parse
 
 if TYPE_CHECKING:
     from mwpy.audit import AuditFile
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return ExitCode.OK
         if options.role is Role.SLAVE:
             REGISTRY.slave()  # a fault in the script is better told of before anything is started
-            return run_agent(options, [*_program(), *rest])
+            return run_agent(options, _command_line())
         return _run_master(options, rest)
     except MwpyError as error:
         print(f"mwpy: {error}", file=sys.stderr)
@@ -75,6 +75,7 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Be an agent whose slaves are started by `slave_command`."""
     from mwpy import agent
 
+    os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, and not for what its tasks start
     return agent.run(options, _audit(options, sys.stdout), slave_command)
 
 
@@ -94,13 +95,14 @@ def _run_master(options: Options, rest: list[str]) -> int:
     published.append("--mw-slave")
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
+    published += rest
     signal.signal(signal.SIGTERM, _interrupt)
     computation = _computation.start(
         options,
         audit=_audit(options, sys.stdout if options.role is Role.MASTER else None),
         key=_key(options),
         slave_command=published,
-        local_command=[*_program(), *rest],
+        local_command=_command_line(),
         local_slaves=local_slaves,
     )
     finished = True
@@ -119,7 +121,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     computation.end(finished)
-    return returned if isinstance(returned, int) and 0 <= returned <= 255 else int(ExitCode.FAILED)
+    return slave.exit_code(returned, "master algorithm")
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -163,6 +165,11 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         finished = True
     finally:
         computation.end(finished)
+
+
+def _command_line() -> list[str]:
+    """The command line of this process, of its local agent and of its slaves: the environment tells them apart."""
+    return [sys.executable, *sys.orig_argv[1:]]
 
 
 def _program() -> list[str]:

@@ -18,6 +18,7 @@ from attrs import define, field
 
 from mwpy import _clock
 from mwpy._codec import Codec
+from mwpy._core.silence import Waiting
 from mwpy.algorithm import Algorithm, algorithm_of
 from mwpy.errors import InternalError, TaskFailed, UsageError
 from mwpy.task import DEFAULT_POLICY, Result, SlaveId, SlaveKind, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
@@ -72,6 +73,13 @@ class _Place:
     """Bytes of its arguments."""
 
 
+class _Ended:
+    """Stands for the I/O thread when there is none any more."""
+
+    def __getattr__(self, name: str) -> object:
+        raise UsageError("the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)")
+
+
 class Master:
     """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used by one thread.
 
@@ -96,6 +104,10 @@ class Master:
         self._unrunnable: list[UnrunnableTask] = []
         self._connected: list[SlaveId] = []
         self._disconnected: list[SlaveId] = []
+
+    def _end(self) -> None:
+        """Nothing can be asked of it any more: an error is better than waiting for ever."""
+        self._io = cast("MasterIo", _Ended())
 
     # ---- submitting --------------------------------------------------------------------------------------
 
@@ -130,7 +142,13 @@ class Master:
         return self._submit(call, tag, policy).task_id
 
     def _submit(self, call: TaskCall[Any], tag: Any, policy: TaskPolicy) -> Task:
-        algorithm = call.algorithm
+        try:
+            algorithm = call.algorithm
+        except AttributeError:
+            raise UsageError(
+                f"mw.submit wants a call that is yet to be made, not a {type(call).__qualname__}: write "
+                f"mw.submit(f.task(x)), or mw.submit(mwpy.task(f, x))"
+            ) from None
         if algorithm not in self._submitted:
             self._define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
@@ -286,13 +304,13 @@ class Master:
         """Take over what the I/O thread has for us; wait for it if there is nothing."""
         outcomes = self._io.outcomes
         if wait and outcomes.empty():
-            self._io.waiting = True
+            self._io.waiting = Waiting.FOR_EVER if timeout is None else Waiting.FOR_A_WHILE
             try:
                 self._take(outcomes.get(timeout=timeout))
             except Empty:
                 return
             finally:
-                self._io.waiting = False
+                self._io.waiting = Waiting.NOT
         try:
             while True:
                 self._take(outcomes.get_nowait())

@@ -7,7 +7,7 @@ the algorithm in its order. An argument `--` ends them.
 from __future__ import annotations
 
 import difflib
-import math
+import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -16,7 +16,11 @@ from attrs import evolve, field, frozen
 
 from mwpy.errors import UsageError
 
-__all__ = ["KEY_VARIABLE", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
+__all__ = ["AGENT_VARIABLE", "KEY_VARIABLE", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
+
+AGENT_VARIABLE = "MWPY_AGENT"
+"""The environment variable that makes a process the agent of a master on this machine: a JSON list of the options
+that count instead of those on its command line, which is the master's."""
 
 KEY_VARIABLE = "MWPY_KEY"
 """The environment variable with a key, as `--mw-key-file` has it in a file."""
@@ -77,20 +81,21 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
         try:
             number = unit(value)
         except ValueError:
-            raise ValueError(f"must be a number, not {value!r}") from None
-        if not least <= number <= most or math.isinf(number):
-            raise ValueError(f"must be {least:g} or more{'' if math.isinf(most) else f' and at most {most:g}'}")
+            raise ValueError(f"must be a {'whole ' if unit is int else ''}number") from None
+        if not least <= number <= most:
+            raise ValueError(f"must be {least:g} or more and at most {most:,.0f}")
         return number
 
     return convert
 
 
 def _group(value: str) -> int | None:
-    return None if value == "auto" else _number(1, math.inf, int)(value)
+    return None if value == "auto" else _COUNT(value)
 
 
-_COUNT = _number(1, math.inf, int)
-_SECONDS = _number(0.1, math.inf, float)
+_COUNT = _number(1, 1e6, int)
+_BYTES = _number(1, 1e15, int)
+_SECONDS = _number(0.1, 1e9, float)
 
 
 @frozen
@@ -173,7 +178,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "grace-period",
         "SECONDS",
-        _number(0, math.inf, float),
+        _number(0, 1e9, float),
         "What running tasks get to end when an agent is told to go (SIGTERM).",
         "5",
     ),
@@ -182,14 +187,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max-write-buffer-size",
         "BYTES",
-        _COUNT,
+        _BYTES,
         "The largest arguments of one task; a larger task fails.",
         str(1 << 30),
     ),
     Option(
         "max-read-buffer-size",
         "BYTES",
-        _COUNT,
+        _BYTES,
         "The largest result of one task; a larger one fails its task.",
         str(1 << 30),
     ),
@@ -203,7 +208,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "audit-file-max-size",
         "BYTES",
-        _COUNT,
+        _BYTES,
         "At this size the audit file is rotated; four old ones are kept.",
         str(64 << 20),
     ),
@@ -225,7 +230,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
 
     Args:
         argv: the arguments, without the program's name.
-        environment: for `MWPY_KEY`.
+        environment: for `MWPY_KEY` and `MWPY_AGENT`.
 
     Returns:
         The options, and the other arguments in their order.
@@ -249,7 +254,11 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
                 after_file.clear()
             elif option.field in _DIRECTING:
                 after_file[option.field] = None
-    return _options(values, frozenset(after_file), environment or {}), rest
+    environment = environment or {}
+    if (directions := environment.get(AGENT_VARIABLE)) is not None:
+        directed, _ = parse(json.loads(directions), {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
+        return directed, rest
+    return _options(values, frozenset(after_file), environment), rest
 
 
 def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
@@ -278,6 +287,8 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     master, slave = values.pop("master", False), values.pop("slave", False)
     if master and slave:
         raise UsageError("--mw-master and --mw-slave exclude each other: start two processes")
+    if slave and "local" in values:
+        raise UsageError("--mw-local is for masters: with --mw-slave, --mw-slave-processes N says how many slaves")
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
     options = Options(role=role, key=environment.get(KEY_VARIABLE), **values)
     return evolve(options, after_file=after_file)

@@ -29,7 +29,7 @@ from mwpy.algorithm import find
 from mwpy.errors import AlgorithmUnavailable, ExitCode
 from mwpy.task import Buffer, SlaveId
 
-__all__ = ["Slave", "SlaveLoop"]
+__all__ = ["Slave", "SlaveLoop", "exit_code", "run"]
 
 GATHER_S = 0.01
 """Seconds for which finished results are gathered. Ten thousand groups a second from a thousand slaves
@@ -322,11 +322,24 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid)
     slave = Slave(end, settings.slave, settings.result_group, settings.max_result_bytes)
-    if slave_algorithm is None:
-        return slave.loop_simple()
-    returned: object = slave_algorithm(slave, argv)
-    slave._flush()
-    return returned if isinstance(returned, int) and 0 <= returned <= 255 else int(ExitCode.FAILED)
+    try:
+        if slave_algorithm is None:
+            return slave.loop_simple()
+        returned: object = slave_algorithm(slave, argv)
+        slave._flush()
+        return exit_code(returned, "slave algorithm")
+    finally:
+        end.close()
+
+
+def exit_code(returned: object, whose: str) -> int:
+    """The exit code of a process whose algorithm returned this; says so if it is none."""
+    if isinstance(returned, int) and 0 <= returned <= 255:
+        return int(returned)
+    told = f"{returned!r}"[:100]
+    told = f"mwpy: the {whose} returned {told}, which is no exit code: it must return 0 to 255, and 0 for success"
+    print(told, file=sys.stderr, flush=True)
+    return int(ExitCode.FAILED)
 
 
 def _prepare_process(agent_pid: int) -> None:

@@ -27,6 +27,7 @@ from mwpy import records
 from mwpy._codec import Codec
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
+from mwpy._core.silence import Waiting
 from mwpy.algorithm import algorithm_of
 from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
 
@@ -325,10 +326,12 @@ class _MasterMachine(RuleBasedStateMachine):
                 assert not (can and (mine or (anyones and worker.kind is not SlaveKind.ORDERED))), told
 
     def is_stuck(self) -> bool:
-        return self.is_waited_for() and not any(worker.held and not worker.peer.leaving for worker in self.workers)
+        return self.is_waited_for() and not any(worker.held for worker in self.workers)
 
     def is_waited_for(self) -> bool:
-        return self.core.closing is None and (bool(self.open) or self.core.waiting)
+        waits = self.core.waiting is Waiting.FOR_EVER
+        misses = self.core.waiting is Waiting.FOR_A_WHILE and any(self.core.stable.vacancies())
+        return self.core.closing is None and (bool(self.open) or waits or misses)
 
     @invariant()
     def books_are_in_order(self) -> None:
@@ -391,8 +394,8 @@ class _MasterMachine(RuleBasedStateMachine):
         self.core.free_slave(SlaveId("SLAVE-1000"))
         self.settle()
 
-    @rule(waiting=st.booleans())
-    def wait(self, waiting: bool) -> None:
+    @rule(waiting=st.sampled_from(Waiting))
+    def wait(self, waiting: Waiting) -> None:
         self.core.waiting = waiting
         self.settle()
 
@@ -648,7 +651,7 @@ class _MasterMachine(RuleBasedStateMachine):
             for worker in self.workers:
                 self.finish(worker, list(worker.held.values()), 0.01)
         assert not self.open, f"these never ended: {[job.number for job in self.open]}"
-        self.core.waiting = False
+        self.core.waiting = Waiting.NOT
         self.time_passes(1000.0)
         assert not self.words, "all is done, and yet it is said that nothing progresses"
 

@@ -364,7 +364,7 @@ def test_an_agent_waits_for_its_channels_too_while_it_watches_them(ends: Loopbac
 def test_what_is_no_address_is_the_users_fault_and_leaves_nothing_open(address: str) -> None:
     before = descriptors()
     with pytest.raises(UsageError, match="no address to connect to"):
-        AgentLink(address, server_keys("k").public, member_keys("k"), CALM_S, 1)
+        AgentLink(address, server_keys("k").public, member_keys("k"), CALM_S)
     assert descriptors() == before
 
 

@@ -8,6 +8,7 @@ from mwpy import _messages as messages
 from mwpy._core import allocation
 from mwpy._core.events import Received, Stranger
 from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy._core.silence import Waiting
 from mwpy._core.stable import SlaveEvent
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import InternalError
@@ -149,7 +150,7 @@ def test_silence_names_what_is_wanted(core: MasterCore) -> None:
 def test_waiting_for_nothing_is_told(core: MasterCore) -> None:
     """`mw.loop()` without a task would wait for ever; with an ordered slave wanted it waits for that."""
     _agent(core, 1)
-    core.waiting = True
+    core.waiting = Waiting.FOR_EVER
     _words(core, 0.0)
     assert "it cannot return" in _words(core, 6.0)
     core.allocate_slaves(2, SlaveKind.ORDERED)

@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from mwpy import _messages as messages
 from mwpy._core.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy._core.silence import LONGEST_S
+from mwpy._core.silence import LONGEST_S, Waiting
 from mwpy.algorithm import algorithm_of
 from mwpy.records import Notice
 from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy, UnrunnableTask
@@ -99,7 +99,7 @@ class _Master:
         self.hears(messages.Results(1, [task], [attempt], [0.1], [], [0]), peer, (b"",))
 
     def waits(self) -> None:
-        self.core.waiting = True
+        self.core.waiting = Waiting.FOR_EVER
         self.acts()
 
 
@@ -193,6 +193,22 @@ def _intermingle_slaves_never_come(master: _Master) -> None:
     master.waits()
 
 
+def _ordered_slaves_never_come_to_who_waits_again_and_again(master: _Master) -> None:
+    master.agent(1)
+    master.core.allocate_slaves(3, SlaveKind.ORDERED)
+    master.core.waiting = Waiting.FOR_A_WHILE
+    master.acts()
+
+
+def _an_agent_runs_its_last_task(master: _Master) -> None:
+    master.agent(1)
+    master.submits()
+    master.submits()
+    master.hears(messages.Leaving("evicted"))
+    master.hears(messages.Revoked(1, [], []))
+    master.finishes(1)
+
+
 def _nothing_is_submitted(master: _Master) -> None:
     master.agent(1)
     master.waits()
@@ -214,7 +230,7 @@ def _an_agent_comes(master: _Master) -> None:
 
 def _an_agent_comes_and_the_loop_returns(master: _Master) -> None:
     master.agent(1, b"able")
-    master.core.waiting = False
+    master.core.waiting = Waiting.NOT
     master.acts()
 
 
@@ -290,6 +306,13 @@ WAYS = [
         _an_agent_comes_and_the_loop_returns,
     ),
     _Way(
+        _ordered_slaves_never_come_to_who_waits_again_and_again,
+        "2 more ordered slaves are wanted and none connects",
+        "start more slaves",
+        _an_agent_comes_and_the_loop_returns,
+    ),
+    _Way(_an_agent_runs_its_last_task, "no slave is connected (1 tasks wait)", "are leaving: start others"),
+    _Way(
         _intermingle_slaves_never_come,
         "1 more intermingle slaves are wanted and none connects",
         "start more slaves",
@@ -360,7 +383,7 @@ def test_it_is_said_in_time_when_progress_ends_again(way: _Way) -> None:
     way.back(master)
     master.passes(60.0)
     said = len(master.words)
-    master.core.waiting = True
+    master.core.waiting = Waiting.FOR_EVER
     for peer in list(master.core.stable.agents):
         master.happens(Vanished(peer, "the connection broke"))
     master.passes(PROMISED_S)
@@ -411,6 +434,46 @@ def test_nothing_is_said_while_there_is_progress_or_nothing_to_do() -> None:
     master.passes(A_DAY_S)
     assert not master.words
     assert master.core.next_deadline() is None
+
+
+def test_nothing_is_said_while_the_last_agent_ends_its_task() -> None:
+    """It was told to go and may take a while: the task is at work all the same."""
+    master = _Master()
+    master.agent(1)
+    master.submits()
+    master.hears(messages.Leaving("evicted"))
+    master.passes(A_DAY_S)
+    assert not master.words
+
+
+def test_nothing_is_said_to_who_waits_for_a_while_with_nothing_to_do() -> None:
+    """`mw.loop(1.0)` comes back by itself."""
+    master = _Master()
+    master.agent(1)
+    master.core.waiting = Waiting.FOR_A_WHILE
+    master.passes(A_DAY_S)
+    assert not master.words
+
+
+def test_who_was_refused_before_somebody_was_let_in_is_not_the_reason() -> None:
+    """A stranger in the morning has nothing to do with the eviction of the evening."""
+    master = _Master()
+    master.happens(Stranger("10.0.0.9", "a stranger"))
+    master.agent(1)
+    master.submits()
+    master.hears(messages.Goodbye("evicted"))
+    master.passes(PROMISED_S)
+    assert "because: evicted" in master.words[0][1]
+    assert "10.0.0.9" not in master.words[0][1]
+
+
+def test_an_agent_of_another_version_is_named_as_refused() -> None:
+    """Its first message is no message of ours."""
+    master = _Master()
+    master.submits()
+    master.happens(Garbage(b"new", "10.0.0.7", "protocol version 2 there, 1 here: install the same version of mwpy"))
+    master.passes(PROMISED_S)
+    assert "1 were refused, the last from 10.0.0.7: protocol version 2 there, 1 here" in master.words[0][1]
 
 
 def test_who_sleeps_until_the_deadline_does_not_miss_it() -> None:

@@ -297,19 +297,23 @@ def test_what_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents:
     ids=["exit", "kill", "abort"],
 )
 def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
-    agents: Agents, end: Callable[[], None], code: int
+    agents: Agents, gate: Gate, end: Callable[[], None], code: int
 ) -> None:
     agent = agents(result_group=100).ready()
     agent.define(1, lambda: "done")
     agent.define(2, end)
+    agent.define(3, gate.task())
+    agent.give([9], number=3)
+    gate.wait_until_begun()
     agent.give([1, 2])
     agent.give([3], number=2)
     agent.give([4])
+    gate.let_go()
     assert agent.exit_code() == code
     entries = agent.end.journal()
     assert entries is not None
-    assert [entry.task_id for entry in entries] == [1, 2]
-    assert agent.end.started == 3
+    assert [entry.task_id for entry in entries] == [9, 1, 2]
+    assert agent.end.started == 4
 
 
 # ---- failures ----

@@ -23,7 +23,7 @@ from mwpy._core import allocation
 from mwpy._core.dispatch import Dispatcher
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.ledger import Actions, MasterSettings, lighten
-from mwpy._core.silence import SilenceWatch
+from mwpy._core.silence import SilenceWatch, Waiting
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
@@ -55,11 +55,12 @@ class MasterCore(Dispatcher):
 
     closing: messages.Shutdown | None = None
     """What the agents were told at the end; None while the computation runs."""
-    waiting: bool = False
+    waiting: Waiting = Waiting.NOT
     """Whether the master algorithm is blocked in `mw.loop()`."""
     _by_number: list[Algorithm] = field(factory=list)
     _dropped: dict[bytes, None] = field(factory=dict)
     _refusals: int = 0
+    """How many were not let in since somebody was."""
     _last_refusal: str = ""
     _departures: dict[str, int] = field(factory=dict)
     _silence: SilenceWatch = field(factory=SilenceWatch)
@@ -201,6 +202,7 @@ class MasterCore(Dispatcher):
             self._actions.sends.append(Send(peer, self.closing))
             self._dropped[peer] = None
             return
+        self._refusals = 0
         agent = self.stable.add_agent(peer, address)
         self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid))
         settings = self.settings
@@ -347,7 +349,10 @@ class MasterCore(Dispatcher):
 
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
         agent = self.stable.agents.get(peer)
-        self._record(records.PeerDropped(agent.name if agent else address, reason))
+        if agent is None:
+            self._note_refusal(address, reason)
+        else:
+            self._record(records.PeerDropped(agent.name, reason))
         self._actions.sends.append(Send(peer, messages.Refused(f"protocol error: {reason}")))
         self._dropped[peer] = None
         if agent is not None:
@@ -383,17 +388,24 @@ class MasterCore(Dispatcher):
     # ---- silence -------------------------------------------------------------------------------------------
 
     def _watch_for_silence(self, now: float) -> None:
-        is_waited_for = self.closing is None and (bool(self.jar.tasks) or self.waiting)
-        if self._progressed or not is_waited_for:
+        if self._progressed or not self._is_waited_for:
             self._progressed = False
-            self._silence.reset(now + LOOK_AGAIN_S if is_waited_for else None)
+            self._silence.reset(now + LOOK_AGAIN_S if self._is_waited_for else None)
             return
-        if any(slave.state is SlaveState.BUSY for slave in self.stable.slaves.values()):
+        if any(slave.outstanding for slave in self.stable.slaves.values()):
             self._silence.pause(now)
             return
         reason, text = self._why_stuck()
         if (silent_s := self._silence.observe(reason, now)) is not None:
             self._say(f"nothing has progressed for {silent_s:.0f} s: {text}")
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether anybody would miss progress: `mw.loop(1.0)` with nothing to do is as good a way to sleep as any."""
+        if self.closing is not None:
+            return False
+        somewhat = self.waiting is Waiting.FOR_A_WHILE and any(self.stable.vacancies())
+        return bool(self.jar.tasks) or somewhat or self.waiting is Waiting.FOR_EVER
 
     def _why_stuck(self) -> tuple[str, str]:
         """Why nothing can progress: the reason's name, and the words for it."""
@@ -434,6 +446,8 @@ class MasterCore(Dispatcher):
     def _why_no_slave(self) -> str:
         if self._refusals:
             return f"{self._refusals} were refused, the last from {self._last_refusal}"
+        if self.stable.slaves:
+            return "Those that are here are leaving: start others"
         if self.stable.agents:
             return (
                 f"{len(self.stable.agents)} agents are connected, but their slaves are not up yet: see what they "

@@ -7,9 +7,11 @@ was not named yet is named in time.
 
 from __future__ import annotations
 
+from enum import Enum
+
 from attrs import define, field
 
-__all__ = ["SilenceWatch"]
+__all__ = ["SilenceWatch", "Waiting"]
 
 FIRST_S = 5.0
 """Seconds that nothing can progress before the first word: half of the ten that were promised."""
@@ -22,6 +24,14 @@ LONGEST_S = 1800.0
 
 ROUNDING_S = 1e-6
 """A sum of seconds that is short by so little is due."""
+
+
+class Waiting(Enum):
+    """Whether the master algorithm waits in `mw.loop()`, and for how long."""
+
+    NOT = "not"
+    FOR_A_WHILE = "for a while"
+    FOR_EVER = "for ever"
 
 
 @define(eq=False)

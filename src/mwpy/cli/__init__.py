@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from mwpy import slave
 from mwpy._process import SLAVE_VARIABLE
 from mwpy.app import run_agent, version_string
-from mwpy.errors import ExitCode, MwpyError
+from mwpy.errors import ExitCode, MwpyError, UsageError
 from mwpy.options import help_text, parse
 
 __all__ = ["main"]
@@ -42,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _slave(arguments: list[str]) -> int:
     if SLAVE_VARIABLE in os.environ:
         return slave.run(os.environ[SLAVE_VARIABLE], None, [])
-    options, _ = parse([argument for argument in arguments if argument != "--mw-slave"], os.environ)
+    options, rest = parse(["--mw-slave", *arguments], os.environ)
+    if rest:
+        raise UsageError(f"`mwpy slave` takes no argument {rest[0]!r}: an application's own go with its master")
     if options.help:
         print(help_text("mwpy slave"))
         return ExitCode.OK
