@@ -43,7 +43,7 @@ LAYERS = (
             "run_database",
         ),
     ),
-    ("shells", ("master", "_master_io", "_computation", "agent", "slave", "overseer", "executor")),
+    ("shells", ("master", "_master_io", "_computation", "_direction", "agent", "slave", "overseer", "executor")),
     ("doors", ("app", "cli", "web", "testing", "__init__", "__main__")),
 )
 """Name of each layer and the modules or packages in it, lowest first."""

@@ -71,18 +71,9 @@ def start(
         MwpyError: it cannot start; the message says what to change.
     """
     generation = f"{int(_clock.wall() * 1000):x}-{os.getpid()}"
-    settings = MasterSettings(
-        options.member_id,
-        generation,
-        options.client_timeout,
-        options.slave_task_group,
-        options.slave_result_group or 0,
-        options.max_read_buffer_size,
-        options.max_write_buffer_size,
-    )
     published = None if options.master_host in _addresses.EVERYWHERE else options.master_host
     link = _listen(options, published, key)
-    io = MasterIo(MasterCore(settings), link, audit)
+    io = MasterIo(MasterCore(_settings(options, generation)), link, audit)
     addresses = _addresses.candidates(link.port, "127.0.0.1" if _only_here(options) else published)
     member = _link.member_keys(key)
     io.resource_path = options.resource_file
@@ -116,6 +107,19 @@ def start(
         io.start_local(agent)
     io.thread.start()
     return Computation(Master(io, Codec(main_by_value), main_by_value), io)
+
+
+def _settings(options: Options, generation: str) -> MasterSettings:
+    return MasterSettings(
+        options.member_id,
+        generation,
+        options.client_timeout,
+        options.slave_task_group,
+        options.slave_result_group or 0,
+        options.max_read_buffer_size,
+        options.max_write_buffer_size,
+        _only_here(options),
+    )
 
 
 def _listen(options: Options, published: str | None, key: str) -> _link.MasterLink:

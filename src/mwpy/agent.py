@@ -13,19 +13,19 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from mwpy import _clock, _process, _wire, records, resource_file
+from mwpy import _clock, _process, _wire, records
 from mwpy import _messages as messages
 from mwpy._addresses import ipv4_of
 from mwpy._core import agent_core
-from mwpy._core.agent_core import AgentCore, AgentSettings
-from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
+from mwpy._core.agent_core import AgentCore, AgentSettings, ChildState
+from mwpy._direction import Direction, find_master
+from mwpy._link import AgentLink, Broken, Connected
 from mwpy._pipe import SETTLE_S, AgentEnd, JournalEntry, open_channel
 from mwpy.audit import AuditFile
-from mwpy.errors import ExitCode, MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
+from mwpy.errors import ExitCode, MasterUnreachable, ProtocolError, Refused
 from mwpy.options import Options
 from mwpy.task import Buffer
 
@@ -46,17 +46,6 @@ CONNECT_S = 5.0
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@frozen
-class Direction:
-    """Where the master is, and what it takes to be let in."""
-
-    addresses: Sequence[str]
-    server_public: str
-    member: CurvePair
-    member_id: str
-    generation: str
-
-
 def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     """Be an agent until its end.
 
@@ -69,7 +58,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     Raises:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
-    direction = _find_master(options)
+    direction = find_master(options)
     if direction is None:
         return ExitCode.OK
     link = _connect(direction, options)
@@ -88,77 +77,6 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         return agent.run()
     finally:
         agent.close()
-
-
-def _find_master(options: Options) -> Direction | None:
-    """Where to go, by the resource file and the options; None if the computation is finished."""
-    given = None
-    if options.resource_file is not None:
-        try:
-            given = resource_file.read(options.resource_file)
-        except MwpyError as error:
-            if options.master_host is None or options.master_port is None:
-                raise
-            print(f"mwpy: warning: {error}; going by --mw-master-host and --mw-master-port", file=sys.stderr)
-    if given is None:
-        return _by_hand(options)
-    if given.computation_status == resource_file.FINISHED:
-        print(f"mwpy: the computation is finished, says {options.resource_file}", file=sys.stderr)
-        return None
-    if resource_file.is_stale(given, _clock.wall()):
-        age = _clock.wall() - given.timestamp
-        print(
-            f"mwpy: warning: {options.resource_file} was written {age:.0f} s ago, though its master writes it every "
-            f"{given.update_interval:.0f} s: it may be an old copy, or its master dead",
-            file=sys.stderr,
-        )
-    addresses: Sequence[str] = given.master_addresses
-    if options.after_file & {"master_host", "master_port"}:
-        addresses = _overridden(options, addresses)
-    keys = given.keys
-    member = CurvePair(keys.member_public, keys.member_secret)
-    member_id = options.directed_to(given.member_id)
-    return Direction(addresses, keys.server_public, member, member_id, given.generation)
-
-
-def _overridden(options: Options, addresses: Sequence[str]) -> list[str]:
-    changed: list[str] = []
-    for address in addresses:
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        host = options.master_host if options.master_host and "master_host" in options.after_file else host
-        port = str(options.master_port) if "master_port" in options.after_file else port
-        changed.append(f"tcp://{host}:{port}")
-    return list(dict.fromkeys(changed))
-
-
-def _by_hand(options: Options) -> Direction:
-    if options.master_host is None or options.master_port is None:
-        raise UsageError(
-            "a slave must know its master: give --mw-resource-file FILE, or --mw-master-host, --mw-master-port "
-            "and --mw-key-file"
-        )
-    key = read_key(options)
-    if key is None:
-        raise UsageError("a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY")
-    address = f"tcp://{options.master_host}:{options.master_port}"
-    return Direction([address], server_keys(key).public, member_keys(key), options.member_id, "")
-
-
-def read_key(options: Options) -> str | None:
-    """The key given by file or environment, or None if there is neither.
-
-    Raises:
-        UsageError: the file cannot be read or is empty.
-    """
-    if options.key_file is None:
-        return options.key
-    try:
-        key = Path(options.key_file).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the key file {options.key_file}: {error}; copy it from the master") from error
-    if not key:
-        raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
-    return key
 
 
 def _connect(direction: Direction, options: Options) -> AgentLink:
@@ -205,6 +123,8 @@ class _Running:
     end: AgentEnd
     fds: set[int] = field(factory=set)
     last_words: bytearray = field(factory=bytearray)
+    unsaid: bytearray = field(factory=bytearray)
+    """What it wrote to standard error and the agent has not passed on."""
     heard: float = 0.0
     """When it last sent something, or was given tasks."""
     peeked: bool = False
@@ -225,6 +145,8 @@ class _Agent:
         self._result_group = 0
         self._max_result_bytes = 1 << 30
         self._signals: list[int] = []
+        self._told: set[str] = set()
+        """The last words of slaves that never came to take a task."""
         self._bell_out, self._bell_in = socket.socketpair()
         for bell in (self._bell_out, self._bell_in):
             bell.setblocking(False)
@@ -305,6 +227,8 @@ class _Agent:
         for message, payload in found:
             running.heard, running.peeked = now, False
             self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
+            if running.unsaid:
+                self._pass_on_stderr(running)
         return bool(found)
 
     def _read_stderr(self, running: _Running) -> None:
@@ -320,6 +244,12 @@ class _Agent:
             return
         running.last_words += data
         del running.last_words[:-LAST_WORDS_BYTES]
+        running.unsaid += data
+        if running.number == 1 or self._core.children[running.number].state is not ChildState.STARTING:
+            self._pass_on_stderr(running)  # the first shows what is amiss at a start; the others would repeat it
+
+    def _pass_on_stderr(self, running: _Running) -> None:
+        data, running.unsaid = running.unsaid, bytearray()
         try:
             os.write(2, data)
         except OSError:
@@ -347,6 +277,10 @@ class _Agent:
         while running.child.stderr in self._by_fd and self._more_stderr(running):
             pass
         words = running.last_words.decode(errors="replace").strip()
+        if words not in self._told:
+            self._pass_on_stderr(running)
+        if self._core.children[running.number].state is ChildState.STARTING:
+            self._told.add(words)
         cause = running.child.describe_exit()
         started = running.end.started
         for fd in list(running.fds):

@@ -195,7 +195,7 @@ def _audit(options: Options, otherwise: object) -> AuditFile:
 
 def _key(options: Options) -> str:
     """The key of the computation: the one given, or a fresh one; a key file that is missing is made."""
-    from mwpy import _link, agent
+    from mwpy import _direction, _link
 
     if options.key_file is not None and not os.path.exists(options.key_file):
         key = _link.new_key()
@@ -206,4 +206,4 @@ def _key(options: Options) -> str:
         with os.fdopen(fd, "w") as file:
             file.write(key + "\n")
         return key
-    return agent.read_key(options) or _link.new_key()
+    return _direction.read_key(options) or _link.new_key()

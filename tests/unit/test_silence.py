@@ -455,6 +455,19 @@ def test_nothing_is_said_to_who_waits_for_a_while_with_nothing_to_do() -> None:
     assert not master.words
 
 
+def test_a_computation_that_nobody_can_join_does_not_ask_for_slaves() -> None:
+    """It has those of its own machine and no others."""
+    master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))
+    master.core.define(ALGORITHMS[0], "", "", "3.11", b"")
+    master.submits()
+    master.passes(PROMISED_S)
+    assert "Its own slaves on this machine are not up" in master.words[-1][1]
+    master.agent(1)
+    master.hears(messages.Goodbye("3 slaves in a row ended"))
+    master.passes(PROMISED_S)
+    assert "Mend that, and start the computation again" in master.words[-1][1]
+
+
 def test_who_was_refused_before_somebody_was_let_in_is_not_the_reason() -> None:
     """A stranger in the morning has nothing to do with the eviction of the evening."""
     master = _Master()

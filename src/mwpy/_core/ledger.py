@@ -34,6 +34,8 @@ class MasterSettings:
     result_group: int = 0
     max_result_bytes: int = 1 << 30
     max_call_bytes: int = 1 << 30
+    only_here: bool = False
+    """Whether no slaves can join but those that the master itself starts on its machine."""
 
 
 @define

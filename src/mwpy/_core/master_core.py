@@ -455,7 +455,10 @@ class MasterCore(Dispatcher):
             )
         if self._departures:
             reason, times = max(self._departures.items(), key=lambda item: item[1])
-            return f"All agents left, most often ({times}) because: {reason}. Start slaves again"
+            again = "Mend that, and start the computation again" if self.settings.only_here else "Start slaves again"
+            return f"All agents left, most often ({times}) because: {reason}. {again}"
+        if self.settings.only_here:
+            return "Its own slaves on this machine are not up: if nothing above says why, wait, or start it again"
         return "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"
 
     # ---- small change ----------------------------------------------------------------------------------------
