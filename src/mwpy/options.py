@@ -188,14 +188,14 @@ OPTIONS: tuple[Option, ...] = (
         "max-write-buffer-size",
         "BYTES",
         _BYTES,
-        "The largest arguments of one task; a larger task fails.",
+        "The largest arguments of one task; a larger task fails. The master's counts.",
         str(1 << 30),
     ),
     Option(
         "max-read-buffer-size",
         "BYTES",
         _BYTES,
-        "The largest result of one task; a larger one fails its task.",
+        "The largest result of one task; a larger one fails its task. The master's counts.",
         str(1 << 30),
     ),
     Option(

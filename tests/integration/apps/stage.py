@@ -89,13 +89,15 @@ class Stage:
                 return
             time.sleep(POLL_S)
 
-    def start(self, app: str, *arguments: object, program: list[str] | None = None, **variables: str) -> Running:
-        """Start an application, with keywords as environment variables."""
+    def start(
+        self, app: str, *arguments: object, program: list[str] | None = None, script: str = "", **variables: str
+    ) -> Running:
+        """Start an application, or a program that reads a script, with keywords as environment variables."""
         number = len(self._started)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         name, value = self._mark.split("=")
         environment = {**os.environ, "PYTHONPATH": str(SOURCES), name: value, **variables}
-        for inherited in ("MWPY_SLAVE", "MWPY_KEY"):
+        for inherited in ("MWPY_SLAVE", "MWPY_AGENT", "MWPY_KEY"):
             if inherited not in variables:
                 environment.pop(inherited, None)
         with out.open("wb") as out_file, err.open("wb") as err_file:
@@ -103,11 +105,14 @@ class Stage:
                 [*(program or [sys.executable, str(APPS / app)]), *map(str, arguments)],
                 cwd=self.folder,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if script else subprocess.DEVNULL,
                 stdout=out_file,
                 stderr=err_file,
                 start_new_session=True,
             )
+        if process.stdin is not None:
+            process.stdin.write(script.encode())
+            process.stdin.close()
         self._started.append(Running(process, out, err))
         return self._started[-1]
 

@@ -1,0 +1,88 @@
+"""However a script comes to `mwpy.main`, its agents and slaves are what they should be, and come to an end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import APPS, Stage, until
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+@pytest.mark.parametrize(
+    ("line", "own", "variables"),
+    [
+        (["a", "--mw-local", "1", "b", "--", "--mw-x", "-n"], ["a", "b", "--", "--mw-x", "-n"], {}),
+        (["ignored"], ["a", "b"], {"TEST_ARGV": "a --mw-local 1 b"}),
+        (["--level", "3", "--mw-local", "1", "a"], ["a"], {"TEST_OWN_OPTION": "1"}),
+    ],
+    ids=["options end at --", "an argv of its own", "an option parser of its own before"],
+)
+def test_local_slaves_are_told_the_scripts_own_arguments(
+    stage: Stage, line: list[str], own: list[str], variables: dict[str, str]
+) -> None:
+    """And no agent takes itself for another master, whatever the script makes of its command line."""
+    run = stage.start("argued.py", *line, **variables)
+    assert run.end() == 0, run.err
+    assert run.told == {"argv": own, "came": [[10, own]]}
+    assert run.err == ""
+    stage.nobody_left()
+
+
+def test_a_script_that_cannot_be_started_again_is_told_of(stage: Stage) -> None:
+    """Read from standard input, it is not there for its agents: three are tried, and the reason is said."""
+    script = (APPS / "argued.py").read_text()
+    run = stage.start("", "--mw-local", 1, program=[sys.executable, "-"], script=script)
+    until(lambda: "3 local agents in a row ended" in run.err, lambda: f"the reason, not {run.err!r}")
+    assert run.err.count("starting another") == 2
+    assert "does that come to mwpy.main()" in run.err
+
+
+def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:
+    """A limit that was given to the agent alone does not break its connection at each try."""
+    size = 3 << 20
+    master = stage.start(
+        "argued.py",
+        *("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource),
+        *("--mw-audit-file", stage.audit),
+        TEST_BYTES=str(size),
+    )
+    until(stage.resource.exists, "a resource file")
+    agent = stage.agent("argued.py", "--mw-max-read-buffer-size", 100_000, "own")
+    assert master.end() == 0, master.err
+    assert master.told["came"] == [[size, ["own"]]]
+    assert agent.end() == 0, agent.err
+
+
+def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> None:
+    """With the exit code of a refusal, both versions and the remedy."""
+    master = stage.master("count.py", "--tasks", 10)
+    program = (
+        "import sys\n"
+        "from mwpy import _messages, _wire\n"
+        "_messages.PROTOCOL_VERSION = 77\n"
+        "_wire._PREFIX = {kind: bytes([77, prefix[1]]) for kind, prefix in _wire._PREFIX.items()}\n"
+        "from mwpy.cli import main\n"
+        "sys.exit(main(['slave', *sys.argv[1:]]))"
+    )
+    agent = stage.start("", "--mw-resource-file", stage.resource, program=[sys.executable, "-c", program])
+    assert agent.end() == 3, agent.err
+    assert "protocol version 1 there, 77 here: install the same version" in agent.err
+    until(lambda: "77 there, 1 here" in master.err, lambda: f"a word, not {master.err!r}")
+    assert "REFUSED" in stage.audit.read_text()
+
+
+def test_a_master_algorithm_that_returns_nothing_is_told_what_to_return(stage: Stage) -> None:
+    """The exit code 255 does not come without a word."""
+    run = stage.start("argued.py", "--mw-local", 1, TEST_NONE="1")
+    assert run.end() == 255
+    assert run.err == (
+        "mwpy: the master algorithm returned None, which is no exit code: it must return 0 to 255, and 0 for success\n"
+    )
