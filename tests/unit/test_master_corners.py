@@ -102,3 +102,26 @@ def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
     )
     core.allocate(0.0)
     assert _sent(core) == [2]
+
+
+def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_task_takes() -> None:
+    """It had one while nothing was known; it need not finish that first, and then wait for the network."""
+    core = _master()
+    for peer in (b"a", b"b"):
+        _agent(core, peer=peer)
+    _submit(core, *range(1, 100))
+    _finish(core, 1)
+    core.allocate(0.0)
+    assert [len(slave.outstanding) > 1 for slave in core.stable.slaves.values()] == [True, True]
+
+
+def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
+    """The one that may is sent all that it has room for, however many others idle."""
+    core = _master()
+    core.allocate_slaves(9, SlaveKind.ORDERED)
+    for number in range(10):
+        _agent(core, peer=b"%d" % number)
+    core.stable.pace[ALGORITHMS[0]] = 1e-4
+    _submit(core, *range(1, 100))
+    core.allocate(0.0)
+    assert not core.jar.queues

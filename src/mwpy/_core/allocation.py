@@ -17,7 +17,7 @@ from mwpy._core.stable import Slave, Stable
 from mwpy.algorithm import Algorithm
 from mwpy.task import SlaveState
 
-__all__ = ["learn", "pace_of", "room", "victim"]
+__all__ = ["is_full", "learn", "pace_of", "room", "victim"]
 
 AHEAD_S = 0.25
 """Seconds of work that a slave should have before it. Long against a round trip, short against a
@@ -74,10 +74,18 @@ def room(stable: Stable, slave: Slave, algorithm: Algorithm, fixed: int | None) 
     pace = pace_of(stable, slave, algorithm)
     if pace is None:
         return 0 if held else 1
-    work = work_before(stable, slave)
-    if held >= 2 and (work > AHEAD_S / 2 or held > MAX_OUTSTANDING / 2):
+    if is_full(stable, slave, fixed):
         return 0
+    work = work_before(stable, slave)
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))
+
+
+def is_full(stable: Stable, slave: Slave, fixed: int | None) -> bool:
+    """Whether a slave needs no more tasks now, of whatever algorithm; see `room`."""
+    held = len(slave.outstanding)
+    if fixed is not None:
+        return held >= fixed
+    return held >= 2 and (held > MAX_OUTSTANDING / 2 or work_before(stable, slave) > AHEAD_S / 2)
 
 
 def victim(stable: Stable, now: float) -> tuple[Slave | None, float | None]:

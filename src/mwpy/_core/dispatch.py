@@ -46,31 +46,35 @@ class Dispatcher(Ledger):
         """First to those who have nothing, then to those who will soon have nothing."""
         stable = self.stable
         for slaves in (stable.idle, stable.hungry):
-            takers = len(stable.idle) + len(stable.hungry)
-            for slave in list(slaves.values()) if self.jar.queues else ():
-                if not slave.runs_unaddressed:
-                    continue
+            if not self.jar.queues:
+                return
+            takers = sum(slave.runs_unaddressed for slave in (*stable.idle.values(), *stable.hungry.values()))
+            for slave in [slave for slave in slaves.values() if slave.runs_unaddressed]:
                 share = -(-self.jar.num_unaddressed // takers)
                 self._fill(slave, share, now)
                 if not self.jar.queues:
-                    break
+                    return
 
     def _fill(self, slave: Slave, share: int, now: float) -> None:
-        """Send a slave what it has room for, at most its share; no longer hungry if that was enough."""
+        """Send a slave what it has room for, at most its share; no longer hungry if it is full.
+
+        It gets nothing of another algorithm while it has no room for the one whose turn it is, or that would wait on.
+        """
+        fixed = self.settings.task_group
         for algorithm in list(self.jar.queues):
             if algorithm in slave.agent.refused:
                 continue
-            fixed = self.settings.task_group
             count = allocation.room(self.stable, slave, algorithm, fixed)
             if not count:
-                self.stable.hungry.pop(slave.sid, None)
-                return
-            count = count if fixed else min(count, share)
-            self._feed(slave, _heads(self.jar.queues[algorithm], count), now)
+                break
+            tasks = _heads(self.jar.queues[algorithm], count if fixed else min(count, share))
+            self._feed(slave, tasks, now)
             self.jar.next_turn(algorithm)
-            share -= count
+            share -= len(tasks)
             if share <= 0:
                 return
+        if allocation.is_full(self.stable, slave, fixed):
+            self.stable.hungry.pop(slave.sid, None)
 
     def _feed(self, slave: Slave, tasks: list[Task], now: float) -> None:
         if not slave.outstanding:
