@@ -1,4 +1,7 @@
-"""Each file here is a story: what happens to a master, and after `>` the exact audit lines that it causes."""
+"""Each file here is a story: what happens to a master, and after `>` the exact audit lines that it causes.
+
+What the audit trail does not tell stands after `=`: how many tasks are asked back from a slave, and of which agent.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,13 @@ class _Story:
         self.core.check()
         self.core.allocate(self.now)
         self.core.check()
-        return [text for record in self.core.take_actions().records if (text := text_of(record))]
+        actions = self.core.take_actions()
+        told = [f"> {text}" for record in actions.records if (text := text_of(record))]
+        return told + [
+            f"= {send.peer.decode()}: up to {send.message.count} tasks of slave {send.message.slave} are asked back"
+            for send in actions.sends
+            if isinstance(send.message, messages.Revoke)
+        ]
 
     def hear(self, peer: str, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
         self.core.handle(Received(peer.encode(), "10.0.0.1", message, frames), self.now)
@@ -61,11 +70,15 @@ class _Story:
     def do_ready(self, peer: str, number: str) -> None:
         self.hear(peer, messages.SlaveReady(int(number)))
 
-    def do_results(self, peer: str, number: str, *pairs: str) -> None:
+    def do_results(self, peer: str, number: str, *pairs: str, seconds: float = 0.1) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         count = len(tasks)
-        group = messages.Results(int(number), list(tasks), list(attempts), [0.1] * count, [], [0] * count)
+        group = messages.Results(int(number), list(tasks), list(attempts), [seconds] * count, [], [0] * count)
         self.hear(peer, group, (b"",))
+
+    def do_quick(self, peer: str, number: str, *pairs: str) -> None:
+        """Results of tasks that took a hundredth of a second."""
+        self.do_results(peer, number, *pairs, seconds=0.01)
 
     def do_died(self, peer: str, number: str, running: str) -> None:
         self.hear(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", "last words"))
@@ -93,10 +106,10 @@ class _Story:
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_the_story_goes_as_told(path: Path) -> None:
-    """The commands of the file cause the audit lines behind them, and no others."""
+    """The commands of the file cause the lines behind them, and no others."""
     story = _Story()
     told = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
     happened: list[str] = []
-    for command in (line for line in told if not line.startswith(">")):
-        happened += [command, *(f"> {text}" for text in story.do(command))]
+    for command in (line for line in told if line[0] not in ">="):
+        happened += [command, *story.do(command)]
     assert "\n".join(happened) == "\n".join(told)
