@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 from mwpy import _messages as messages
 from mwpy import records
 from mwpy._codec import Codec
+from mwpy._core import allocation
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
 from mwpy._core.silence import Waiting
@@ -74,6 +75,10 @@ class _Worker:
     kind: SlaveKind
     held: dict[int, _Job] = field(factory=dict)
     freed: bool = False
+    just_sent: int = 0
+    """So many tasks it was sent in the last iteration."""
+    asked_back: int = 0
+    """So many tasks it was asked to give back, and did not answer yet."""
 
 
 @define(eq=False)
@@ -173,6 +178,8 @@ class _MasterMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """One iteration of the master: decide, and look at all that it does."""
         self.sound = False
+        for worker in self.workers:
+            worker.just_sent = 0
         self.core.allocate(self.now)
         self.core.check()
         self.read(self.core.take_actions())
@@ -252,7 +259,10 @@ class _MasterMachine(RuleBasedStateMachine):
             case messages.SlaveNamed(number, sid):
                 assert peer.workers[number].sid == sid
             case messages.Revoke(number, count):
-                assert 0 < count <= len(peer.workers[number].held), "more is asked back than was sent"
+                worker = peer.workers[number]
+                assert 0 < count <= len(worker.held), "more is asked back than was sent"
+                assert not worker.asked_back, f"{worker.sid} is asked twice, and did not answer yet"
+                worker.asked_back = count
 
     def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
         assert group.tasks, "an empty group was sent"
@@ -268,6 +278,7 @@ class _MasterMachine(RuleBasedStateMachine):
             job.attempt += 1
             assert attempt == job.attempt, f"attempt {attempt} of task {task} is not the next"
             worker.held[task] = job
+            worker.just_sent += 1
 
     def send_is_allowed(self, job: _Job, worker: _Worker) -> None:
         told = f"task {job.number} was sent to {worker.sid}"
@@ -287,8 +298,9 @@ class _MasterMachine(RuleBasedStateMachine):
             assert not overtaken, f"{told} before {overtaken}"
 
     def is_before(self, other: _Job, job: _Job) -> bool:
-        """Whether a task of the same address that was submitted earlier was never sent."""
-        return other.policy.sid == job.policy.sid and not other.outcome and not other.attempt
+        """Whether a task of the same address that was submitted earlier was never sent, and has to be sent there."""
+        waits = other.policy.sid == job.policy.sid and not other.outcome and not other.attempt
+        return waits and not self.may_go_elsewhere(other)
 
     def agree(self) -> None:
         """The books of model and core are the same, nobody idles who could work, and silence is broken."""
@@ -300,6 +312,8 @@ class _MasterMachine(RuleBasedStateMachine):
         assert sum(self.core.counts().pending.values()) == len(pending)
         if self.core.closing is None:
             self.nobody_idles(pending)
+            self.nobody_is_left_hungry()
+            self.idle_ones_get_a_share()
         self.look_for_silence()
 
     def look_for_silence(self) -> None:
@@ -324,6 +338,39 @@ class _MasterMachine(RuleBasedStateMachine):
                 can = job.algorithm not in worker.peer.refused
                 told = f"{worker.sid} idles while task {job.number} waits"
                 assert not (can and (mine or (anyones and worker.kind is not SlaveKind.ORDERED))), told
+
+    def nobody_is_left_hungry(self) -> None:
+        """Who has room for more of the algorithm whose turn it is was just sent its share: it waits for no round trip.
+
+        How much room there is may depend on how fast others are; a slave is not looked at again whenever that changes.
+        """
+        stable, takers = self.core.stable, [worker for worker in self.workers if self.runs_unaddressed(worker)]
+        for worker in takers:
+            slave = stable.slaves[worker.sid]
+            able = [each for each in self.core.jar.queues if self.algorithms.index(each) not in worker.peer.refused]
+            waiting = sum(len(self.core.jar.queues[each]) for each in able)
+            if worker.just_sent * len(takers) < waiting:
+                room = allocation.room(stable, slave, able[0], self.group)
+                certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.load, able[0]))
+                told = f"{worker.sid} has room for {room} more {able[0].name}, and {waiting} tasks wait"
+                assert not (room and certain), told
+
+    def idle_ones_get_a_share(self) -> None:
+        """Who idles gets some of what others hold: as many tasks as slaves idle are asked back, or none can be."""
+        if self.group is not None or self.core.jar.queues:
+            return
+        able = [worker for worker in self.workers if self.runs_unaddressed(worker) and not worker.peer.refused]
+        idle = sum(not worker.held for worker in able)
+        asked_back = sum(worker.asked_back for worker in self.workers)
+        victim, _ = allocation.victim(self.core.stable, self.now)
+        assert victim is None or asked_back >= idle, (
+            f"{idle} slaves idle, {victim.sid} has work for them and is not asked"
+        )
+
+    def runs_unaddressed(self, worker: _Worker) -> bool:
+        """Whether it may be sent tasks that are addressed to no slave."""
+        ours = worker.kind is SlaveKind.UNORDERED or (worker.kind is SlaveKind.INTERMINGLE and not worker.freed)
+        return ours and not worker.peer.leaving
 
     def is_stuck(self) -> bool:
         return self.is_waited_for() and not any(worker.held for worker in self.workers)
@@ -506,6 +553,7 @@ class _MasterMachine(RuleBasedStateMachine):
         jobs = list(worker.held.values())[keep:]
         for job in jobs:
             del worker.held[job.number]
+        worker.asked_back = 0
         reply = messages.Revoked(worker.number, [job.number for job in jobs], [job.attempt for job in jobs])
         self.hear(worker.peer.name, reply)
         self.settle()
@@ -623,6 +671,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif job.number in worker.held and off == 0:
             attempt -= 1
         if kind == "revoked":
+            worker.asked_back = 0
             self.hear(worker.peer.name, messages.Revoked(slave, [number], [attempt]))
         elif kind == "cannot":
             worker.peer.refused[job.algorithm] = None
