@@ -2,8 +2,9 @@
 
 `Cluster(seed)` runs the real cores of a master and its agents. Only what is around them is simulated: connections
 that delay, break and repeat, slaves that compute, crash and freeze, agents that are killed, evicted and come back. One
-seed is one history, always the same one. The checkers look from outside: every task ends exactly once, nothing is
-delivered twice, ordered tasks run in order; and when the faults stop, all must finish.
+seed is one history, always the same one. A witness looks from outside (see `_witness`): every task ends exactly once,
+nothing is delivered twice, addressed tasks run where and in the order that they should, no task kills for ever; and
+when the faults stop, all must finish.
 
     >>> cluster = Cluster(seed=1)
     >>> cluster.run()
@@ -28,6 +29,7 @@ from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy._witness import Witness
 from mwpy.algorithm import algorithm_of
 from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
 
@@ -70,6 +72,7 @@ class _SlaveProcess:
     """A simulated slave: it holds tasks, runs one at a time, and gathers results."""
 
     number: int
+    sid: SlaveId | None = None
     algorithms: dict[int, bool] = field(factory=dict)
     """The numbers of the algorithms that it knows, and whether it can run them."""
     tasks: deque[tuple[int, int, int, int]] = field(factory=deque)
@@ -118,18 +121,11 @@ class Cluster:
         self.random = random.Random(seed)
         self.now = 0.0
         self.submitted = 0
-        self.ended: dict[int, str] = {}
-        """What became of each task: `result` or `unrunnable`."""
-        self.runs: dict[int, int] = {}
-        """How often each task was started."""
+        self.witness = Witness()
         self.transcript: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._peers = 0
-        self._tags: dict[int, object] = {}
-        self._at_most_once: dict[int, None] = {}
-        self._killers: dict[int, None] = {}
-        self._ordered_runs: dict[SlaveId, list[int]] = {}
         group = self.random.choice([None, None, None, 1, 7])
         settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
         self.core = MasterCore(settings)
@@ -146,6 +142,11 @@ class Cluster:
         self._special: list[SlaveId] = []
 
     # ---- the simulated world -----------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> dict[int, str]:
+        """What became of each task that ended: `result` or `unrunnable`."""
+        return self.witness.ended
 
     @property
     def faulty(self) -> bool:
@@ -169,7 +170,7 @@ class Cluster:
                 self.now, _, event = heapq.heappop(self._events)
                 event()
                 self.core.check()
-            self._check_end()
+            self.witness.check_end(self._total)
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
 
@@ -206,14 +207,10 @@ class Cluster:
     def _task(self, number: int) -> Task:
         sid = self.random.choice(self._special) if self._special and self.random.random() < 0.4 else None
         policy = TaskPolicy(sid, retry=self.random.random() > 0.15, do_it_anyway=self.random.random() < 0.5)
-        if not policy.retry:
-            self._at_most_once[number] = None
-        if self.random.random() < 0.02:
-            self._killers[number] = None
+        kills = self.random.random() < 0.02
         payload = b"x" * (2000 if self.random.random() < 0.02 else self.random.randint(0, 40))
-        self._tags[number] = object()
         algorithm = self.random.choice(self._algorithms)
-        return Task(TaskId(number), algorithm, payload, (), policy, (number, self._tags[number]))
+        return Task(TaskId(number), algorithm, payload, (), policy, self.witness.submitted(number, policy, kills))
 
     # ---- the master's shell ------------------------------------------------------------------------------
 
@@ -224,16 +221,22 @@ class Cluster:
     def _master_acts(self) -> None:
         self.core.allocate(self.now)
         actions = self.core.take_actions()
+        for record in actions.records:
+            self.witness.recorded(record)
         for send in actions.sends:
+            if isinstance(send.message, messages.Refused):
+                self.witness.unheard[send.peer] = None
             connection = next((host.connection for host in self._hosts if self._leads_to(host, send.peer)), None)
             if connection is None:
                 self._after(0.0, lambda peer=send.peer: self._master_hears(Vanished(peer, "gone")))  # type: ignore[misc]
             else:
                 self._to_agent(connection, _wire.encode(send.message, send.frames))
         for result in actions.results:
-            self._end(result.task_id, "result", result.tag)
+            self._tell(f"task {result.task_id} ends: result")
+            self.witness.finished(result)
         for task in actions.unrunnable:
-            self._end(task.task_id, "unrunnable", task.tag)
+            self._tell(f"task {task.task_id} ends: unrunnable, {task.reason}")
+            self.witness.given_up(task)
         self._special.extend(actions.connected)
         for sid in actions.disconnected:
             if sid in self._special:
@@ -249,12 +252,6 @@ class Cluster:
 
     def _leads_to(self, host: _AgentHost, peer: bytes) -> bool:
         return host.connection is not None and host.connection.peer == peer and not host.connection.broken
-
-    def _end(self, task_id: int, how: str, tag: Any) -> None:
-        self._tell(f"task {task_id} ends: {how}")
-        assert task_id not in self.ended, f"task {task_id} ended twice"
-        assert tag == (task_id, self._tags[task_id]), f"task {task_id} has another's tag"
-        self.ended[task_id] = how
 
     # ---- the network ---------------------------------------------------------------------------------------
 
@@ -283,6 +280,7 @@ class Cluster:
         if connection.broken:
             return
         message, payload = _wire.decode(frames)
+        self.witness.heard(connection.peer, message)
         self._master_hears(Received(connection.peer, "simulated", message, payload))
 
     def _break(self, host: _AgentHost) -> None:
@@ -292,6 +290,7 @@ class Cluster:
             return
         self._tell(f"the connection of host {host.name} breaks")
         connection.broken = True
+        self.witness.unheard[connection.peer] = None
         self._after(self.random.random(), lambda: self._master_hears(Vanished(connection.peer, "broke")))
         if host.core is not None:
             self._after(self.random.random(), lambda core=host.core: self._agent_lost(host, core))  # type: ignore[misc]
@@ -374,6 +373,8 @@ class Cluster:
                 # The first host always can: were none able, waiting for ever would be right.
                 unable = self.faulty and host.name != 0 and self.random.random() < 0.05
                 slave.algorithms.update((definition.number, not unable) for definition in definitions)
+            case messages.SlaveNamed(_, sid):
+                slave.sid = sid
             case messages.Tasks(_, tasks, attempts, algorithms):
                 slave.tasks.extend(zip(count(slave.passed_on + 1), tasks, attempts, algorithms, strict=False))
                 slave.passed_on += len(tasks)
@@ -401,8 +402,8 @@ class Cluster:
             self._after(0.0, lambda: self._slave_steps(host, slave))
             return
         slave.running = task
-        self.runs[task] = self.runs.get(task, 0) + 1
-        assert task not in self._at_most_once or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
+        if host.connection is not None:
+            self.witness.started(task, slave.sid, host.connection.peer)
         seconds = self.random.expovariate(1.0) * self._durations[algorithm]
         if self.random.random() < 0.01:
             seconds += 30.0
@@ -411,7 +412,7 @@ class Cluster:
     def _slave_finishes(self, host: _AgentHost, slave: _SlaveProcess, task: int, attempt: int, seconds: float) -> None:
         if slave.dead:
             return
-        if task in self._killers:
+        if task in self.witness.killers:
             self._slave_dies(host, slave, "killed by signal 11")
             return
         slave.running = 0
@@ -484,9 +485,3 @@ class Cluster:
         elif kind == "stranger":
             self._master_hears(Stranger("simulated", "no key"))
         self._after(self.random.random() * 1.5, self._fault)
-
-    def _check_end(self) -> None:
-        assert sorted(self.ended) == list(range(1, self._total + 1)), "a task was lost"
-        for task in self._killers:
-            assert self.ended[task] == "unrunnable" or self.runs.get(task, 0) == 0, f"task {task} kills, yet it ended"
-            assert self.runs.get(task, 0) <= 60, f"task {task} killed slaves for ever"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import mwpy
 from mwpy.testing import Cluster, SimulationFailure
 
 
@@ -22,6 +28,29 @@ def test_one_seed_is_one_history() -> None:
         cluster.run()
         histories.append(cluster.transcript)
     assert histories[0] == histories[1]
+
+
+def test_one_seed_is_one_history_in_every_process() -> None:
+    """No order depends on where objects lie in memory, or on how this process hashes strings."""
+    program = (
+        "from mwpy.testing import Cluster\n"
+        "for seed in range(20):\n"
+        "    cluster = Cluster(seed)\n"
+        "    cluster.run()\n"
+        "    print(seed, *cluster.transcript, sep='\\n')\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(mwpy.__file__).parent.parent)},
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("1", "2", "3")
+    ]
+    assert told[0] == told[1] == told[2]
+    assert told[0].count(b"ends: result") > 1000
 
 
 def test_a_lost_result_is_noticed_and_tells_its_seed() -> None:
