@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mwpy import _messages as messages
-from mwpy import _wire
+from mwpy import _wire, records
 from mwpy._core.events import Garbage, Received
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
@@ -63,18 +63,9 @@ def test_a_hostile_member_leaves_the_master_unharmed(
 ) -> None:
     """Replayed, untimely and invented messages cost their sender the connection, and the master nothing."""
     core = _core_with_tasks()
+    gone: dict[bytes, None] = {}
     for peer, message, payload in sent:
-        frames = _wire.encode(message, payload)
-        try:
-            decoded, rest = _wire.decode(frames)
-        except ProtocolError as error:
-            core.handle(Garbage(peer, "here", str(error)), 1.0)
-        else:
-            core.handle(Received(peer, "here", decoded, rest), 1.0)
-        core.check()
-        core.allocate(1.0)
-        core.take_actions()
-        core.check()
+        _deliver(core, peer, _wire.encode(message, payload), gone)
     assert len(core.jar.tasks) <= 8
 
 
@@ -86,26 +77,116 @@ def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
     """Agents that already hold tasks may send anything; the books stay in order and a good agent stays."""
     core = _core_with_tasks()
     for peer in (b"a", b"b", b"good"):
-        core.handle(Received(peer, "here", messages.Hello("m", "g", "h", 1, "3.11", 1), ()), 0.0)
-        core.handle(Received(peer, "here", messages.SlaveReady(1), ()), 0.0)
-    core.allocate(0.0)
-    core.take_actions()
+        _join(core, peer)
+    gone: dict[bytes, None] = {}
     for peer, message in sent:
-        try:
-            decoded, rest = _wire.decode(_wire.encode(message))
-        except ProtocolError as error:
-            core.handle(Garbage(peer, "here", str(error)), 1.0)
-        else:
-            core.handle(Received(peer, "here", decoded, rest), 1.0)
-        core.allocate(1.0)
-        core.take_actions()
-        core.check()
+        _deliver(core, peer, _wire.encode(message), gone)
     assert b"good" in core.stable.agents
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 20)), min_size=1, max_size=30))
+def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_replayed(
+    replays: list[tuple[bytes, int]],
+) -> None:
+    """A member records what it and others said, and says it again: nothing of it counts, nor costs it anything."""
+    core = _core_with_tasks()
+    recorded: list[list[Any]] = []
+    ended: list[int] = []
+    for peer in (b"a", b"b"):
+        _join(core, peer)
+    for peer, pick in [(b"c", 0), *replays]:
+        if peer == b"c" and peer not in core.stable.agents:
+            _join(core, peer)
+        if pick % 3 == 0:  # what it says is new, and true
+            slave = next(iter(core.stable.agents[peer].slaves.values()))
+            held = list(slave.outstanding.values())
+            tasks, attempts = [task.task_id for task in held], [task.attempt for task in held]
+            recorded.append(_results(tasks, attempts))
+            new, _ = _deliver(core, peer, recorded[-1])
+            assert new == tasks, "a true result did not count"
+        else:
+            new, dropped = _deliver(core, peer, recorded[pick % len(recorded)])
+            assert not new, "a replayed result counted"
+            assert not dropped, "a result may be late; that is no crime"
+        ended += new
+    assert len(ended) == len(set(ended))
+    assert len(ended) + len(core.jar.tasks) == 8
+
+
+def test_a_result_said_on_another_connection_does_not_end_a_task_there() -> None:
+    """Although slave, task and attempt have the same numbers; its own agent's word counts, once."""
+    core = _core_with_tasks()
+    _join(core, b"a")
+    _join(core, b"b")
+    of_a, of_b = _results([1], [1]), _results([2], [1])
+    assert _deliver(core, b"b", of_a) == ([], [])
+    assert _deliver(core, b"a", of_b) == ([], [])
+    assert [_deliver(core, b"a", of_a)[0] for _ in range(3)] == [[1], [], []]
+    assert [_deliver(core, b"b", of_b)[0] for _ in range(3)] == [[2], [], []]
 
 
 def _decode(frames: Sequence[Any]) -> None:
     with suppress(ProtocolError):
         _wire.decode(frames)
+
+
+def _deliver(
+    core: MasterCore, peer: bytes, frames: Sequence[Any], gone: dict[bytes, None] | None = None
+) -> tuple[list[int], list[str]]:
+    """Let the master hear frames as its shell does, and hold what it records against what it did.
+
+    Args:
+        gone: the peers that were sent away so far; added to.
+
+    Returns:
+        The tasks whose results came of it, and the names under which peers were dropped: this one's if its agent is
+        gone without a goodbye. Who was not an agent, and did not become one, is refused instead.
+    """
+    before = dict(core.stable.agents)
+    unheard = peer in (gone or {})
+    is_garbage, is_goodbye = False, False
+    try:
+        message, payload = _wire.decode(frames)
+    except ProtocolError as error:
+        is_garbage = True
+        core.handle(Garbage(peer, "here", str(error)), 1.0)
+    else:
+        is_goodbye = isinstance(message, messages.Goodbye)
+        core.handle(Received(peer, "here", message, payload), 1.0)
+    core.allocate(1.0)
+    actions = core.take_actions()
+    core.check()
+    dropped = [record.peer for record in actions.records if isinstance(record, records.PeerDropped)]
+    refused = [record.address for record in actions.records if isinstance(record, records.AgentRefused)]
+    agent = before.pop(peer, None)
+    assert before.keys() <= core.stable.agents.keys(), "what one said cost another its connection"
+    stays = peer in core.stable.agents
+    told = [send.peer for send in actions.sends if isinstance(send.message, messages.Refused)]
+    if unheard:
+        assert (dropped, refused, told, stays) == ([], [], [], False), "a peer was heard after it had been sent away"
+    elif agent is not None:
+        assert dropped == ([] if stays or (is_goodbye and not is_garbage) else [agent.name])
+        assert not (is_garbage and stays), "it is heard on after garbage"
+    else:
+        assert (dropped, refused) == ([], [] if stays else ["here"])
+    assert told in ([], [peer]), "somebody else was sent away"
+    assert len(dropped) <= len(told), "it was dropped without a word to it"
+    if gone is not None:
+        gone.update(dict.fromkeys(told))
+    return [result.task_id for result in actions.results], dropped
+
+
+def _join(core: MasterCore, peer: bytes) -> None:
+    """An agent comes, with one slave that is ready."""
+    for message in (messages.Hello("m", "g", "h", 1, "3.11", 1), messages.SlaveReady(1)):
+        assert _deliver(core, peer, _wire.encode(message)) == ([], [])
+
+
+def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
+    count = len(tasks)
+    group = messages.Results(1, [*tasks], [*attempts], [0.1] * count, [], [1] * count)
+    return _wire.encode(group, [b"x" * count])
 
 
 def _core_with_tasks() -> MasterCore:
