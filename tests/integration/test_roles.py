@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import Running, Stage, slaves_of, until
+
+from mwpy._link import member_keys, new_key
 
 
 @pytest.fixture
@@ -145,29 +148,53 @@ def test_a_wrong_member_id_is_told_on_both_sides(stage: Stage) -> None:
 
 
 def test_a_wrong_key_is_refused(stage: Stage) -> None:
-    """An agent that does not know the key gets code 3, and the master's trail tells of a stranger."""
+    """An agent of another computation's key gets code 3 and one line, and the master's trail tells of a stranger."""
     master = stage.master("count.py", "--tasks", 10)
-    document = json.loads(stage.resource.read_text())
     wrong = stage.folder / "wrong.key"
-    host, _, port = document["master-addresses"][0].removeprefix("tcp://").rpartition(":")
-    other = stage.start(
-        "count.py",
-        "--mw-resource-file",
-        stage.folder / "other.rsc",
-        "--mw-key-file",
-        wrong,
-        "--mw-master",
-        "--mw-master-host",
-        "127.0.0.1",
-    )
-    until(wrong.exists, "a key")
+    wrong.write_text(new_key() + "\n")
+    host, _, port = address_in(stage.resource).rpartition(":")
     line = ("--mw-slave", "--mw-master-host", host, "--mw-master-port", port, "--mw-key-file", wrong)
     stranger = stage.start("count.py", *line)
-    code = stranger.end()
-    assert code in (3, 4), stranger.err
+    assert stranger.end() == 3, stranger.err
     assert len(stranger.err.splitlines()) == 1, stranger.err
+    assert "whoever listens there has other keys" in stranger.err
+    goes_on_without(stage, master, "it has the keys of another computation")
+
+
+def test_a_wrong_key_of_members_is_refused(stage: Stage) -> None:
+    """An agent that knows the master but is no member gets code 3 and one line, and the trail tells of a stranger."""
+    master = stage.master("count.py", "--tasks", 10)
+    document = json.loads(stage.resource.read_text())
+    pair = member_keys(new_key())
+    document["keys"] |= {"member-public": pair.public, "member-secret": pair.secret}
+    forged = stage.folder / "forged.rsc"
+    forged.write_text(json.dumps(document))
+    stranger = stage.start("count.py", "--mw-slave", "--mw-resource-file", forged)
+    assert stranger.end() == 3, stranger.err
+    assert len(stranger.err.splitlines()) == 1, stranger.err
+    assert "our key is not that of a member" in stranger.err
+    goes_on_without(stage, master, "it has no key of ours")
+
+
+def address_in(resource: Path) -> str:
+    """The best address of a master, `HOST:PORT`."""
+    address: str = json.loads(resource.read_text())["master-addresses"][0]
+    return address.removeprefix("tcp://")
+
+
+def goes_on_without(stage: Stage, master: Running, why: str) -> None:
+    """Assert that a master told once of a stranger, let nobody in so far, and is there for a proper agent.
+
+    Where the stranger came from cannot be told if its connection was closed before the master looked at it.
+    """
+    until(lambda: "REFUSED" in stage.audit.read_text(), lambda: f"a refusal, not {stage.audit.read_text()}")
     assert master.process.poll() is None
-    assert other.process.poll() is None
+    [told] = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
+    assert re.search(rf"REFUSED (127\.0\.0\.1|somebody who left at once): a stranger: {why}", told), told
+    assert "-> connected" not in stage.audit.read_text()
+    friend = stage.agent("count.py")
+    assert (master.end(), friend.end()) == (0, 0), master.err + friend.err
+    assert master.told["came"] == 10
 
 
 def test_an_agent_that_finds_no_master_says_so(stage: Stage) -> None:
