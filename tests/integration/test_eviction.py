@@ -1,0 +1,66 @@
+"""What becomes of the tasks of an agent that is told to go while it has a long grace."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Stage, slaves_of, until
+
+GRACE_S = 600
+"""So long that a test which waits for its end fails."""
+
+OTHERS = 19
+"""Tasks that wait behind the long one, as `behind.py` has it."""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def lines(stage: Stage, about: str) -> list[str]:
+    """What the master's trail says of something."""
+    return [line for line in stage.audit.read_text().splitlines() if about in line]
+
+
+def test_unstarted_tasks_of_an_agent_that_gets_sigterm_are_run_elsewhere_at_once(stage: Stage) -> None:
+    """They do not wait for the running one, which goes on in its grace, ends there, and is not run twice."""
+    begun, enough = stage.folder / "begun", stage.folder / "enough"
+    master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", OTHERS + 1)
+    evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)
+    until(begun.exists, "a long task")
+    until(lambda: sent(stage, "SLAVE-0") == OTHERS + 1, "all tasks at one slave")
+    other = stage.agent("behind.py")
+    until(lambda: bool(lines(stage, "SLAVE-1 -> idle")), "another slave")
+    assert sent(stage, "SLAVE-1") == 0
+    [slave] = slaves_of(evicted.pid)
+
+    evicted.send(signal.SIGTERM)
+    until(lambda: finished(stage, "SLAVE-1") == OTHERS, lambda: f"others run elsewhere: {stage.audit.read_text()}")
+    assert len(lines(stage, "SLAVE-0 -> shutting-down")) == 1
+    assert len(lines(stage, f"SLAVE-0 -> {OTHERS} tasks back")) == 1
+    assert finished(stage, "SLAVE-0") == 0
+    assert evicted.process.poll() is None
+    assert slaves_of(evicted.pid) == [slave]
+
+    enough.touch()
+    assert evicted.end() == 5, evicted.err
+    assert (master.end(), other.end()) == (0, 0), master.err + other.err
+    assert master.told[-1] == ["long", "SLAVE-0"]
+    assert master.told[:-1] == [[tag, "SLAVE-1"] for tag in range(OTHERS)]
+    assert sent(stage, "SLAVE-0") + sent(stage, "SLAVE-1") == OTHERS + 1 + OTHERS
+    stage.nobody_left()
+
+
+def sent(stage: Stage, sid: str) -> int:
+    """How many tasks went to a slave."""
+    return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} <- "))
+
+
+def finished(stage: Stage, sid: str) -> int:
+    """How many results came from a slave."""
+    return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} -> ") if line.split()[-1].startswith("result"))
