@@ -1,0 +1,36 @@
+"""A master that does what it is told: each line that a test appends to a file is a method of `mw` and its arguments."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import mwpy
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """Obey until an order says what to return; the argument is the file."""
+    for name, *arguments in orders(Path(argv[0])):
+        if name == "return":
+            returned: int = arguments[0]
+            return returned
+        getattr(mw, name)(*arguments)
+    raise AssertionError("orders never end")
+
+
+def orders(file: Path) -> Iterator[list[object]]:
+    """Each order that is complete, in turn."""
+    done = 0
+    while True:
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
+        yield from map(json.loads, lines[done:])
+        done = len(lines)
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

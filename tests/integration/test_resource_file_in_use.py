@@ -1,0 +1,207 @@
+"""The resource file between a running master and its agents: when it is rewritten, and what is believed of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, until
+
+QUIET_S = 2.5
+"""A master looks at its resource file every second: so long nothing may happen to it."""
+
+NOT_HERE = "127.0.0.2"
+"""An address of this machine at which the masters of these tests do not listen."""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def obeying(stage: Stage, *arguments: object) -> Running:
+    """A master that waits for orders."""
+    return stage.master("obey.py", stage.folder / "orders", *arguments)
+
+
+def order(stage: Stage, *order: object) -> None:
+    with (stage.folder / "orders").open("a") as file:
+        file.write(json.dumps(order) + "\n")
+
+
+def content(stage: Stage) -> Any:
+    return json.loads(stage.resource.read_text())
+
+
+def until_it_says(stage: Stage, key: str, value: object) -> Any:
+    """Wait for a value in the resource file; the whole of it."""
+    until(lambda: content(stage)[key] == value, lambda: f"{key} {value!r} in {content(stage)}")
+    return content(stage)
+
+
+# ---- the master writes --------------------------------------------------------------------------------------
+
+
+def test_a_resource_file_is_rewritten_at_its_interval(stage: Stage) -> None:
+    """With nothing new but the time, so that a reader knows that the master lives."""
+    obeying(stage, "--mw-resource-file-update-interval", 0.5)
+    seen = [content(stage)]
+    assert seen[0]["update-interval"] == 0.5
+    while len(seen) < 4:
+        before = seen[-1]["timestamp"]
+        until(lambda: content(stage)["timestamp"] != before, "another timestamp")  # noqa: B023
+        seen.append(content(stage))
+    times = [each.pop("timestamp") for each in seen]
+    assert times == sorted(times)
+    assert abs(times[-1] - time.time()) < 60.0
+    assert seen == [seen[0]] * 4
+
+
+def test_a_resource_file_is_rewritten_at_once_when_many_more_slaves_are_needed(stage: Stage) -> None:
+    """More than a tenth up or down is told long before the interval is over; a tenth is not."""
+    obeying(stage, "--mw-resource-file-update-interval", 100_000)
+    assert content(stage)["slaves-needed"] == 0
+    order(stage, "allocate_slaves", 100, "ordered")
+    until_it_says(stage, "slaves-needed", 100)
+    before = content(stage)
+    order(stage, "allocate_slaves", 10, "ordered")
+    time.sleep(QUIET_S)
+    assert content(stage) == before
+    order(stage, "allocate_slaves", 1, "ordered")
+    after = until_it_says(stage, "slaves-needed", 111)
+    assert after["timestamp"] > before["timestamp"]
+    assert after["slaves-wanted"] == 111
+    order(stage, "deallocate_slaves", 12, "ordered")
+    assert until_it_says(stage, "slaves-needed", 99)["slaves-wanted"] == 99
+
+
+def test_a_resource_file_says_finished_at_the_end(stage: Stage) -> None:
+    """Also when slaves were still wanted, and whatever code the master algorithm returns."""
+    master = obeying(stage, "--mw-resource-file-update-interval", 100_000)
+    order(stage, "allocate_slaves", 7, "ordered")
+    before = until_it_says(stage, "slaves-needed", 7)
+    assert before["computation-status"] == "in-progress"
+    order(stage, "return", 9)
+    assert master.end() == 9, master.err
+    after = content(stage)
+    assert after["timestamp"] > before["timestamp"]
+    changed = {"computation-status": "finished", "slaves-needed": 0, "timestamp": after["timestamp"]}
+    assert after == before | changed
+    assert [path.name for path in stage.folder.iterdir() if path.name.startswith(".")] == []
+
+
+# ---- an agent reads -----------------------------------------------------------------------------------------
+
+
+def edited(stage: Stage, name: str, **values: object) -> Path:
+    """A copy of the resource file with other values; the keywords are keys with underscores."""
+    copy = stage.folder / name
+    copy.write_text(json.dumps(content(stage) | {key.replace("_", "-"): value for key, value in values.items()}))
+    return copy
+
+
+def agent_of(stage: Stage, *arguments: object) -> Running:
+    return stage.start("obey.py", "--mw-slave", *arguments)
+
+
+def until_connected(stage: Stage, agent: Running) -> None:
+    told = f"-> connected, host {platform.node()}, pid {agent.pid}\n"
+    until(lambda: told in stage.audit.read_text() or agent.process.poll() is not None, "a connected agent")
+    assert told in stage.audit.read_text(), agent.err
+
+
+def test_an_agent_warns_of_an_old_resource_file_and_goes_by_it_all_the_same(stage: Stage) -> None:
+    """Three missed updates are too many, two are not."""
+    master = obeying(stage, "--mw-resource-file-update-interval", 1000)
+    now = time.time()
+    fresh = agent_of(stage, "--mw-resource-file", edited(stage, "fresh.rsc", timestamp=now - 2500))
+    stale = agent_of(stage, "--mw-resource-file", edited(stage, "stale.rsc", timestamp=now - 3500))
+    for agent in (fresh, stale):
+        until_connected(stage, agent)
+    order(stage, "return", 0)
+    assert (master.end(), fresh.end(), stale.end()) == (0, 0, 0), fresh.err + stale.err
+    assert fresh.err == ""
+    [warning] = stale.err.splitlines()
+    assert warning.startswith(f"mwpy: warning: {stage.folder / 'stale.rsc'} was written 35")
+    assert "its master writes it every 1000 s" in warning
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("parts", [("host",), ("port",), ("host", "port")], ids=" and ".join)
+def test_of_resource_file_and_host_and_port_the_later_one_leads_an_agent(stage: Stage, parts: tuple[str, ...]) -> None:
+    """Both ways: the right one after the wrong one leads to the master, the wrong one after the right one does not."""
+    master = obeying(stage)
+    host, _, port = content(stage)["master-addresses"][0].removeprefix("tcp://").rpartition(":")
+    right = {"host": host, "port": port}
+    wrong = right | {part: {"host": NOT_HERE, "port": str(free_port())}[part] for part in parts}
+    nowhere = f"tcp://{wrong['host']}:{wrong['port']}"
+    right_file = ("--mw-resource-file", stage.resource)
+    wrong_file = ("--mw-resource-file", edited(stage, "wrong.rsc", master_addresses=[nowhere]))
+    right_options = [word for part in parts for word in (f"--mw-master-{part}", right[part])]
+    wrong_options = [word for part in parts for word in (f"--mw-master-{part}", wrong[part])]
+    led = [agent_of(stage, *wrong_file, *right_options), agent_of(stage, *wrong_options, *right_file)]
+    misled = [agent_of(stage, *right_file, *wrong_options), agent_of(stage, *right_options, *wrong_file)]
+    for agent in misled:
+        assert agent.end() == 4, agent.err
+        assert f"({nowhere}: nobody listens there)" in agent.err
+    for agent in led:
+        until_connected(stage, agent)
+    order(stage, "return", 0)
+    assert [each.end() for each in (master, *led)] == [0, 0, 0], [each.err for each in (master, *led)]
+
+
+def test_a_host_before_the_resource_file_and_a_port_after_it_are_each_judged_alone(stage: Stage) -> None:
+    """The other way round too: only what stands after the file takes the place of what is in it."""
+    master = obeying(stage)
+    host, _, port = content(stage)["master-addresses"][0].removeprefix("tcp://").rpartition(":")
+    closed = free_port()
+    file = edited(stage, "port.rsc", master_addresses=[f"tcp://{host}:{closed}"])
+    by_port = agent_of(stage, "--mw-master-host", NOT_HERE, "--mw-resource-file", file, "--mw-master-port", port)
+    file = edited(stage, "host.rsc", master_addresses=[f"tcp://{NOT_HERE}:{port}"])
+    by_host = agent_of(stage, "--mw-master-port", closed, "--mw-resource-file", file, "--mw-master-host", host)
+    for agent in (by_port, by_host):
+        until_connected(stage, agent)
+    order(stage, "return", 0)
+    assert (master.end(), by_port.end(), by_host.end()) == (0, 0, 0), by_port.err + by_host.err
+
+
+def test_an_agent_with_the_file_of_an_older_generation_is_refused(stage: Stage) -> None:
+    """Though port and key are the same: both sides name the generations, and the master waits for others."""
+    key = ("--mw-key-file", stage.folder / "key")
+    first = obeying(stage, *key)
+    old = content(stage)
+    port = old["master-addresses"][0].rpartition(":")[2]
+    shutil.copy(stage.resource, stage.folder / "old.rsc")
+    first.send(signal.SIGKILL)
+    first.end()
+    stage.resource.unlink()
+    master = obeying(stage, *key, "--mw-master-port", port)
+    new = content(stage)
+    assert (new["master-addresses"], new["keys"]) == (old["master-addresses"], old["keys"])
+    assert new["generation"] != old["generation"]
+
+    late = agent_of(stage, "--mw-resource-file", stage.folder / "old.rsc")
+    assert late.end() == 3, late.err
+    refusals = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
+    assert len(refusals) == 1
+    for told in (late.err, refusals[0]):
+        assert f"generation {old['generation']}, this master is generation {new['generation']}" in told
+    assert "Traceback" not in late.err
+    fresh = stage.agent("obey.py")
+    until_connected(stage, fresh)
+    order(stage, "return", 0)
+    assert (master.end(), fresh.end()) == (0, 0), master.err + fresh.err
