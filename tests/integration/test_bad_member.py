@@ -1,0 +1,166 @@
+"""A member that has the right keys and misbehaves: it is dropped with a word in the trail, and the others go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, until
+from tests.loopback import Agent, Loopback, loopback
+
+from mwpy import _messages as messages
+from mwpy import _wire
+from mwpy._codec import Codec, loads
+from mwpy._link import CurvePair
+from mwpy.task import Buffer
+
+READY = _wire.encode(messages.SlaveReady(1))
+RESULTS = _wire.encode(messages.Results(1, [1], [1], [0.1], [], [5]), [b"12345"])
+GOODBYE = _wire.encode(messages.Goodbye("enough"))
+TASKS = _wire.encode(messages.Tasks(1, [], [], [], []), [b""])
+HELLO: list[Buffer] = [b"the first message of a member once more"]
+"""Stands for a message that only the stage can make."""
+
+GARBAGE = [
+    ([[b"nonsense"]], "1 frames that do not start as a message does"),
+    ([[b"", b"", b""]], "3 frames that do not start as a message does"),
+    ([[b"\x09\x01", b""]], "protocol version 9 there, 1 here"),
+    ([[b"\x01\xff", b""]], "unknown message kind 255"),
+    ([[RESULTS[0], random.Random(1).randbytes(1000)]], "a malformed Results"),
+    ([[READY[0], GOODBYE[1]]], "a malformed SlaveReady"),
+    ([[*READY, b"and more"]], "SlaveReady: 1 payload frames where none belong"),
+    ([TASKS], "Tasks is not for a master"),
+]
+TRUNCATED = [
+    ([READY[:1]], "1 frames that do not start as a message does"),
+    ([[READY[0], READY[1][:-1]]], "a malformed SlaveReady"),
+    ([READY, RESULTS[:2]], "Results: 0 payload frames are not what its lists promise"),
+    ([READY, [*RESULTS[:2], RESULTS[2][:-1]]], "Results: the sizes do not add up to the 4 bytes of its payload"),
+]
+REPLAYED = [
+    ([HELLO], "a second Hello on one connection"),
+    ([READY, READY], "slave 1 is ready twice"),
+    ([READY, GOODBYE, READY], "SlaveReady before Hello"),
+    ([GOODBYE, GOODBYE], "Goodbye before Hello"),
+]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture
+def ends() -> Iterator[Loopback]:
+    with loopback() as ends:
+        yield ends
+
+
+def hello_of(stage: Stage) -> list[Buffer]:
+    told = json.loads(stage.resource.read_text())
+    return _wire.encode(messages.Hello(told["member-id"], told["generation"], "here", os.getpid(), "3.11", 1))
+
+
+def member(stage: Stage, ends: Loopback) -> Agent:
+    """Somebody who read the resource file, and was let in."""
+    told = json.loads(stage.resource.read_text())
+    keys = told["keys"]
+    agent = ends.agent(
+        int(told["master-addresses"][0].rpartition(":")[2]),
+        server=keys["server-public"],
+        member=CurvePair(keys["member-public"], keys["member-secret"]),
+    )
+    agent.link.send(hello_of(stage))
+    ends.until(lambda: heard(agent, messages.Welcome), "welcome")
+    return agent
+
+
+def heard(agent: Agent, kind: type[messages.Message]) -> list[tuple[messages.Message, Sequence[Buffer]]]:
+    """The messages of a kind that the master sent so far."""
+    decoded = [_wire.decode(message) for message in agent.messages]
+    return [(message, payload) for message, payload in decoded if isinstance(message, kind)]
+
+
+def lines(stage: Stage, about: str) -> list[str]:
+    """What the master's trail says of something."""
+    return [line for line in stage.audit.read_text().splitlines() if about in line]
+
+
+def turned_away(stage: Stage) -> list[str]:
+    """What the master's trail says of members that it dropped, and of those that were none any more."""
+    return [line for line in stage.audit.read_text().splitlines() if " REFUSED " in line or " DROPPED " in line]
+
+
+def all_came_once(stage: Stage, master: Running, agents: Sequence[Running]) -> None:
+    """Assert that a master and its proper agents end as if nothing had been."""
+    assert [each.end() for each in (master, *agents)] == [0] * (1 + len(agents)), master.err
+    told = master.told
+    assert (told["twice"], told["wrong"], told["unrunnable"]) == ([], [], [])
+    assert told["came"] == told["submitted"]
+    assert "Traceback" not in master.err
+    assert lines(stage, "-> lost") == []
+    stage.nobody_left()
+
+
+@pytest.mark.parametrize("cases", [GARBAGE, TRUNCATED, REPLAYED], ids=["garbage", "truncated", "replayed"])
+def test_a_member_that_sends_what_no_agent_sends_is_dropped_and_the_others_go_on(
+    stage: Stage, ends: Loopback, cases: list[tuple[list[list[Buffer]], str]]
+) -> None:
+    """Each is told why and never heard again; the trail has one line of each, and all results come."""
+    go = stage.folder / "go"
+    master = stage.master("count.py", "--tasks", 300, "--milliseconds", 1, "--after", go)
+    agents = [stage.agent("count.py") for _ in range(2)]
+    until(lambda: len(lines(stage, "-> idle")) == 2, "two slaves")
+    known = len(lines(stage, "-> connected"))
+    for number, (sent, why) in enumerate(cases, 1):
+        bad = member(stage, ends)
+        for message in sent:
+            bad.link.send(hello_of(stage) if message is HELLO else message)
+        ends.until(lambda: heard(bad, messages.Refused), f"refusal because {why}")  # noqa: B023
+        [(refused, _)] = heard(bad, messages.Refused)
+        assert refused.reason.startswith(f"protocol error: {why}")
+        until(lambda: len(turned_away(stage)) == number, f"a line that says {why}")  # noqa: B023
+        told = "REFUSED 127.0.0.1" if "before Hello" in why else f"DROPPED AGENT-{known + number - 1}"
+        assert f"[A] {told}: {why}" in turned_away(stage)[-1]
+        for message in ([b"nonsense"], hello_of(stage), READY):
+            bad.link.send(message)
+    go.touch()
+    all_came_once(stage, master, agents)
+    assert len(turned_away(stage)) == len(cases)
+    assert len(lines(stage, "-> connected")) == known + len(cases)
+
+
+def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubles_none(
+    stage: Stage, ends: Loopback
+) -> None:
+    """What it answered counts once, and what it held when it was dropped is run by others."""
+    master = stage.master("count.py", "--tasks", 200, "--milliseconds", 1)
+    bad = member(stage, ends)
+    bad.link.send(READY)
+    ends.until(lambda: heard(bad, messages.Tasks), "a task")
+    [(first, payload)] = heard(bad, messages.Tasks)
+    (number, _), _ = loads(messages.slices(first, payload)[0][0], ())
+    value, _ = Codec().dumps_value((number, os.getpid()))
+    answer = _wire.encode(messages.Results(1, first.tasks, first.attempts, [0.001], [], [len(value)]), [value])
+    bad.link.send(answer)
+    bad.link.send(answer)
+    ends.until(lambda: len(heard(bad, messages.Tasks)) > 1, "more tasks")
+    assert len(lines(stage, "SLAVE-0 -> 1 result")) == 1
+    bad.link.send(answer)
+    bad.link.send(answer[:2])
+    ends.until(lambda: heard(bad, messages.Refused), "refusal")
+    held = sum(len(group.tasks) for group, _ in heard(bad, messages.Tasks)) - 1
+    until(lambda: bool(lines(stage, "SLAVE-0 -> gone")), "end of the slave in the trail")
+    assert len(lines(stage, "DROPPED AGENT-0: Results: 0 payload frames")) == 1
+    back = [re.search(r"SLAVE-0 -> (\d+) tasks? back", line) for line in lines(stage, "SLAVE-0 -> ")]
+    assert sum(int(found[1]) for found in back if found) == held
+    agents = [stage.agent("count.py") for _ in range(2)]
+    all_came_once(stage, master, agents)
+    assert master.told["submitted"] == 200
+    assert len([line for line in lines(stage, "SLAVE-0 -> ") if "result" in line]) == 1
