@@ -2,7 +2,8 @@
 
 A message is two frames and its payload frames: one byte of protocol version and one of the message's kind; the
 header, MessagePack of the message's fields; then the payload, untouched. `decode` trusts nothing: whatever is
-not exactly a message of this version is a `ProtocolError`.
+no message of this version, or lacks a field of one, is a `ProtocolError`. Fields that a message does not have are
+passed over.
 """
 
 from __future__ import annotations
