@@ -67,6 +67,7 @@ _NO_WORD = (
 
 _POLLIN = int(zmq.POLLIN)
 _NOBLOCK = int(zmq.NOBLOCK)
+_MORE = int(zmq.SNDMORE)
 """As numbers: operators of enumerations take a while, and these are used for each message."""
 
 MAX_FRAME_SLACK = 32 << 20
@@ -159,6 +160,22 @@ def _peer_address(descriptor: int) -> str:
 def _has_more(end: zmq.Socket[bytes]) -> bool:
     """Whether another message is here; asking is quicker than the error that tells it."""
     return bool(int(end.get(zmq.EVENTS)) & _POLLIN)
+
+
+def _receive(end: zmq.Socket[bytes]) -> list[zmq.Frame]:
+    """The next message, which is here. As `recv_multipart`, but a frame is asked itself whether there are more."""
+    frames = [end.recv(_NOBLOCK, copy=False)]
+    while frames[-1].more:
+        frames.append(end.recv(_NOBLOCK, copy=False))
+    return frames
+
+
+def _send(end: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
+    """Send a message without waiting; large frames are not copied. As `send_multipart`, but with plain numbers."""
+    copy = all(len(frame) < LARGE_BYTES for frame in frames)
+    for frame in frames[:-1]:
+        end.send(frame, _NOBLOCK | _MORE, copy)
+    end.send(frames[-1], _NOBLOCK, copy)
 
 
 def _buffer(frame: zmq.Frame) -> Buffer:
@@ -276,7 +293,7 @@ class MasterLink:
     def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
         router, addresses = self._router, self._addresses
         for _ in range(MESSAGES_A_POLL):
-            parts = router.recv_multipart(_NOBLOCK, copy=False)
+            parts = _receive(router)
             peer = parts[0].bytes
             address = addresses.get(peer)
             if address is None:
@@ -324,7 +341,7 @@ class MasterLink:
         if peer in self._gone:
             return
         try:
-            self._router.send_multipart([peer, *frames], _NOBLOCK, copy=_is_small(frames))
+            _send(self._router, [peer, *frames])
         except zmq.ZMQError:
             if peer in self._addresses:
                 self._gone[peer] = None
@@ -343,10 +360,6 @@ class MasterLink:
         self._context.term()
         os.close(self._bell_in)
         os.close(self._bell_out)
-
-
-def _is_small(frames: Sequence[Buffer]) -> bool:
-    return all(len(frame) < LARGE_BYTES for frame in frames)
 
 
 @frozen
@@ -434,7 +447,7 @@ class AgentLink:
 
     def _receive(self, received: list[list[Buffer]]) -> None:
         for _ in range(MESSAGES_A_POLL):
-            parts = self._dealer.recv_multipart(_NOBLOCK, copy=False)
+            parts = _receive(self._dealer)
             received.append([_buffer(part) for part in parts])
             if not _has_more(self._dealer):
                 return
@@ -442,7 +455,7 @@ class AgentLink:
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master without waiting. Whether it arrives, only an answer tells."""
         try:
-            self._dealer.send_multipart(frames, _NOBLOCK, copy=_is_small(frames))
+            _send(self._dealer, frames)
         except zmq.ZMQError:
             pass  # the monitor tells what became of the connection
 
