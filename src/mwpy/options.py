@@ -256,7 +256,11 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
                 after_file[option.field] = None
     environment = environment or {}
     if (directions := environment.get(AGENT_VARIABLE)) is not None:
-        directed, _ = parse(json.loads(directions), {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
+        try:
+            told: list[str] = json.loads(directions)
+        except ValueError:
+            raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it") from None
+        directed, _ = parse(told, {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
         return directed, rest
     return _options(values, frozenset(after_file), environment), rest
 

@@ -85,3 +85,14 @@ def test_the_help_explains_every_option_with_its_default() -> None:
         assert option.sentence in text
         assert not option.default or f"Default: {option.default}." in text
         assert hasattr(Options(), option.field) or option.name in ("master", "slave")
+
+
+def test_a_local_agent_goes_by_its_environment_and_keeps_the_scripts_arguments() -> None:
+    """What its command line says of roles is its master's."""
+    environment = {"MWPY_AGENT": '["--mw-slave", "--mw-master-host", "h", "--mw-master-port", "7"]', "MWPY_KEY": "k"}
+    options, rest = parse(["a", "--mw-local", "2", "--", "--mw-x"], environment)
+    assert (options.role, options.master_host, options.master_port) == (Role.SLAVE, "h", 7)
+    assert (options.key, options.local) == ("k", None)
+    assert rest == ["a", "--", "--mw-x"]
+    with pytest.raises(UsageError, match="MWPY_AGENT is set, but not by a master: unset it"):
+        parse([], {"MWPY_AGENT": "yes"})
