@@ -229,9 +229,7 @@ class Result(Struct, Generic[R], eq=False):
             if self._failed:
                 loaded = self._failure(*loaded)
         self._value = loaded
-        self._payload = b""
-        if self._buffers:
-            self._buffers = ()
+        self._payload, self._buffers = b"", ()
         return loaded
 
     def _not_unpickled(self, error: Exception) -> TaskFailed:
