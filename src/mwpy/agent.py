@@ -20,7 +20,7 @@ from mwpy import _clock, _process, _wire, records
 from mwpy import _messages as messages
 from mwpy._addresses import ipv4_of
 from mwpy._core import agent_core
-from mwpy._core.agent_core import AgentCore, AgentSettings, ChildState
+from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._direction import Direction, find_master
 from mwpy._link import AgentLink, Broken, Connected
 from mwpy._pipe import SETTLE_S, AgentEnd, JournalEntry, open_channel
@@ -36,6 +36,10 @@ LAST_WORDS_BYTES = 64 * 1024
 
 SILENT_S = 0.025
 """Seconds of a busy slave's silence after which its journal is read: half of what is promised for a result."""
+
+HELD_BACK_S = 3.0
+"""Seconds for which is held back what a starting slave writes to standard error: should it end as another did, that
+was told already."""
 
 EXIT_S = 5.0
 """Seconds between a slave's closing of its stream and its exit, for its tear-down in Python."""
@@ -125,6 +129,8 @@ class _Running:
     last_words: bytearray = field(factory=bytearray)
     unsaid: bytearray = field(factory=bytearray)
     """What it wrote to standard error and the agent has not passed on."""
+    came: bool = False
+    """It sent something, so it is up."""
     heard: float = 0.0
     """When it last sent something, or was given tasks."""
     peeked: bool = False
@@ -173,12 +179,13 @@ class _Agent:
             for fd in ready:
                 self._hear_fd(fd, now)
             self._look_at_signals(now)
-            self._kill_useless(now)
+            self._look_after_slaves(now)
             self._rescue(now)
 
     def _timeout(self, now: float) -> float | None:
         times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
         times += [running.kill_at for running in self._slaves.values() if running.kill_at is not None]
+        times += [running.heard + HELD_BACK_S for running in self._slaves.values() if running.unsaid]
         deadline = self._core.next_deadline()
         if deadline is not None:
             times.append(deadline)
@@ -209,6 +216,8 @@ class _Agent:
             return
         if fd == running.child.stderr:
             self._read_stderr(running)
+            if running.came:
+                self._pass_on_stderr(running)
             return
         running.end.flush()
         self._watch_writable(running)
@@ -225,7 +234,7 @@ class _Agent:
             running.child.kill()
             return False
         for message, payload in found:
-            running.heard, running.peeked = now, False
+            running.heard, running.peeked, running.came = now, False, True
             self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
             if running.unsaid:
                 self._pass_on_stderr(running)
@@ -245,8 +254,6 @@ class _Agent:
         running.last_words += data
         del running.last_words[:-LAST_WORDS_BYTES]
         running.unsaid += data
-        if running.number == 1 or self._core.children[running.number].state is not ChildState.STARTING:
-            self._pass_on_stderr(running)  # the first shows what is amiss at a start; the others would repeat it
 
     def _pass_on_stderr(self, running: _Running) -> None:
         data, running.unsaid = running.unsaid, bytearray()
@@ -263,8 +270,10 @@ class _Agent:
             for running in [running for running in self._slaves.values() if running.child.poll() is not None]:
                 self._bury(running, now)
 
-    def _kill_useless(self, now: float) -> None:
+    def _look_after_slaves(self, now: float) -> None:
         for running in self._slaves.values():
+            if running.unsaid and now >= running.heard + HELD_BACK_S:
+                self._pass_on_stderr(running)
             if running.kill_at is not None and now >= running.kill_at:
                 running.kill_at = None
                 running.child.kill()
@@ -279,7 +288,7 @@ class _Agent:
         words = running.last_words.decode(errors="replace").strip()
         if words not in self._told:
             self._pass_on_stderr(running)
-        if self._core.children[running.number].state is ChildState.STARTING:
+        if not running.came:
             self._told.add(words)
         cause = running.child.describe_exit()
         started = running.end.started
