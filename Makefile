@@ -28,9 +28,9 @@ ping: $(VENV)/installed ## install and run the ping example on local slaves (PIN
 
 test: $(VENV)/installed-for-tests ## install what the tests need and run them all
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios tests/simulation
+	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios tests/simulation --seeds 100
 	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
-	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios --ignore tests/simulation
+	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios
 
 simulate: $(VENV)/installed-for-tests ## run the simulator with every fault on (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
