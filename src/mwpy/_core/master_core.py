@@ -20,11 +20,11 @@ from attrs import define, field, frozen
 from mwpy import _messages as messages
 from mwpy import records
 from mwpy._core import allocation
-from mwpy._core.dispatch import Dispatcher
+from mwpy._core.admission import Admission
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.ledger import Actions, MasterSettings, lighten
 from mwpy._core.silence import SilenceWatch, Waiting
-from mwpy._core.stable import Agent, Slave, SlaveEvent
+from mwpy._core.stable import Agent, Slave
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Task, TaskId
@@ -50,18 +50,12 @@ class Counts:
 
 
 @define(eq=False)
-class MasterCore(Dispatcher):
+class MasterCore(Admission):
     """The master without its shell."""
 
-    closing: messages.Shutdown | None = None
-    """What the agents were told at the end; None while the computation runs."""
     waiting: Waiting = Waiting.NOT
     """Whether the master algorithm is blocked in `mw.loop()`."""
     _by_number: list[Algorithm] = field(factory=list)
-    _dropped: dict[bytes, None] = field(factory=dict)
-    _refusals: int = 0
-    """How many were not let in since somebody was."""
-    _last_refusal: str = ""
     _departures: dict[str, int] = field(factory=dict)
     _silence: SilenceWatch = field(factory=SilenceWatch)
 
@@ -191,58 +185,6 @@ class MasterCore(Dispatcher):
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not for a master")
 
-    def _hello(self, hello: messages.Hello, peer: bytes, address: str) -> None:
-        reason = self._why_not(hello)
-        if reason:
-            self._note_refusal(address, reason)
-            self._actions.sends.append(Send(peer, messages.Refused(reason)))
-            self._dropped[peer] = None
-            return
-        if self.closing is not None:
-            self._actions.sends.append(Send(peer, self.closing))
-            self._dropped[peer] = None
-            return
-        self._refusals = 0
-        agent = self.stable.add_agent(peer, address)
-        self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid))
-        settings = self.settings
-        self._send(
-            agent,
-            messages.Welcome(agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes),
-        )
-
-    def _why_not(self, hello: messages.Hello) -> str:
-        mine = self.settings
-        if hello.member_id != mine.member_id:
-            return (
-                f"member id {hello.member_id!r} is not this master's {mine.member_id!r}: the agent on {hello.host} "
-                f"was sent to another computation; check --mw-member-id or its resource file"
-            )
-        if hello.generation and hello.generation != mine.generation:
-            return (
-                f"the agent on {hello.host} read a resource file of generation {hello.generation}, this master is "
-                f"generation {mine.generation}: the file is stale, give it a fresh copy"
-            )
-        return ""
-
-    def _note_refusal(self, address: str, reason: str) -> None:
-        self._refusals += 1
-        self._last_refusal = f"{address}: {reason}"
-        self._record(records.AgentRefused(address, reason))
-
-    def _slave_ready(self, agent: Agent, number: int, now: float) -> None:
-        if number in agent.slaves:
-            raise ProtocolError(f"slave {number} is ready twice")
-        slave = self.stable.add_slave(agent, number, now)
-        self._record(records.SlaveConnected(slave.sid, agent.name, agent.address, slave.kind))
-        self._change(slave, SlaveEvent.ADMIT)
-        self._send(agent, messages.SlaveNamed(number, slave.sid))
-        if slave.kind is not SlaveKind.UNORDERED:
-            self._actions.connected.append(slave.sid)
-            self._progressed = True
-        if self.closing is not None:
-            self._change(slave, SlaveEvent.SHUT_DOWN)
-
     def _results(self, slave: Slave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         outstanding = slave.outstanding
         finished: list[Task] = []
@@ -299,15 +241,6 @@ class MasterCore(Dispatcher):
         self._return(slave, list(slave.outstanding.values()), "its slave died before starting it")
         self._lose_slave(slave, message.cause)
 
-    def _slave_never_came(self, agent: Agent, message: messages.SlaveDied) -> None:
-        sid = SlaveId(f"{agent.name}/{message.slave}")
-        self._record(records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words))
-        self._say_once(
-            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {message.cause}. "
-            f"It wrote last:\n{message.last_words or '(nothing)'}",
-            key=message.cause + message.last_words,
-        )
-
     def _charge(self, slave: Slave, task: Task, cause: str) -> None:
         """Settle what becomes of the task that was running when its slave died."""
         death = Death(slave.sid, task.attempt, cause)
@@ -338,12 +271,6 @@ class MasterCore(Dispatcher):
             )
         self._return(slave, _matching(slave, message.tasks, message.attempts), "its slave cannot run it")
         self._after_unloading(slave)
-
-    def _retire(self, agent: Agent) -> None:
-        """Send its slaves no more tasks; what they run may still end."""
-        for slave in agent.slaves.values():
-            if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
-                self._change(slave, SlaveEvent.SHUT_DOWN)
 
     # ---- losses ----------------------------------------------------------------------------------------
 
