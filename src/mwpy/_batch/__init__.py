@@ -1,0 +1,109 @@
+"""What an overseer asks of a batch system, and what each of the modules here answers.
+
+A batch system keeps a queue of jobs; each job is one agent. The overseer marks the jobs that it submits, and finds them
+again by that mark and never by memory: after its own restart, the jobs that it submitted before are in the list as
+all others. A job that ended is not run again by the batch system, unless it was evicted: the overseer decides whether
+there is to be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+from attrs import frozen
+
+from mwpy.errors import MwpyError
+
+__all__ = ["Batch", "BatchUnavailable", "Job", "JobState", "Launch", "Outcome"]
+
+
+class BatchUnavailable(MwpyError):
+    """The batch system cannot be asked now, or will not: what it said, and what to do. Nothing was changed."""
+
+
+class JobState(Enum):
+    """Where a job stands in its queue."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    HELD = "held"
+    """It waits for somebody to release it."""
+    LEAVING = "leaving"
+    """It was removed and is not gone yet; it can neither be counted nor removed again."""
+
+
+@frozen
+class Job:
+    """A job in the queue."""
+
+    job_id: str
+    """As the batch system writes it (`17.3`, `42_5`); an agent tells its master the same, read from `MWPY_JOB`."""
+    mark: str
+    """Of the computation that it was submitted for; see `Launch`."""
+    state: JobState
+    running_s: float = 0.0
+    """Seconds since it started, if it runs."""
+    note: str = ""
+    """Why it is held, or why it cannot start, in the batch system's words."""
+
+
+@frozen
+class Outcome:
+    """What became of a job that is in the queue no more."""
+
+    ended: str
+    """`exit code 4`, `killed by SIGKILL (9)`, or what else the batch system says."""
+    exit_code: int | None
+    """None if it did not exit by itself, or if that is not to be had."""
+    ran_s: float
+    """Seconds from its last start to its end; 0 if it never started."""
+    stderr: str
+    """The end of what it wrote to standard error; empty if that is not to be had."""
+
+
+@frozen
+class Launch:
+    """What is submitted for one computation."""
+
+    mark: str
+    """Letters, digits and hyphens, the same in every life of the overseer: what makes its jobs its own."""
+    resource_path: str
+    """The resource file, absolute."""
+    command: tuple[str, ...]
+    """The agent's program and arguments without the resource file, which each batch system adds as it can."""
+    slaves: int
+    """How many slave processes a job has, and so the processor cores it asks for."""
+    log_dir: str
+    """Where its output and error files go, absolute."""
+    extra: tuple[str, ...] = ()
+    """Lines that the user adds to each submission, in the batch system's own language."""
+
+
+class Batch(Protocol):
+    """One batch system. Calls block, for seconds if need be, and may come from any one thread."""
+
+    def submit(self, launch: Launch, count: int) -> None:
+        """Put `count` jobs into the queue, all or none.
+
+        Raises:
+            BatchUnavailable: it will not.
+        """
+
+    def jobs(self) -> list[Job]:
+        """All jobs of this user that carry a mark of mwpy, whoever submitted them.
+
+        Raises:
+            BatchUnavailable: it does not answer. It never answers with a part of them.
+        """
+
+    def remove(self, job_ids: Sequence[str]) -> None:
+        """Take jobs out of the queue; those that run get SIGTERM. One that is gone meanwhile is no error.
+
+        Raises:
+            BatchUnavailable: it will not.
+        """
+
+    def outcome(self, job_id: str) -> Outcome | None:
+        """What became of a job that was in the queue and is no more; None if nothing is known (yet)."""
