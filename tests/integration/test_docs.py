@@ -233,7 +233,7 @@ def test_commands_find_the_script_and_each_other(stage: Stage) -> None:
     [
         ("```sh\nfalse\n```", "exit code 1 of false"),
         ("```sh\npython no_such.py\n```", "No such file"),
-        ("```sh\nmwpy nonsense\n```", "usage: mwpy slave"),
+        ("```sh\nmwpy nonsense\n```", "usage: mwpy COMMAND"),
         (f"{SCRIPT}\n```sh\npython app.py one\n```", "exit code 1 of python app.py one"),
         ("```console\n$ echo 4\n5\n```", "'5'"),
         ("```python\nraise SystemExit(3)\n```", "exit code 3"),

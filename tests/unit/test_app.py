@@ -67,8 +67,8 @@ def test_a_master_that_nobody_could_join_is_not_started(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ([], "usage: mwpy slave"),
-        (["nonsense"], "usage: mwpy slave"),
+        ([], "usage: mwpy COMMAND"),
+        (["nonsense"], "\n  mwpy slave --mw-resource-file FILE: "),
         (["slave", "--mw-master"], "exclude each other"),
         (["slave", "x"], "takes no argument 'x'"),
         (["slave", "--mw-local", "2"], "--mw-slave-processes"),
@@ -83,8 +83,11 @@ def test_the_command_without_sense_tells_its_use(
 
 
 def test_the_command_has_help_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["slave", "--mw-help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: mwpy slave")
+    assert cli.main(["--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: mwpy COMMAND")
+    for word in ("--help", "--mw-help"):
+        assert cli.main(["slave", word]) == 0
+        assert capsys.readouterr().out.startswith("usage: mwpy slave")
 
 
 @pytest.mark.parametrize(

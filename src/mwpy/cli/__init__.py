@@ -1,24 +1,20 @@
-"""The `mwpy` command: what is done without a script."""
+"""The `mwpy` command: what is done without a script.
+
+Each command is a module here: its `main(arguments)` returns the exit code, and the first line of its docstring is shown
+by `mwpy --help`. It is imported only when it is called.
+"""
 
 from __future__ import annotations
 
-import os
+import importlib
+import pkgutil
 import sys
 from collections.abc import Sequence
 
-from mwpy import slave
-from mwpy._process import SLAVE_VARIABLE
-from mwpy.app import run_agent, version_string
-from mwpy.errors import ExitCode, MwpyError, UsageError
-from mwpy.options import help_text, parse
+from mwpy.app import version_string
+from mwpy.errors import ExitCode, MwpyError
 
 __all__ = ["main"]
-
-USAGE = """usage: mwpy slave --mw-resource-file FILE [--mw-OPTION ...]
-       mwpy version
-
-`mwpy slave` is an agent without a script: its slaves run algorithms that travel by value, and those of
-modules that are installed here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,26 +22,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         match arguments:
-            case ["slave", *rest]:
-                return _slave(rest)
+            case [command, *rest] if command in _commands():
+                return int(importlib.import_module(f"mwpy.cli.{command}").main(rest))
             case ["version" | "--version"]:
                 print(version_string())
                 return ExitCode.OK
+            case ["help" | "--help" | "-h"]:
+                print(_usage())
+                return ExitCode.OK
             case _:
-                print(USAGE, file=sys.stderr)
+                print(_usage(), file=sys.stderr)
                 return ExitCode.USAGE
     except MwpyError as error:
         print(f"mwpy: {error}", file=sys.stderr)
         return int(error.exit_code)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
 
 
-def _slave(arguments: list[str]) -> int:
-    if SLAVE_VARIABLE in os.environ:
-        return slave.run(os.environ[SLAVE_VARIABLE], None, [])
-    options, rest = parse(["--mw-slave", *arguments], os.environ)
-    if rest:
-        raise UsageError(f"`mwpy slave` takes no argument {rest[0]!r}: an application's own go with its master")
-    if options.help:
-        print(help_text("mwpy slave"))
-        return ExitCode.OK
-    return run_agent(options, [sys.executable, "-m", "mwpy", "slave"])
+def _commands() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(__path__)]
+
+
+def _usage() -> str:
+    lines = ["usage: mwpy COMMAND [ARGUMENT ...]", ""]
+    for command in _commands():
+        told = importlib.import_module(f"mwpy.cli.{command}").__doc__ or ""
+        lines.append(f"  {told.splitlines()[0]}")
+    return "\n".join([*lines, "  mwpy version: print the version.", "", "`mwpy COMMAND --help` tells more."])
