@@ -178,6 +178,7 @@ class MasterIo:
             slaves_wanted=counts.slaves_wanted,
             slaves_connected=counts.slaves_connected,
             slaves_needed=counts.slaves_needed,
+            connected_jobs=self.core.stable.jobs(),
         )
         if not resource_file.due(self._written, new):
             return

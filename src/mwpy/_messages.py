@@ -61,6 +61,8 @@ class Hello:
     """`major.minor` of my interpreter."""
     slaves: int
     """How many slaves I shall start."""
+    job: str = ""
+    """Which job of a batch system I am, in its words; empty if nobody told me."""
 
 
 @frozen

@@ -26,7 +26,7 @@ from mwpy._link import AgentLink, Broken, Connected
 from mwpy._pipe import SETTLE_S, AgentEnd, JournalEntry, open_channel
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MasterUnreachable, ProtocolError, Refused
-from mwpy.options import Options
+from mwpy.options import JOB_VARIABLE, Options
 from mwpy.task import Buffer
 
 __all__ = ["run"]
@@ -75,6 +75,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         PYTHON,
         options.slave_processes,
         options.grace_period,
+        os.environ.get(JOB_VARIABLE, ""),
     )
     agent = _Agent(AgentCore(settings), link, audit, command)
     try:

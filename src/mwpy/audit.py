@@ -58,8 +58,8 @@ def text_of(record: records.Record) -> str:
 
 def _text_of_agents(record: records.Record) -> str:
     match record:
-        case records.AgentConnected(agent, address, host, pid):
-            return f"{agent} {address} -> connected, host {host}, pid {pid}"
+        case records.AgentConnected(agent, address, host, pid, job):
+            return f"{agent} {address} -> connected, host {host}, pid {pid}{f', job {job}' if job else ''}"
         case records.AgentRefused(address, reason):
             return f"REFUSED {address}: {reason}"
         case records.AgentLost(agent, reason):

@@ -16,11 +16,24 @@ from attrs import evolve, field, frozen
 
 from mwpy.errors import UsageError
 
-__all__ = ["AGENT_VARIABLE", "KEY_VARIABLE", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
+__all__ = [
+    "AGENT_VARIABLE",
+    "JOB_VARIABLE",
+    "KEY_VARIABLE",
+    "OPTIONS",
+    "Option",
+    "Options",
+    "Role",
+    "help_text",
+    "parse",
+]
 
 AGENT_VARIABLE = "MWPY_AGENT"
 """The environment variable that makes a process the agent of a master on this machine: a JSON list of the options
 that count instead of those on its command line, which is the master's."""
+
+JOB_VARIABLE = "MWPY_JOB"
+"""The environment variable that tells an agent which job of a batch system it is; set by who submits it."""
 
 KEY_VARIABLE = "MWPY_KEY"
 """The environment variable with a key, as `--mw-key-file` has it in a file."""

@@ -73,6 +73,7 @@ class AgentConnected:
     address: str
     host: str
     pid: int
+    job: str = ""
 
 
 @frozen

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from mwpy.errors import ResourceFileError
 
@@ -29,6 +29,10 @@ STALE_INTERVALS = 3
 
 MUCH = 0.1
 """A change of the slaves needed by this part of them is written at once."""
+
+JOBS_S = 5.0
+"""Seconds after which it is written that a job came, went, fell idle or got to work. Who removes idle jobs learns of it
+in time; and where tasks come and go each second, the file is not written each second."""
 
 
 @frozen
@@ -60,6 +64,8 @@ class ResourceFile:
     """What is still missing, never more than outstanding work can use."""
     slave_executable: str
     slave_arguments: tuple[str, ...]
+    connected_jobs: dict[str, int] = field(factory=dict)
+    """The jobs of a batch system that are connected, and how many slaves of each hold tasks or are kept for some."""
 
 
 def write(path: str | Path, content: ResourceFile) -> None:
@@ -144,6 +150,7 @@ def _content(reader: _Reader) -> ResourceFile:
         slaves_needed=reader.take("slaves-needed", int),
         slave_executable=reader.take("slave-executable", str),
         slave_arguments=reader.texts("slave-arguments"),
+        connected_jobs=reader.counts("connected-jobs"),
     )
 
 
@@ -191,6 +198,13 @@ class _Reader:
         except OverflowError:
             raise ResourceFileError(f"the resource file {self.path} has too large a number under {key!r}") from None
 
+    def counts(self, key: str) -> dict[str, int]:
+        """Numbers by text; none if the key is missing, which not all masters wrote."""
+        counts: dict[str, int] = self.take(key, dict) if key in self.document else {}
+        if not all(type(count) is int for count in counts.values()):
+            raise ResourceFileError(f"the resource file {self.path} needs whole numbers under the key {key!r}")
+        return counts
+
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.take(key, list)
         if not all(isinstance(value, str) for value in values):
@@ -210,7 +224,12 @@ def due(last: ResourceFile | None, new: ResourceFile) -> bool:
     changed = abs(new.slaves_needed - last.slaves_needed)
     if changed and changed > MUCH * last.slaves_needed:
         return True
-    return not 0 <= new.timestamp - last.timestamp < last.update_interval
+    interval = last.update_interval if _at_work(new) == _at_work(last) else min(JOBS_S, last.update_interval)
+    return not 0 <= new.timestamp - last.timestamp < interval
+
+
+def _at_work(content: ResourceFile) -> dict[str, bool]:
+    return {job: count > 0 for job, count in content.connected_jobs.items()}
 
 
 def _key(name: str) -> str:

@@ -135,6 +135,17 @@ def test_an_agent_warns_of_an_old_resource_file_and_goes_by_it_all_the_same(stag
     assert "its master writes it every 1000 s" in warning
 
 
+def test_an_agent_that_is_a_job_is_known_by_its_number(stage: Stage) -> None:
+    """In the audit file, and soon in the resource file, where it is idle; and no more when it is gone."""
+    obeying(stage)
+    variable = {"MWPY_JOB": "17.3"}
+    agent = stage.start("obey.py", "--mw-slave", "--mw-resource-file", stage.resource, **variable)
+    until_it_says(stage, "connected-jobs", {"17.3": 0})
+    assert f"pid {agent.pid}, job 17.3\n" in stage.audit.read_text()
+    agent.send(signal.SIGTERM)
+    until_it_says(stage, "connected-jobs", {})
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

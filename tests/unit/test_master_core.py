@@ -81,6 +81,34 @@ def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_ma
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (104, 3)
 
 
+def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> None:
+    """Else whoever starts slaves by the resource file would start them twice; an agent that leaves starts none."""
+    core.submit(_tasks(5))
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 3))
+    assert core.counts().slaves_needed == 2
+    _hear(core, messages.SlaveReady(1))
+    assert core.counts().slaves_needed == 2
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", -7), b"odd")
+    assert core.counts().slaves_needed == 2
+    _hear(core, messages.Leaving("evicted"))
+    assert core.counts().slaves_needed == 4
+
+
+def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
+    """A job is at work while a slave of it holds tasks; one of whose slaves is ordered is kept for what may come."""
+    core.allocate_slaves(1, SlaveKind.ORDERED)
+    for number, job in enumerate(["17.0", "17.1", "17.2", ""]):
+        peer = b"%d" % number
+        _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, job), peer)
+        _hear(core, messages.SlaveReady(1), peer)
+    assert core.stable.jobs() == {"17.0": 1, "17.1": 0, "17.2": 0}
+    core.submit(_tasks(1))
+    core.allocate(0.0)
+    assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
+    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, "17.2"), b"came back before its loss was seen")
+    assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
+
+
 def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
     """A new agent hears the shutdown at once; a slave that gets ready late is no new one."""
     _agent(core, 1)

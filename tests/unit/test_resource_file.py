@@ -21,8 +21,9 @@ CONTENT = ResourceFile(
 def test_what_was_written_is_read_and_is_private_and_alone(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     path.write_text("old")
-    write(path, CONTENT)
-    assert read(path) == CONTENT
+    content = evolve(CONTENT, connected_jobs={"17.3": 2, "17.4": 0})
+    write(path, content)
+    assert read(path) == content
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
 
@@ -68,6 +69,8 @@ def test_a_missing_file_says_to_start_the_master(tmp_path: Path) -> None:
         ("keys", {}),
         ("keys", {"server-public": "short"}),
         ("slaves-needed", 1.5),
+        ("connected-jobs", []),
+        ("connected-jobs", {"17.3": True}),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, key: str, value: Any) -> None:
@@ -83,6 +86,25 @@ def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
     write(path, CONTENT)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"later": 1}))
     assert read(path) == CONTENT
+
+
+def test_a_master_that_writes_nothing_of_jobs_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "rsc"
+    write(path, CONTENT)
+    document = json.loads(path.read_text())
+    del document["connected-jobs"]
+    path.write_text(json.dumps(document))
+    assert read(path).connected_jobs == {}
+
+
+def test_what_jobs_do_is_written_soon_but_not_each_second() -> None:
+    """That one came, went, fell idle or got to work; how many of its slaves are at work matters to nobody."""
+    last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
+    for jobs in ({"1.0": 2}, {"1.0": 2, "1.1": 0, "1.2": 0}, {"1.0": 0, "1.1": 0}, {"1.0": 2, "1.1": 1}):
+        new = evolve(last, connected_jobs=jobs)
+        assert not due(last, evolve(new, timestamp=104.0))
+        assert due(last, evolve(new, timestamp=105.0))
+    assert not due(last, evolve(last, connected_jobs={"1.0": 1, "1.1": 0}, timestamp=399.0))
 
 
 def test_a_file_is_stale_after_three_missed_updates() -> None:

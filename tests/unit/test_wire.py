@@ -13,7 +13,7 @@ from mwpy.task import SlaveId
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11")
 ALL: list[tuple[messages.Message, list[bytes]]] = [
-    (messages.Hello("m", "g", "h", 1, "3.11", 2), []),
+    (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
     (messages.Welcome("A", 30.0, 0, 1 << 30), []),
     (messages.Refused("why"), []),
     (messages.Algorithms([DEFINITION]), []),

@@ -42,8 +42,8 @@ class Admission(Dispatcher):
             self._dropped[peer] = None
             return
         self._refusals = 0
-        agent = self.stable.add_agent(peer, address)
-        self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid))
+        agent = self.stable.add_agent(peer, address, max(0, hello.slaves), hello.job)
+        self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid, hello.job))
         settings = self.settings
         self._send(
             agent,
@@ -93,6 +93,7 @@ class Admission(Dispatcher):
 
     def _retire(self, agent: Agent) -> None:
         """Send its slaves no more tasks; what they run may still end."""
+        agent.announced = 0
         for slave in agent.slaves.values():
             if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
                 self._change(slave, SlaveEvent.SHUT_DOWN)

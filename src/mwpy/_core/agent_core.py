@@ -58,6 +58,7 @@ class AgentSettings:
     python: str
     slaves: int = 1
     grace_s: float = 5.0
+    job: str = ""
 
 
 @frozen
@@ -206,7 +207,7 @@ class AgentCore:
     def hello(self) -> messages.Hello:
         """The first message on a connection."""
         mine = self.settings
-        return messages.Hello(mine.member_id, mine.generation, mine.host, mine.pid, mine.python, mine.slaves)
+        return messages.Hello(mine.member_id, mine.generation, mine.host, mine.pid, mine.python, mine.slaves, mine.job)
 
     # ---- what happened outside -----------------------------------------------------------------------
 

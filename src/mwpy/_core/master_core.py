@@ -404,12 +404,13 @@ class MasterCore(Admission):
         special = sum(1 for _ in stable.vacancies())
         unordered = stable.count(SlaveKind.UNORDERED)
         useful = min(wanted[SlaveKind.UNORDERED], runnable)
+        missing = max(0, useful - unordered) + special - stable.coming()
         return Counts(
             pending=self.jar.pending,
             runnable=runnable,
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(stable.slaves),
-            slaves_needed=0 if self.closing else max(0, useful - unordered) + special,
+            slaves_needed=0 if self.closing else max(0, missing),
         )
 
 

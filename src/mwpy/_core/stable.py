@@ -52,6 +52,10 @@ class Agent:
     name: str
     peer: bytes
     address: str
+    announced: int = 0
+    """How many slaves it keeps, those included that are not up; none once it leaves."""
+    job: str = ""
+    """Which job of a batch system it is; empty if that is not known."""
     slaves: dict[int, Slave] = field(factory=dict)
     """Its slaves by the agent's own number of them."""
     known: dict[Algorithm, None] = field(factory=dict)
@@ -111,9 +115,9 @@ class Stable:
     agents_seen: int = 0
     slaves_seen: int = 0
 
-    def add_agent(self, peer: bytes, address: str) -> Agent:
+    def add_agent(self, peer: bytes, address: str, announced: int = 0, job: str = "") -> Agent:
         """Let an agent in and name it."""
-        agent = Agent(f"AGENT-{self.agents_seen}", peer, address)
+        agent = Agent(f"AGENT-{self.agents_seen}", peer, address, announced, job)
         self.agents_seen += 1
         self.agents[peer] = agent
         return agent
@@ -158,6 +162,22 @@ class Stable:
 
     def _kind_for_next(self) -> SlaveKind:
         return next(self.vacancies(), SlaveKind.UNORDERED)
+
+    def coming(self) -> int:
+        """How many slaves the agents have announced that are not up yet."""
+        return sum(max(0, agent.announced - len(agent.slaves)) for agent in self.agents.values())
+
+    def jobs(self) -> dict[str, int]:
+        """The jobs that the agents are: how many slaves of each hold tasks, or are kept for tasks addressed to them."""
+        found: dict[str, int] = {}
+        for agent in self.agents.values():
+            if agent.job:
+                kept = sum(
+                    bool(slave.outstanding) or _kind_to_be(slave) is not SlaveKind.UNORDERED
+                    for slave in agent.slaves.values()
+                )
+                found[agent.job] = found.get(agent.job, 0) + kept
+        return found
 
     def check(self) -> None:
         """Recompute what is derived and hold slaves, agents and states against each other."""
