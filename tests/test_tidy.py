@@ -25,7 +25,7 @@ LONGEST_FUNCTION = 70
 LONGEST_MODULE = 500
 
 LAYERS = (
-    ("values", ("errors", "task", "algorithm", "records", "options", "_messages")),
+    ("values", ("errors", "task", "algorithm", "records", "options", "_messages", "_jobs")),
     ("core", ("_core",)),
     (
         "edges",

@@ -9,58 +9,21 @@ there is to be another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Protocol
 
 from attrs import frozen
 
+from mwpy._jobs import Job, JobState, Outcome
 from mwpy.errors import MwpyError
 
 __all__ = ["Batch", "BatchUnavailable", "Job", "JobState", "Launch", "Outcome"]
 
 
 class BatchUnavailable(MwpyError):
-    """The batch system cannot be asked now, or will not: what it said, and what to do. Nothing was changed."""
+    """The batch system cannot be asked now, or will not: what it said, and what to do.
 
-
-class JobState(Enum):
-    """Where a job stands in its queue."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    HELD = "held"
-    """It waits for somebody to release it."""
-    LEAVING = "leaving"
-    """It was removed and is not gone yet; it can neither be counted nor removed again."""
-
-
-@frozen
-class Job:
-    """A job in the queue."""
-
-    job_id: str
-    """As the batch system writes it (`17.3`, `42_5`); an agent tells its master the same, read from `MWPY_JOB`."""
-    mark: str
-    """Of the computation that it was submitted for; see `Launch`."""
-    state: JobState
-    running_s: float = 0.0
-    """Seconds since it started, if it runs."""
-    note: str = ""
-    """Why it is held, or why it cannot start, in the batch system's words."""
-
-
-@frozen
-class Outcome:
-    """What became of a job that is in the queue no more."""
-
-    ended: str
-    """`exit code 4`, `killed by SIGKILL (9)`, or what else the batch system says."""
-    exit_code: int | None
-    """None if it did not exit by itself, or if that is not to be had."""
-    ran_s: float
-    """Seconds from its last start to its end; 0 if it never started."""
-    stderr: str
-    """The end of what it wrote to standard error; empty if that is not to be had."""
+    Mostly nothing was changed; but where an answer was lost it may have been.
+    """
 
 
 @frozen
@@ -84,8 +47,11 @@ class Launch:
 class Batch(Protocol):
     """One batch system. Calls block, for seconds if need be, and may come from any one thread."""
 
-    def submit(self, launch: Launch, count: int) -> None:
-        """Put `count` jobs into the queue, all or none.
+    def submit(self, launch: Launch, count: int) -> list[str]:
+        """Put `count` jobs into the queue, all or none. They start in the directory of this process.
+
+        Returns:
+            Their ids. One that ends before the next look at the queue is in no list, and yet asked for by `outcome`.
 
         Raises:
             BatchUnavailable: it will not.
