@@ -173,10 +173,12 @@ def _command_line() -> list[str]:
 
 
 def _program() -> list[str]:
-    """The command line of this process up to its own arguments: interpreter, its options, script."""
+    """The command line of this process up to its own arguments: interpreter, its options, script (absolute)."""
     own = len(sys.argv) - 1
-    script = sys.orig_argv[1 : len(sys.orig_argv) - own]
-    return [sys.executable, *script]
+    words = sys.orig_argv[1 : len(sys.orig_argv) - own]
+    if words[-1:] == sys.argv[:1] and os.path.isfile(words[-1]):
+        words[-1] = os.path.abspath(words[-1])
+    return [sys.executable, *words]
 
 
 def _cores() -> int:

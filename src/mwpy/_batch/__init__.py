@@ -14,7 +14,7 @@ from typing import Protocol
 from attrs import frozen
 
 from mwpy._jobs import Job, JobState, Outcome
-from mwpy.errors import MwpyError
+from mwpy.errors import ExitCode, MwpyError
 
 __all__ = ["Batch", "BatchUnavailable", "Job", "JobState", "Launch", "Outcome"]
 
@@ -24,6 +24,8 @@ class BatchUnavailable(MwpyError):
 
     Mostly nothing was changed; but where an answer was lost it may have been.
     """
+
+    exit_code = ExitCode.UNREACHABLE
 
 
 @frozen
@@ -35,13 +37,18 @@ class Launch:
     resource_path: str
     """The resource file, absolute."""
     command: tuple[str, ...]
-    """The agent's program and arguments without the resource file, which each batch system adds as it can."""
+    """The agent's program and arguments, `--mw-slave` among them, without the resource file; see `agent_command`."""
     slaves: int
     """How many slave processes a job has, and so the processor cores it asks for."""
     log_dir: str
-    """Where its output and error files go, absolute."""
+    """Where its output and error files go, absolute; it exists."""
     extra: tuple[str, ...] = ()
     """Lines that the user adds to each submission, in the batch system's own language."""
+
+    def agent_command(self, resource_path: str) -> list[str]:
+        """The agent's command line, with the resource file under the path that it has where the agent runs."""
+        role = self.command.index("--mw-slave") + 1  # before the application's own arguments, and a `--` among them
+        return [*self.command[:role], "--mw-resource-file", resource_path, *self.command[role:]]
 
 
 class Batch(Protocol):

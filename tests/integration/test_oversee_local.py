@@ -1,0 +1,184 @@
+"""`mwpy oversee --with local`: real overseers, masters and agents, all on this machine."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, until
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def oversee(stage: Stage, *arguments: object) -> Running:
+    program = [sys.executable, "-m", "mwpy", "oversee", str(stage.resource), "--with", "local", "--interval", "0.2"]
+    return stage.start("", *arguments, program=program, XDG_STATE_HOME=str(stage.folder / "state"))
+
+
+def once(stage: Stage, *arguments: object) -> str:
+    """What an overseer says in a single round."""
+    overseer = oversee(stage, "--once", "--patience", 60, *arguments)
+    assert overseer.end() == 0, overseer.out + overseer.err
+    assert overseer.err == ""
+    return overseer.out
+
+
+def waves(stage: Stage) -> Running:
+    return stage.master("waves.py", stage.folder)
+
+
+def order(stage: Stage, line: str) -> None:
+    with (stage.folder / "orders").open("a") as file:
+        file.write(f"{line}\n")
+
+
+def jobs(stage: Stage) -> dict[str, int]:
+    connected: dict[str, int] = json.loads(stage.resource.read_text())["connected-jobs"]
+    return connected
+
+
+def until_jobs(stage: Stage, *busy: int) -> None:
+    """Wait until so many jobs are connected, each with so many slaves at work."""
+    until(lambda: sorted(jobs(stage).values()) == sorted(busy), lambda: f"{busy}, not {jobs(stage)}")
+
+
+def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(stage: Stage) -> None:
+    """It is killed in the middle, and the next one goes on with the same jobs."""
+    master = waves(stage)
+    first = oversee(stage, "--max", 3, "--patience", 0.2)
+    order(stage, "tasks 5 first")
+    until_jobs(stage, 1, 1, 1)
+    first.send(signal.SIGKILL)
+    first.end()
+    assert "submits 3 jobs: 5 slaves missing" in first.out
+    assert "2 jobs more would be of use" in first.out
+
+    assert "submits" not in once(stage, "--max", 3)
+    second = oversee(stage, "--max", 3, "--patience", 0.2)
+    (stage.folder / "first").touch()
+    until_jobs(stage)
+    assert sum(map(int, re.findall(r"removes (\d+) job.*, idle for", second.out))) == 3, second.out
+    order(stage, "tasks 1 second")
+    until_jobs(stage, 1)
+    (stage.folder / "second").touch()
+    order(stage, "return 0")
+    assert (master.end(), second.end()) == (0, 0), second.out + second.err
+    assert "is finished, and no job of it is left" in second.out
+    assert (first.err, second.err) == ("", "")
+    stage.nobody_left()
+
+
+def test_a_job_of_several_slaves_counts_as_several(stage: Stage) -> None:
+    waves(stage)
+    order(stage, "tasks 4 never")
+    until(lambda: '"slaves-needed": 4' in stage.resource.read_text(), "a need")
+    told = once(stage, "--processes-per-agent", 3)
+    assert "submits 2 jobs: 4 slaves missing" in told
+    assert "--mw-slave --mw-slave-processes 3" in told
+    until_jobs(stage, 3, 1)
+
+
+def test_a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
+    waves(stage)
+    order(stage, "tasks 2 never")
+    until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
+    told = once(stage, "--dry-run")
+    assert re.fullmatch(
+        r"\S+Z \(dry run\) computation.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n", told
+    )
+    assert not (stage.folder / "state").exists()
+    assert not list(stage.folder.glob("*.jobs"))
+
+
+def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote(stage: Stage) -> None:
+    """Whoever looks at the screen sees why. Told to go, the overseer says what becomes of its jobs."""
+    waves(stage)
+    order(stage, "tasks 2 never")
+    program = f"{sys.executable} -c 'import sky'"
+    overseer = oversee(stage, "--command", program, "--max", 2)
+    until(lambda: "in a row died" in overseer.out, lambda: overseer.out)
+    assert "exit code 1 (its script failed before it came to mwpy.main())" in overseer.out
+    assert "    | ModuleNotFoundError: No module named 'sky'" in overseer.out
+    overseer.send(signal.SIGTERM)
+    assert overseer.end() == 130
+    assert overseer.out.splitlines()[-1].endswith("the jobs are left to their masters. Start it again, or use --remove")
+    assert overseer.err == ""
+    assert overseer.out.count("submits") <= 2
+
+
+def test_a_second_overseer_of_the_same_computation_is_refused(stage: Stage) -> None:
+    """It would submit everything twice."""
+    waves(stage)
+    first = oversee(stage)
+    until(lambda: bool(list(stage.folder.glob("*.jobs/*.lock"))), "a lock")
+    second = oversee(stage)
+    assert second.end() == 2
+    assert f"another overseer looks after {stage.resource} (process {first.pid} on " in second.err
+    assert len(second.err.splitlines()) == 1
+
+
+def test_all_jobs_can_be_removed_even_busy_ones(stage: Stage) -> None:
+    master = waves(stage)
+    order(stage, "tasks 2 never")
+    until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
+    once(stage)
+    until_jobs(stage, 1, 1)
+    removal = oversee(stage, "--remove")
+    assert (removal.end(), removal.out) == (0, "removed 2 jobs of computation.rsc\n")
+    until_jobs(stage)
+    assert master.process.poll() is None
+    again = oversee(stage, "--remove")
+    assert (again.end(), again.out) == (0, "removed 0 jobs of computation.rsc\n")
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for(stage: Stage) -> None:
+    overseer = oversee(stage)
+    until(lambda: "nothing is decided: cannot read the resource file" in overseer.out, lambda: overseer.out)
+    master = waves(stage)
+    order(stage, "return 0")
+    assert (master.end(), overseer.end()) == (0, 0)
+    assert overseer.out.count("nothing is decided") == 1
+
+
+def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
+    """And the directory is looked after when all are finished, for others may come."""
+    program = [sys.executable, "-m", "mwpy", "oversee", str(stage.folder), "--with", "local", "--interval", "0.1"]
+    overseer = stage.start("", program=program, XDG_STATE_HOME=str(stage.folder / "state"))
+    master = waves(stage)
+    order(stage, "tasks 1 done")
+    until_jobs(stage, 1)
+    (stage.folder / "done").touch()
+    order(stage, "return 0")
+    assert master.end() == 0
+    until(lambda: "computation.rsc: is finished, and no job of it is left" in overseer.out, lambda: overseer.out)
+    stage.resource.unlink()
+    overseer.send(signal.SIGTERM)
+    assert overseer.end() == 130
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (("--max", "-1"), "-1 is too small, 0 is the least"),
+        (("--max", "many"), "'many' is no whole number"),
+        (("--priority", "x"), "'x' is not of the form RESOURCE_FILE=NUMBER"),
+        (("--with", "ssh"), "--with ssh needs --hosts FILE"),
+        (("--with", "fog"), "invalid choice: 'fog'"),
+        (("--log-dir", "/dev/null/x"), "give another --log-dir"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_bad_option_is_told_in_a_line(stage: Stage, line: tuple[str, ...], told: str) -> None:
+    overseer = oversee(stage, *line)
+    assert overseer.end() == 2
+    assert told in overseer.err
+    assert len(overseer.err.splitlines()) == 1
