@@ -36,9 +36,9 @@ def _local(_: argparse.Namespace) -> Batch:
 
 
 def _htcondor(arguments: argparse.Namespace) -> Batch:
-    module: Any = importlib.import_module("mwpy._batch.htcondor")
-    batch: Batch = module.HTCondor(arguments.memory, arguments.disk, arguments.transfer)
-    return batch
+    from mwpy._batch.htcondor import HTCondor
+
+    return HTCondor(arguments.memory, arguments.disk, arguments.transfer)
 
 
 def _slurm(_: argparse.Namespace) -> Batch:

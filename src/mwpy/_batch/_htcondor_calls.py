@@ -1,0 +1,77 @@
+"""The program that calls HTCondor's Python bindings: a request in JSON a line comes in, an answer a line goes out.
+
+It is a process of its own because the bindings hold the interpreter while they wait: 20 s for a schedd that does not
+answer a query, and without end for one that stops in the middle of a submission. This process can be killed then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["ATTRIBUTES"]
+
+ATTRIBUTES = (
+    *("ClusterId", "ProcId", "MwpyMark", "JobStatus", "JobCurrentStartDate", "ServerTime", "LastRejMatchReason"),
+    *("HoldReason", "HoldReasonCode", "HoldReasonSubCode", "EnteredCurrentStatus"),
+    *("RemoveReason", "ExitBySignal", "ExitCode", "ExitSignal", "Err"),
+)
+
+
+def submit(text: str, count: int) -> list[int]:
+    """Cluster and number of the jobs that were submitted."""
+    import htcondor2
+
+    result = htcondor2.Schedd().submit(htcondor2.Submit(text), count=count)
+    return [int(result.cluster()), int(result.num_procs())]
+
+
+def query() -> list[dict[str, Any]]:
+    """The jobs in the queue that have a mark."""
+    import htcondor2
+
+    return [_plain(ad) for ad in htcondor2.Schedd().query("MwpyMark =!= undefined", list(ATTRIBUTES))]
+
+
+def remove(job_ids: list[str]) -> None:
+    """Take jobs out of the queue; how many were not there any more is of no interest."""
+    import htcondor2
+
+    reason = ("removed by mwpy oversee", 0)  # as a plain text it would be lost
+    htcondor2.Schedd().act(htcondor2.JobAction.Remove, job_ids, reason=reason)
+
+
+def history(cluster: int, process: int, since: int) -> list[dict[str, Any]]:
+    """What the history has of a job, unless that is older than a Unix time: a whole history may be gigabytes."""
+    import htcondor2
+
+    constraint = f"ClusterId == {cluster} && ProcId == {process}"
+    until = f"EnteredCurrentStatus < {since}"
+    return [_plain(ad) for ad in htcondor2.Schedd().history(constraint, list(ATTRIBUTES), match=1, since=until)]
+
+
+def _plain(ad: Any) -> dict[str, Any]:
+    found = {name: ad.get(name) for name in ATTRIBUTES}
+    return {name: value for name, value in found.items() if isinstance(value, str | int | float)}
+
+
+CALLS: dict[str, Callable[..., Any]] = {"submit": submit, "query": query, "remove": remove, "history": history}
+
+
+def _serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer = {"answer": CALLS[name](*arguments)}
+        except Exception as error:
+            answer = {"error": " ".join(str(error).split()) or type(error).__name__}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

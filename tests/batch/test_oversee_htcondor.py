@@ -1,0 +1,241 @@
+"""`mwpy oversee --with htcondor` in a real pool: master and overseer run there as a user without privileges."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.batch.systems import PATIENCE_S, ROOT, System, until
+
+HELD = 5
+
+
+class Run:
+    """A process in the pool, and what it has written so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], written: Path) -> None:
+        self._process = process
+        self._written = written
+
+    @property
+    def out(self) -> str:
+        return self._written.read_text(errors="replace")
+
+    def end(self) -> int:
+        return self._process.wait(PATIENCE_S)
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def says(self, words: str) -> None:
+        until(lambda: words in self.out, lambda: f"{words!r} in\n{self.out}")
+
+
+class Desk:
+    """A folder in the pool with a master that obeys, and the overseers that look after it."""
+
+    def __init__(self, pool: System, folder: Path) -> None:
+        self.pool = pool
+        self.folder = folder
+        self.resource = folder / "waves.rsc"
+        self._runs: list[Run] = []
+        shutil.copy(ROOT / "tests" / "integration" / "apps" / "waves.py", folder)
+
+    def start(self, *words: object) -> Run:
+        written = self.folder / f"{len(self._runs)}.written"
+        with written.open("wb") as file:
+            process = subprocess.Popen(
+                [str(word) for word in (self.pool.tool, "exec", "-u", "submit", "-C", self.folder, "--", *words)],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self._runs.append(Run(process, written))
+        return self._runs[-1]
+
+    def master(self) -> Run:
+        words = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", self.resource)
+        run = self.start(self.folder / ".venv/bin/python", "waves.py", *words, self.folder)
+        until(self.resource.exists, lambda: f"a resource file\n{run.out}")
+        return run
+
+    def oversee(self, *words: object) -> Run:
+        options = ("--with", "htcondor", "--interval", 0.5, "--memory", "200MB", "--disk", "20MB")
+        return self.start(self.folder / ".venv/bin/mwpy", "oversee", self.resource, *options, *words)
+
+    def once(self, *words: object) -> str:
+        run = self.oversee("--once", *words)
+        assert run.end() == 0, run.out
+        return run.out
+
+    def order(self, line: str) -> None:
+        with (self.folder / "orders").open("a") as file:
+            file.write(f"{line}\n")
+
+    def need(self, slaves: int) -> None:
+        """Have as many tasks as never end, and wait until slaves are missing for them."""
+        self.order(f"tasks {slaves} never")
+        until(lambda: self.told()["slaves-needed"] == slaves, f"a need of {slaves}")
+
+    def told(self) -> Any:
+        return json.loads(self.resource.read_text())
+
+    def until_jobs(self, count: int) -> dict[str, int]:
+        """Wait until so many jobs are connected, all at work; which they are."""
+        jobs: dict[str, int] = {}
+
+        def come() -> bool:
+            jobs.clear()
+            jobs.update(self.told()["connected-jobs"])
+            return list(jobs.values()) == [1] * count
+
+        until(come, lambda: f"{count} jobs at work, not {jobs}, but\n{self._runs[-1].out}")
+        return jobs
+
+    def queue(self) -> list[dict[str, Any]]:
+        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark"
+        constraint = f'Iwd == "{self.folder}"'
+        told = self.pool("condor_q", "-json", "-attributes", shown, "-constraint", constraint).stdout
+        jobs: list[dict[str, Any]] = json.loads(told or "[]")
+        return jobs
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for run in self._runs:
+            run.send(signal.SIGKILL)
+            run.end()
+
+
+@pytest.fixture
+def desk(condor: System, pool_dir: Path) -> Iterator[Desk]:
+    desk = Desk(condor, pool_dir)
+    yield desk
+    desk.end()
+
+
+def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: Desk) -> None:
+    """It is killed when jobs are at work and others wait; the next one submits nothing twice, and goes on with them."""
+    master = desk.master()
+    desk.order("tasks 3 first")
+    first = desk.oversee("--max", 4, "--patience", 1)
+    before = desk.until_jobs(3)
+    assert [len({job["MwpyMark"] for job in desk.queue()}), len(desk.queue())] == [1, 3]
+    first.send(signal.SIGKILL)
+    first.end()
+    assert "submits" not in desk.once("--patience", 60)
+
+    desk.order("tasks 4 second")
+    second = desk.oversee("--max", 4, "--patience", 1)
+    assert desk.until_jobs(4).keys() > before.keys()
+    second.says("3 jobs more would be of use, but no more than 4 are allowed (--max)")
+    for name in ("first", "second"):
+        (desk.folder / name).touch()
+    desk.until_jobs(0)
+    assert ", idle for 1 s: " in second.out
+    desk.order("tasks 1 third")
+    desk.until_jobs(1)
+    (desk.folder / "third").touch()
+    desk.order("return 0")
+    assert (master.end(), second.end()) == (0, 0), second.out
+    assert "waves.rsc: is finished, and no job of it is left" in second.out
+    assert desk.queue() == []
+    assert second.out.count("submits 1 job:") == 2, second.out
+
+
+def test_a_dry_run_tells_and_does_nothing(desk: Desk) -> None:
+    desk.master()
+    desk.need(2)
+    told = desk.once("--dry-run")
+    assert told.endswith("Z (dry run) waves.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n")
+    assert desk.queue() == []
+
+
+def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: Desk) -> None:
+    """What they wrote comes from their error files; a master that is started again gives them another chance."""
+    desk.master()
+    desk.need(2)
+    overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
+    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
+    overseer.says("exit code 1 (its script failed before it came to mwpy.main())")
+    overseer.says("    | ModuleNotFoundError: No module named 'sky'")
+    assert overseer.out.count("submits 2 jobs:") == 2
+    desk.master()
+    overseer.says("another master has taken over")
+
+
+def test_an_evicted_job_is_run_again_by_htcondor_and_not_replaced(desk: Desk) -> None:
+    """It waits meanwhile, and is on its way to the master."""
+    desk.master()
+    desk.order("tasks 1 never")
+    overseer = desk.oversee()
+    [job] = desk.until_jobs(1)
+    desk.pool("condor_vacate_job", job)
+    until(lambda: [ad.get("NumJobStarts") for ad in desk.queue()] == [2], lambda: f"a second start: {desk.queue()}")
+    assert desk.until_jobs(1) == {job: 1}
+    assert overseer.out.count("submits") == 1, overseer.out
+
+
+def test_a_held_job_is_shown_with_its_reason_and_replaced(desk: Desk) -> None:
+    """One that is held for good is removed when the computation is finished."""
+    master = desk.master()
+    desk.order("tasks 1 done")
+    overseer = desk.oversee()
+    [job] = desk.until_jobs(1)
+    desk.pool("condor_hold", "-reason", "for a test", job)
+    overseer.says(f"waves.rsc: job {job} is held: for a test")
+    until(lambda: job not in desk.told()["connected-jobs"], "a master that misses it")
+    desk.until_jobs(1)
+    (desk.folder / "done").touch()
+    desk.order("return 0")
+    assert (master.end(), overseer.end()) == (0, 0), overseer.out
+    assert desk.queue() == []
+
+
+def test_jobs_that_cannot_be_given_their_files_are_held_and_stop_the_submissions(desk: Desk) -> None:
+    """A file that is to be carried along and is missing shows only when a job starts."""
+    desk.master()
+    desk.need(1)
+    overseer = desk.oversee("--transfer", "missing.dat")
+    overseer.says("3 jobs in a row died within 30 s of their start or were held, so nothing is submitted")
+    assert "missing.dat" in overseer.out
+    assert [job["JobStatus"] for job in desk.queue()] == [HELD] * 3
+    overseer.send(signal.SIGTERM)
+    assert overseer.end() == 130
+    assert "removed 3 jobs" in desk.once("--remove")
+
+
+@contextmanager
+def schedd_down(pool: System) -> Iterator[None]:
+    pool("condor_off", "-fast", "-schedd", user="root")
+    until(lambda: pool("condor_q", check=False).returncode != 0, "no schedd")
+    try:
+        yield
+    finally:
+        pool("condor_on", "-schedd", user="root")
+        until(lambda: pool("condor_q", check=False).returncode == 0, "a schedd")
+
+
+def test_a_schedd_that_is_down_is_told_of_once_and_waited_for(desk: Desk) -> None:
+    """Nothing is decided meanwhile; its jobs are found again, and none is submitted twice."""
+    master = desk.master()
+    desk.order("tasks 2 done")
+    overseer = desk.oversee()
+    desk.until_jobs(2)
+    with schedd_down(desk.pool):
+        overseer.says("nothing is decided, the batch system does not answer: HTCondor says: ")
+        desk.order("tasks 1 done")
+        until(lambda: desk.told()["slaves-needed"] == 1, "a need")
+    overseer.says("the batch system answers again")
+    desk.until_jobs(3)
+    assert overseer.out.count("nothing is decided") == 1
+    assert overseer.out.count("submits 1 job:") == 1, overseer.out
+    (desk.folder / "done").touch()
+    desk.order("return 0")
+    assert (master.end(), overseer.end()) == (0, 0), overseer.out
