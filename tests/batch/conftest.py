@@ -1,0 +1,82 @@
+"""The batch systems as fixtures; `systems.py` tells how they are brought up, and what a test finds in them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.batch.systems import ROOT, UP_S, System, furnish
+
+HERE = Path(__file__).parent
+
+LONGEST_S = UP_S + 120
+"""What one test may take: the first one of a system waits until that is up."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of this folder a time limit of their own, where they have none."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LONGEST_S))
+
+
+@pytest.fixture(scope="session")
+def condor() -> Iterator[System]:
+    """An HTCondor pool; `condor("condor_q", cwd=pool_dir)` runs a command in it."""
+    pool = System("condor-pool")
+    pool.up(*shown())
+    yield pool
+    pool.leave(empty=not pool("condor_q", "-allusers", "-af", "ClusterId").stdout)
+
+
+def shown() -> list[str]:
+    """The folders that jobs must see, at their own paths: the checkout, the interpreter, its packages."""
+    return [word for place in (str(ROOT), sys.base_prefix, sys.prefix) for word in ("--bind", place)]
+
+
+@pytest.fixture
+def pool_dir(condor: System) -> Iterator[Path]:
+    """A folder with what a user has in a clone; what is submitted from there is removed at the end."""
+    folder = condor.workdir("test")
+    furnish(folder)
+    yield folder
+    condor("condor_rm", "-constraint", f'substr(Iwd, 0, {len(str(folder))}) == "{folder}"', check=False)
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[System]:
+    """A Slurm node; `slurm("squeue", cwd=slurm_dir)` runs a command on it."""
+    node = System("slurm-node")
+    node.up()
+    yield node
+    node.leave(empty=not node("squeue", "-h").stdout)
+
+
+@pytest.fixture
+def slurm_dir(slurm: System) -> Iterator[Path]:
+    """A folder with what a user has in a clone; what is submitted from there is cancelled at the end."""
+    folder = slurm.workdir("test")
+    furnish(folder)
+    yield folder
+    jobs = [line.split("|") for line in slurm("squeue", "-h", "-o", "%A|%Z").stdout.splitlines()]
+    if mine := sorted({job for job, place in jobs if place.startswith(str(folder))}):
+        slurm("scancel", *mine, check=False)
+
+
+@pytest.fixture(scope="session")
+def ssh_node() -> Iterator[System]:
+    """An SSH server, on four addresses that look like four hosts: `ssh -F $SSH_NODE_CONFIG node1` to `node4`."""
+    node = System("ssh-node")
+    node.up()
+    yield node
+    node.leave(empty=True)
+
+
+@pytest.fixture
+def ssh_dir(ssh_node: System) -> Path:
+    """A folder with what a user has in a clone."""
+    folder = ssh_node.workdir("test")
+    furnish(folder)
+    return folder
