@@ -1,6 +1,7 @@
 """Objects to bytes and back: the only place that pickles.
 
-Numbers, texts, bytes and None by themselves travel as MessagePack, which is quicker and smaller than their pickles;
+Numbers, texts, bytes and None, and calls with nothing but such arguments, none of them named, travel as MessagePack,
+which is quicker and smaller than their pickles;
 the first byte tells which it is, as no MessagePack of these starts as a pickle does. Everything else is pickled in
 protocol 5; buffers of 64 KiB and more (those of NumPy arrays, say) go out of band and are not copied on the way.
 Plain pickle comes first, because it is ten times quicker; cloudpickle does what plain pickle cannot, and what it would
@@ -26,7 +27,7 @@ from attrs import frozen
 from mwpy.errors import ArgumentNotPicklable
 from mwpy.task import Buffer, unpickle_with
 
-__all__ = ["Codec", "describe_error", "loads", "loads_function"]
+__all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function"]
 
 OUT_OF_BAND_BYTES = 64 * 1024
 """Smaller buffers travel quicker inside the pickle than as frames of their own."""
@@ -42,7 +43,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _NOT_AFTER_ALL = (OverflowError, UnicodeEncodeError)
 """What MessagePack raises for an integer of more than 64 bits and for half a surrogate pair."""
 _PICKLE_MARK = 0x80
-"""The first byte of every pickle since protocol 2; in MessagePack an empty map, and calls and plain values are none."""
+"""The first byte of every pickle since protocol 2; in MessagePack an empty map, which no call and no plain value is."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 _OWN_FILES = os.path.dirname(__file__) + os.sep
@@ -100,9 +101,9 @@ class Codec:
         Raises:
             ArgumentNotPicklable: the message names the argument; the caller's fault.
         """
-        if _PLAIN.issuperset(map(type, args)) and (not kwargs or _PLAIN.issuperset(map(type, kwargs.values()))):
+        if not kwargs and _all_plain(args):
             try:
-                return _encode((args, kwargs)), ()
+                return _encode(args), ()
             except _NOT_AFTER_ALL:
                 pass
         try:
@@ -157,8 +158,15 @@ class Codec:
         return data
 
 
+def _all_plain(values: Sequence[object]) -> bool:
+    for value in values:  # noqa: SIM110 (a generator costs twice as much)
+        if type(value) not in _PLAIN:
+            return False
+    return True
+
+
 def loads(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """Read what `dumps_value`, `dumps_call` or `dumps_failure` wrote; the positional arguments may be in a list.
+    """Read what `dumps_value` or `dumps_failure` wrote.
 
     Arrays use the memory of `buffers` from then on, and can be changed if it can.
 
@@ -170,7 +178,19 @@ def loads(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
     return pickle.loads(payload, buffers=buffers) if buffers else pickle.loads(payload)
 
 
-unpickle_with(loads)
+def loads_call(payload: Buffer, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Read what `dumps_call` wrote: positional and keyword arguments.
+
+    Raises:
+        Exception: as `loads`.
+    """
+    if payload[0] != _PICKLE_MARK:
+        return _decode(payload), {}
+    args, kwargs = pickle.loads(payload, buffers=buffers)
+    return args, kwargs
+
+
+unpickle_with(loads, loads_call)
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

@@ -10,7 +10,6 @@ import shlex
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
-from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,7 +23,7 @@ from mwpy.algorithm import Algorithm
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MwpyError, ProtocolError
 from mwpy.resource_file import ResourceFile
-from mwpy.task import Task
+from mwpy.task import spans_of
 
 __all__ = ["LocalAgent", "MasterIo", "Published"]
 
@@ -41,8 +40,6 @@ FAREWELL_S = 2.5
 """Seconds beyond the grace for the agents' goodbyes."""
 
 EARLY_ENDS_ALLOWED = 3
-
-_algorithm = attrgetter("algorithm")
 
 
 @frozen
@@ -75,7 +72,9 @@ class MasterIo:
         self.core = core
         self.link = link
         self.audit = audit
-        self.submitted: deque[Task] = deque()
+        self.submitted: list[Any] = []
+        """The fields of submitted tasks one after the other, which takes no object a task; see `task.spans_of`. Whoever
+        appends to it wakes the link if it is asleep."""
         self.definitions: deque[tuple[Algorithm, str, str, str, bytes]] = deque()
         self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
@@ -142,14 +141,18 @@ class MasterIo:
 
     def _take_commands(self) -> None:
         """Tasks first out of their deque: what defines their algorithms was put into its own before them."""
-        tasks = [self.submitted.popleft() for _ in range(len(self.submitted))]
+        count = len(self.submitted)
+        submitted = self.submitted[:count]
+        del self.submitted[:count]
         commands = [self.commands.popleft() for _ in range(len(self.commands))]
         while self.definitions:
             self.core.define(*self.definitions.popleft())
-        if tasks:
-            self._seen.update(map(_algorithm, tasks))
-            self._total_seen += len(tasks)
-            self.core.submit(tasks)
+        spans = spans_of(submitted)
+        if spans:
+            for span in spans:
+                self._seen[span.algorithm] += len(span)
+                self._total_seen += len(span)
+            self.core.submit(spans)
         for name, args in commands:
             getattr(self.core, name)(*args)
 
@@ -160,7 +163,7 @@ class MasterIo:
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.jar
-        self.published = Published(dict(self._seen), jar.pending, len(jar.tasks), self._total_seen)
+        self.published = Published(dict(self._seen), jar.pending, jar.runnable, self._total_seen)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self.outcomes.put(actions)
 
@@ -231,12 +234,6 @@ class MasterIo:
                 agent.child.poll()
         self.link.close(0.5)
         self.audit.close()
-
-    def submit(self, task: Task) -> None:
-        """Take a task over; from the algorithm's thread, and at once."""
-        self.submitted.append(task)
-        if self.link.asleep:
-            self.link.wake()
 
     def command(self, name: str, *args: Any) -> None:
         """Have a method of the core called; from the algorithm's thread."""

@@ -1,9 +1,10 @@
 """What travels between master and agent, and between agent and slave.
 
 A message is a small header, one of the classes below, and payload frames that nobody on the way
-looks into. The groups (`Tasks`, `Results`) lay their tasks out in parallel lists: entry i of each list
-belongs to task i, its small payload is the next `sizes[i]` bytes of the first payload frame, and its large
-buffers (pickle protocol 5, out of band) are the next `buffers[i]` of the frames that follow. An
+looks into. The groups (`Tasks`, `Results`) name their tasks in spans: entry i of `tasks` is the first of `counts[i]`
+tasks with ids that follow on one another, all in attempt `attempts[i]`. What differs from task to task is in lists
+with an entry a task: its small payload is the next `sizes[j]` bytes of the first payload frame, and its large
+buffers (pickle protocol 5, out of band) are the next `buffers[j]` of the frames that follow. An
 empty `buffers` means that no task of the group has any.
 
 `check` holds a message against its frames. What it lets through can be sliced without looking again.
@@ -11,7 +12,7 @@ empty `buffers` means that no task of the group has any.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from math import isfinite
 
@@ -40,8 +41,10 @@ __all__ = [
     "Tasks",
     "Welcome",
     "check",
+    "each_task",
     "select",
     "slices",
+    "spans_of",
 ]
 
 PROTOCOL_VERSION = 1
@@ -109,6 +112,7 @@ class Tasks:
 
     slave: int
     tasks: list[int]
+    counts: list[int]
     attempts: list[int]
     algorithms: list[int]
     sizes: list[int]
@@ -121,6 +125,7 @@ class Results:
 
     slave: int
     tasks: list[int]
+    counts: list[int]
     attempts: list[int]
     seconds: list[float]
     failed: list[int]
@@ -139,10 +144,11 @@ class Revoke:
 
 @frozen
 class Revoked:
-    """Agent to master: these tasks were not started and will not be."""
+    """Agent to master and to slave: these tasks were not started and will not be."""
 
     slave: int
     tasks: list[int]
+    counts: list[int]
     attempts: list[int]
 
 
@@ -241,20 +247,23 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
     """
     match message:
         case Tasks():
-            count = len(message.tasks)
-            _same_length("Tasks", count, message.attempts, message.algorithms, message.sizes)
+            count = _num_tasks("Tasks", message.tasks, message.counts, message.attempts, message.algorithms)
+            _same_length("Tasks", count, message.sizes)
             _frames_fit("Tasks", count, message.sizes, message.buffers, frames)
         case Results():
-            count = len(message.tasks)
-            _same_length("Results", count, message.attempts, message.seconds, message.sizes)
+            count = _num_tasks("Results", message.tasks, message.counts, message.attempts)
+            _same_length("Results", count, message.seconds, message.sizes)
             _frames_fit("Results", count, message.sizes, message.buffers, frames)
             failed = message.failed
             if failed != sorted(set(failed)) or (failed and not 0 <= failed[0] <= failed[-1] < count):
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
-        case Revoked() | AlgorithmFailed():
-            _same_length(type(message).__name__, len(message.tasks), message.attempts)
+        case Revoked():
+            _num_tasks("Revoked", message.tasks, message.counts, message.attempts)
+            _no_frames(message, len(frames))
+        case AlgorithmFailed():
+            _same_length("AlgorithmFailed", len(message.tasks), message.attempts)
             _no_frames(message, len(frames))
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
@@ -269,6 +278,14 @@ def _same_length(kind: str, count: int, *lists: Sequence[float]) -> None:
         raise ProtocolError(f"{kind}: its lists are of different lengths")
 
 
+def _num_tasks(kind: str, tasks: list[int], counts: list[int], *lists: list[int]) -> int:
+    """How many tasks the spans have."""
+    _same_length(kind, len(tasks), counts, *lists)
+    if counts and min(counts) < 1:
+        raise ProtocolError(f"{kind}: a span without tasks")
+    return sum(counts)
+
+
 def _no_frames(message: Message, count: int) -> None:
     if count:
         raise ProtocolError(f"{type(message).__name__}: {count} payload frames where none belong")
@@ -281,31 +298,55 @@ def _frames_fit(kind: str, count: int, sizes: list[int], buffers: list[int], fra
         raise ProtocolError(f"{kind}: the sizes do not add up to the {len(frames[0])} bytes of its payload")
 
 
-def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Buffer], Iterable[Sequence[Buffer]]]:
+def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Buffer], list[Sequence[Buffer]]]:
     """Cut a checked group's frames: a payload and the large buffers a task, in the group's order."""
     payload = frames[0]
     ends = list(accumulate(group.sizes, initial=0))
     payloads = [payload[start:end] for start, end in pairwise(ends)]
     if not group.buffers:
-        return payloads, repeat((), len(payloads))
+        return payloads, [()] * len(payloads)
     own = list(accumulate(group.buffers, initial=1))
     return payloads, [frames[start:end] for start, end in pairwise(own)]
 
 
-def select(group: Results, frames: Sequence[Buffer], wanted: Container[int]) -> tuple[Results, list[Buffer]]:
-    """Make a smaller group of those results whose tasks are wanted, each once."""
-    cut = list(zip(*slices(group, frames), strict=True))
-    last = {task: position for position, task in enumerate(group.tasks) if task in wanted}
-    kept = [position for position, task in enumerate(group.tasks) if last.get(task) == position]
-    chosen = [cut[position] for position in kept]
+def each_task(group: Tasks | Results | Revoked) -> Iterator[tuple[int, int]]:
+    """Id and attempt of each task that a group names."""
+    for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+        yield from zip(range(first, first + count), repeat(attempt), strict=False)
+
+
+def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """First ids, counts and attempts of the spans that tasks form in their order."""
+    count = len(tasks)
+    if count and attempts.count(attempts[0]) == count and [*tasks] == [*range(tasks[0], tasks[0] + count)]:
+        return [tasks[0]], [count], [attempts[0]]  # mostly, and quickly found
+    firsts: list[int] = []
+    counts: list[int] = []
+    tried: list[int] = []
+    for task, attempt in zip(tasks, attempts, strict=True):
+        if firsts and task == firsts[-1] + counts[-1] and attempt == tried[-1]:
+            counts[-1] += 1
+        else:
+            firsts.append(task)
+            counts.append(1)
+            tried.append(attempt)
+    return firsts, counts, tried
+
+
+def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:
+    """Make a smaller group of the results at these positions."""
+    payloads, buffers = slices(group, frames)
+    named = list(each_task(group))
     failed = frozenset(group.failed)
+    firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
     smaller = Results(
         slave=group.slave,
-        tasks=[group.tasks[position] for position in kept],
-        attempts=[group.attempts[position] for position in kept],
-        seconds=[group.seconds[position] for position in kept],
-        failed=[new for new, position in enumerate(kept) if position in failed],
-        sizes=[len(payload) for payload, _ in chosen],
-        buffers=[len(buffers) for _, buffers in chosen] if group.buffers else [],
+        tasks=firsts,
+        counts=counts,
+        attempts=attempts,
+        seconds=[group.seconds[at] for at in kept],
+        failed=[new for new, at in enumerate(kept) if at in failed],
+        sizes=[group.sizes[at] for at in kept],
+        buffers=[group.buffers[at] for at in kept] if group.buffers else [],
     )
-    return smaller, [b"".join(payload for payload, _ in chosen), *(one for _, own in chosen for one in own)]
+    return smaller, [b"".join(payloads[at] for at in kept), *(buffer for at in kept for buffer in buffers[at])]

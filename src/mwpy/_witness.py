@@ -53,10 +53,11 @@ class Witness:
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
         if isinstance(record, records.TasksUnaddressed):
-            for task in record.tasks:
-                policy = self._policies[task.task_id]
-                assert policy.sid == record.sid and policy.do_it_anyway, f"{task} must not run but at {policy.sid}"
-                self._unaddressed[task.task_id] = None
+            for span in record.tasks:
+                for task in span.ids:
+                    policy = self._policies[task]
+                    assert policy.sid == record.sid and policy.do_it_anyway, f"{task} must not run but at {policy.sid}"
+                    self._unaddressed[task] = None
 
     def heard(self, peer: bytes, message: messages.Message) -> None:
         """The master is told of a death, once or again."""

@@ -23,7 +23,7 @@ from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._direction import Direction, find_master
 from mwpy._link import AgentLink, Broken, Connected
-from mwpy._pipe import SETTLE_S, AgentEnd, JournalEntry, open_channel
+from mwpy._pipe import SETTLE_S, AgentEnd, open_channel
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MasterUnreachable, ProtocolError, Refused
 from mwpy.options import JOB_VARIABLE, Options
@@ -283,7 +283,7 @@ class _Agent:
         """Hear all that a dead slave left, and tell of its end."""
         while self._hear_slave(running, now):
             pass
-        self._deliver(running, running.end.journal() or [], now)
+        self._deliver(running, now)
         while running.child.stderr in self._by_fd and self._more_stderr(running):
             pass
         words = running.last_words.decode(errors="replace").strip()
@@ -314,24 +314,20 @@ class _Agent:
     def _rescue(self, now: float) -> None:
         for running in self._slaves.values():
             if self._may_be_silent(running) and now >= running.heard + SILENT_S:
-                entries = running.end.journal()
-                if entries is not None:
-                    running.peeked = True
-                    self._deliver(running, entries, now)
+                running.peeked = self._deliver(running, now)
 
-    def _deliver(self, running: _Running, entries: Sequence[JournalEntry], now: float) -> None:
-        if not entries:
-            return
-        group = messages.Results(
-            slave=running.number,
-            tasks=[entry.task_id for entry in entries],
-            attempts=[entry.attempt for entry in entries],
-            seconds=[entry.seconds for entry in entries],
-            failed=[position for position, entry in enumerate(entries) if entry.failed],
-            sizes=[len(entry.payload) for entry in entries],
-        )
-        payload = b"".join(entry.payload for entry in entries)
-        self._core.handle(agent_core.SlaveHeard(running.number, group, [payload]), now)
+    def _deliver(self, running: _Running, now: float) -> bool:
+        """Take the results out of a journal; False if the slave emptied it meanwhile."""
+        found = running.end.journal.read(running.number)
+        if found is None:
+            return False
+        try:
+            messages.check(*found)
+        except ProtocolError as error:
+            self._say(f"slave {running.number} overwrote its unsent results, which are lost: {error}")
+        else:
+            self._core.handle(agent_core.SlaveHeard(running.number, *found), now)
+        return True
 
     # ---- what must be done ---------------------------------------------------------------------------------------
 
@@ -403,7 +399,7 @@ class _Agent:
             return
         if isinstance(message, messages.Tasks):
             child = self._core.children[number]
-            if len(child.held) == len(message.tasks):
+            if child.num_held == len(message.sizes):
                 running.heard, running.peeked = now, False
         running.end.send(_wire.encode(message, frames))
         self._watch_writable(running)

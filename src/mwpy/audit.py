@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
 from mwpy import records
 from mwpy.errors import UsageError
-from mwpy.task import Task
+from mwpy.task import Span
 
 __all__ = ["AuditFile", "text_of"]
 
@@ -76,18 +77,18 @@ def _text_of_agents(record: records.Record) -> str:
 
 def _text_of_tasks(record: records.Record) -> str:
     match record:
-        case records.TasksAllocated(sid, tasks):
-            return f"{sid} <- {_many(len(tasks), 'task')}"
-        case records.ResultsReceived(sid, tasks):
-            return f"{sid} -> {_many(len(tasks), 'result')}"
-        case records.TasksReturned(sid, tasks, reason):
-            return f"{sid} -> {_many(len(tasks), 'task')} back ({_names(tasks)}): {reason}"
-        case records.TasksGivenUp(tasks, reason):
-            return f"UNRUNNABLE {_names(tasks)}: {reason}"
-        case records.TasksFailed(tasks, reason):
-            return f"FAILED {_names(tasks)}: {reason}"
-        case records.TasksUnaddressed(sid, tasks):
-            return f"{_many(len(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
+        case records.TasksAllocated(sid, spans):
+            return f"{sid} <- {_many(_count(spans), 'task')}"
+        case records.ResultsReceived(sid, spans):
+            return f"{sid} -> {_many(_count(spans), 'result')}"
+        case records.TasksReturned(sid, spans, reason):
+            return f"{sid} -> {_many(_count(spans), 'task')} back ({_names(spans)}): {reason}"
+        case records.TasksGivenUp(spans, reason):
+            return f"UNRUNNABLE {_names(spans)}: {reason}"
+        case records.TasksFailed(spans, reason):
+            return f"FAILED {_names(spans)}: {reason}"
+        case records.TasksUnaddressed(sid, spans):
+            return f"{_many(_count(spans), 'task')} for {sid} may run anywhere ({_names(spans)})"
         case _:
             return ""
 
@@ -96,10 +97,14 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _names(tasks: Iterable[Task]) -> str:
-    named = [str(task) for task in tasks]
-    more = f" and {len(named) - NAMED_TASKS} more" if len(named) > NAMED_TASKS else ""
-    return ", ".join(named[:NAMED_TASKS]) + more
+def _count(spans: Sequence[Span]) -> int:
+    return sum(map(len, spans))
+
+
+def _names(spans: Sequence[Span]) -> str:
+    named = islice(chain.from_iterable(span.names() for span in spans), NAMED_TASKS)
+    more = f" and {_count(spans) - NAMED_TASKS} more" if _count(spans) > NAMED_TASKS else ""
+    return ", ".join(named) + more
 
 
 class AuditFile:

@@ -21,7 +21,7 @@ from mwpy._codec import Codec
 from mwpy._core.silence import Waiting
 from mwpy.algorithm import Algorithm, algorithm_of
 from mwpy.errors import InternalError, TaskFailed, UsageError
-from mwpy.task import DEFAULT_POLICY, Result, SlaveId, SlaveKind, Task, TaskCall, TaskId, TaskPolicy, UnrunnableTask
+from mwpy.task import DEFAULT_POLICY, Result, SlaveId, SlaveKind, TaskCall, TaskId, TaskPolicy, UnrunnableTask
 
 if TYPE_CHECKING:
     from mwpy._core.master_core import Actions
@@ -139,9 +139,9 @@ class Master:
             if sid is None and retry and not do_it_anyway
             else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
         )
-        return self._submit(call, tag, policy).task_id
+        return self._submit(call, tag, policy)
 
-    def _submit(self, call: TaskCall[Any], tag: Any, policy: TaskPolicy) -> Task:
+    def _submit(self, call: TaskCall[Any], tag: Any, policy: TaskPolicy) -> TaskId:
         try:
             algorithm = call.algorithm
         except AttributeError:
@@ -152,10 +152,14 @@ class Master:
         if algorithm not in self._submitted:
             self._define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
-        task = Task(next(self._ids), algorithm, payload, buffers, policy, tag)
+        if type(tag) is _Place:
+            tag.size = len(payload) + sum(map(len, buffers))
+        task_id = next(self._ids)
         self._submitted[algorithm] += 1
-        self._io.submit(task)
-        return task
+        self._io.submitted.extend((task_id, algorithm, policy, payload, buffers, tag))
+        if self._io.link.asleep:
+            self._io.link.wake()
+        return task_id
 
     def _define(self, algorithm: Algorithm) -> None:
         reference = algorithm.reference
@@ -184,7 +188,7 @@ class Master:
         algorithm = algorithm_of(function)
 
         def submit(*args: Any, **kwargs: Any) -> TaskId:
-            return self._submit(TaskCall(algorithm, args, kwargs), tag, checked).task_id
+            return self._submit(TaskCall(algorithm, args, kwargs), tag, checked)
 
         return submit
 
@@ -229,8 +233,7 @@ class Master:
                     exhausted = True
                     break
                 place = _Place(mine, submitted, item)
-                task = self._submit(TaskCall(algorithm, (item,), {}), place, policy)
-                place.size = task.size if task.buffers else len(task.payload)
+                self._submit(TaskCall(algorithm, (item,), {}), place, policy)
                 mine.bytes_in_flight += place.size
                 submitted += 1
                 room -= 1

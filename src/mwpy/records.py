@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from mwpy.task import Death, SlaveId, SlaveKind, SlaveState, Task
+from mwpy.task import Death, SlaveId, SlaveKind, SlaveState, Span
 
 __all__ = [
     "AgentConnected",
@@ -150,7 +150,7 @@ class AlgorithmRefused:
 class TasksSubmitted:
     """The master algorithm handed over tasks."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
 
 
 @frozen
@@ -158,7 +158,7 @@ class TasksAllocated:
     """Tasks went to a slave, a new attempt each."""
 
     sid: SlaveId
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
 
 
 @frozen
@@ -166,14 +166,14 @@ class ResultsReceived:
     """Results of allocated tasks arrived from their slave."""
 
     sid: SlaveId
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
 
 
 @frozen
 class TasksFailed:
     """Pending tasks failed before they left the master."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
     reason: str
 
 
@@ -182,7 +182,7 @@ class TasksReturned:
     """Allocated tasks came back unfinished and wait again; `deaths` is charged to each of them."""
 
     sid: SlaveId
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
     reason: str
     deaths: tuple[Death, ...] = ()
 
@@ -191,7 +191,7 @@ class TasksReturned:
 class TasksGivenUp:
     """Tasks became unrunnable; `deaths` is charged to each of them."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
     reason: str
     deaths: tuple[Death, ...] = ()
 
@@ -201,7 +201,7 @@ class TasksUnaddressed:
     """Pending tasks addressed to a slave that will not run them may run on any slave now."""
 
     sid: SlaveId
-    tasks: Sequence[Task]
+    tasks: Sequence[Span]
 
 
 @frozen

@@ -17,12 +17,13 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
 from mwpy import _messages as messages
 from mwpy import _wire
-from mwpy._codec import Codec, loads, loads_function
+from mwpy._codec import Codec, loads_call, loads_function
 from mwpy._pipe import SlaveEnd, SlaveFds
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
@@ -42,7 +43,7 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 _Job = tuple[int, int, int, int, Buffer, Sequence[Buffer]]
-"""A task as it was sent here: position, id, attempt, algorithm, payload and buffers."""
+"""A task as it was sent here: id, attempt, position, algorithm, payload and buffers."""
 
 
 class SlaveLoop(NamedTuple):
@@ -78,12 +79,13 @@ class Slave:
         self._result_group = result_group
         self._limit = max_result_bytes
         self._codec = Codec()
-        self._functions: dict[int, Callable[..., Any] | str] = {}
+        self._functions: dict[int, Callable[..., Any]] = {}
+        self._unavailable: dict[int, str] = {}
+        """Why algorithms cannot be run here."""
         self._tasks: deque[_Job] = deque()
         """What was sent here and not started; some may be taken back by now."""
         self._passed_on = 0
         """How many tasks were ever sent here: the position of the last."""
-        self._done: list[tuple[int, int, float, bool, Buffer, Sequence[Buffer]]] = []
         self._sent_at = perf_counter()
         self._completed = 0
         self._shutdown = False
@@ -117,10 +119,8 @@ class Slave:
             timeout: how long to wait for the first task, in seconds; None for as long as it takes.
         """
         self._get_ready()
-        if self._step(timeout):
-            for _ in range(len(self._tasks)):
-                if not self._step(0.0):
-                    break
+        self._await(timeout)
+        self._run_here(len(self._tasks))
         return self._state()
 
     def loop_iterate(self, timeout: float = 0.0001) -> SlaveLoop:
@@ -130,7 +130,8 @@ class Slave:
             timeout: how long to wait for it, in seconds.
         """
         self._get_ready()
-        self._step(timeout)
+        self._await(timeout)
+        self._run_here(1)
         return self._state()
 
     @property
@@ -138,8 +139,8 @@ class Slave:
         return self._shutdown or self._lost
 
     def _state(self) -> SlaveLoop:
-        waiting = len(self._tasks)
-        return SlaveLoop(self._ended, self._shutdown, self._completed, waiting, len(self._done), self._result_group)
+        waiting, unsent = len(self._tasks), self._end.journal.count
+        return SlaveLoop(self._ended, self._shutdown, self._completed, waiting, unsent, self._result_group)
 
     def _get_ready(self) -> None:
         if not self._ready:
@@ -149,34 +150,37 @@ class Slave:
 
     # ---- one task ------------------------------------------------------------------------------------------
 
-    def _step(self, timeout: float | None) -> bool:
-        """Run the next task; False if none came in time, or it is over."""
-        tasks = self._tasks
-        if not tasks:
+    def _await(self, timeout: float | None) -> None:
+        """Wait for tasks if none is here."""
+        if not self._tasks:
             self._drain()
-        if not tasks:
+        if not self._tasks:
             self._flush()
             if not self._ended and timeout != 0.0:
                 self._end.poll(FOREVER_S if timeout is None else timeout)
                 self._drain()
-        while tasks and not self._lost:
-            if self._end.start(tasks[0][0]):
+
+    def _run_here(self, count: int) -> None:
+        """Run up to `count` of the tasks that are here."""
+        tasks, end = self._tasks, self._end
+        while tasks and count and not self._lost:
+            if end.start(tasks[0][2]):
                 self._run(tasks.popleft())
-                return True
-            self._receive()  # perhaps which tasks were taken back
-        return False
+                count -= 1
+            else:
+                self._receive()  # perhaps which tasks were taken back
 
     def _run(self, job: _Job) -> None:
-        _, task_id, attempt, number, payload, buffers = job
+        task_id, attempt, _, number, payload, buffers = job
         function = self._functions.get(number)
-        if not callable(function):
-            reason = function or "it was never defined"
+        if function is None:
+            reason = self._unavailable.get(number, "it was never defined")
             self._send(messages.AlgorithmFailed(self._number, number, reason, [task_id], [attempt]))
             return
         failed = False
         began = 0.0
         try:
-            args, kwargs = loads(payload, buffers)
+            args, kwargs = loads_call(payload, buffers)
             began = perf_counter()
             value = function(*args, **kwargs)
             ended = perf_counter()
@@ -187,13 +191,25 @@ class Slave:
             result = self._codec.dumps_failure(error)
         if self._end.forked:
             _end_fork(task_id)
-        seconds = ended - began if began else 0.0
         self._completed += 1
-        self._done.append((task_id, attempt, seconds, failed, result, large))
-        noted = not large and self._end.journal_add(task_id, attempt, seconds, failed, result)
-        group = self._result_group
-        if not noted or (len(self._done) >= group if group else ended > self._sent_at + GATHER_S):
+        self._keep(task_id, attempt, ended - began if began else 0.0, failed, result, large)
+        journal, group = self._end.journal, self._result_group
+        if journal.count >= group if group else ended > self._sent_at + GATHER_S:
             self._flush()
+
+    def _keep(
+        self, task_id: int, attempt: int, seconds: float, failed: bool, result: bytes, large: Sequence[Buffer]
+    ) -> None:
+        """Note a result, or send it if it is too large for that."""
+        if not large and self._end.journal.add(task_id, attempt, seconds, failed, result):
+            return
+        self._flush()
+        if large or not self._end.journal.add(task_id, attempt, seconds, failed, result):
+            position = [0] if failed else []
+            group = messages.Results(
+                self._number, [task_id], [1], [attempt], [seconds], position, [len(result)], [len(large)]
+            )
+            self._send(group, [result, *large])
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         try:
@@ -202,32 +218,23 @@ class Slave:
             raise ResultNotPicklable(
                 f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
             ) from error
-        size = len(result) + sum(map(len, large)) if large else len(result)
+        if len(result) > self._limit or large:
+            self._check_size(len(result) + sum(map(len, large)))
+        return result, large
+
+    def _check_size(self, size: int) -> None:
         if size > self._limit:
             raise ResultTooLarge(
                 f"its result is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): "
                 f"write it to a file and return the name, or raise the limit"
             )
-        return result, large
 
     def _flush(self) -> None:
         """Send the gathered results."""
-        done = self._done
-        if not done:
-            return
-        tasks, attempts, seconds, failed, results, large = zip(*done, strict=True)
-        group = messages.Results(
-            slave=self._number,
-            tasks=list(tasks),
-            attempts=list(attempts),
-            seconds=list(seconds),
-            failed=[position for position, is_failed in enumerate(failed) if is_failed],
-            sizes=list(map(len, results)),
-            buffers=list(map(len, large)) if any(large) else [],
-        )
-        self._send(group, [b"".join(results), *(buffer for own in large for buffer in own)])
-        self._end.journal_clear()
-        self._done = []
+        journal = self._end.journal
+        if journal.count and (noted := journal.read(self._number)) is not None:
+            self._send(*noted)
+            journal.clear()
         self._sent_at = perf_counter()
 
     # ---- messages -------------------------------------------------------------------------------------------
@@ -249,13 +256,11 @@ class Slave:
         message, payload = _wire.decode(frames)
         match message:
             case messages.Tasks():
-                first, self._passed_on = self._passed_on + 1, self._passed_on + len(message.tasks)
-                columns = (range(first, self._passed_on + 1), message.tasks, message.attempts, message.algorithms)
-                self._tasks.extend(zip(*columns, *messages.slices(message, payload), strict=True))
+                self._take_in(message, payload)
             case messages.Revoked():
                 self._end.recall_heard()
-                revoked = frozenset(zip(message.tasks, message.attempts, strict=True))
-                kept = [job for job in self._tasks if job[1:3] not in revoked]
+                revoked = frozenset(messages.each_task(message))
+                kept = [job for job in self._tasks if job[:2] not in revoked]
                 self._tasks.clear()
                 self._tasks.extend(kept)
             case messages.Algorithms():
@@ -267,11 +272,28 @@ class Slave:
             case _:
                 pass
 
+    def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        payloads, buffers = messages.slices(group, frames)
+        start = 0
+        for first, count, attempt, number in zip(
+            group.tasks, group.counts, group.attempts, group.algorithms, strict=True
+        ):
+            position, end = self._passed_on + 1, start + count
+            ids, positions = range(first, first + count), range(position, position + count)
+            columns = (ids, repeat(attempt), positions, repeat(number), payloads[start:end], buffers[start:end])
+            self._tasks.extend(zip(*columns, strict=False))
+            self._passed_on += count
+            start = end
+
     def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
         packed = iter(payload)
         for definition in message.definitions:
             by_value = None if definition.reference else next(packed)
-            self._functions[definition.number] = _load(definition, by_value)
+            loaded = _load(definition, by_value)
+            if callable(loaded):
+                self._functions[definition.number] = loaded
+            else:
+                self._unavailable[definition.number] = loaded
 
 
 class ResultTooLarge(Exception):

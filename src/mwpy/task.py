@@ -1,8 +1,10 @@
 """Tasks and what becomes of them: the values that pass between an application and mwpy.
 
 A `TaskCall` is what `f.task(...)` makes: an algorithm and its arguments, nothing sent yet. Submitting
-it makes a `Task`, whose arguments are pickled then and there. It ends as a `Result` or, when its
+it makes a task, whose arguments are pickled then and there. It ends as a `Result` or, when its
 policy forbids another try, as an `UnrunnableTask`. The tag comes back with either, the very same object.
+
+Between these the master holds no object for each task, but a `Span` for many.
 
 What there is one of for each task is a msgspec `Struct`, made in C in a third of the time that a class of Python
 takes. One that holds nothing the garbage collector could be after is not shown to it, so a million tasks and results
@@ -11,8 +13,9 @@ do not slow down what is pickled next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, IntEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, NewType, TypeVar
 
 from attrs import define, frozen
@@ -29,12 +32,13 @@ __all__ = [
     "SlaveId",
     "SlaveKind",
     "SlaveState",
-    "Task",
+    "Span",
     "TaskCall",
     "TaskId",
     "TaskPolicy",
     "TaskState",
     "UnrunnableTask",
+    "spans_of",
     "unpickle_with",
 ]
 
@@ -73,7 +77,7 @@ class SlaveState(Enum):
 class TaskState(IntEnum):
     """Where a task stands in the master; `_core/taskjar.py` has the table of the ways between.
 
-    An `IntEnum` because its members are hashed once a task and transition: an `Enum` hashes in Python.
+    An `IntEnum` because its members are hashed at each transition: an `Enum` hashes in Python.
     """
 
     NEW = 0
@@ -136,30 +140,113 @@ class Death:
         return f"attempt {self.attempt} on {self.sid}: {self.cause}"
 
 
-class Task(Struct, eq=False, gc=False):
-    """One task in the master, from its submission to its end. Only `Taskjar.apply` changes its state.
+class Span(Struct, eq=False, gc=False):
+    """Tasks in the master, with ids that follow on one another, that differ in nothing but arguments and tags.
 
-    The garbage collector need not know of it: nobody but the master has it, so its tag leads to no task.
+    What becomes of them they share, from their submission to their end; when it is to differ, the span is cut. Only
+    `Taskjar.apply` changes its state. The garbage collector need not know of it: nobody but the master has it, so its
+    tags lead to no span.
     """
 
-    task_id: TaskId
+    first: TaskId
     algorithm: Algorithm
-    payload: bytes
-    buffers: Sequence[Buffer]
     policy: TaskPolicy
-    tag: Any
+    payloads: list[bytes]
+    """The pickled arguments of each task."""
+    buffers: list[Sequence[Buffer]]
+    """What of them travels out of band, for each task; empty if there is none."""
+    tags: list[Any]
     state: TaskState = TaskState.NEW
     attempt: int = 0
     sid: SlaveId | None = None
     deaths: tuple[Death, ...] = ()
 
+    def __len__(self) -> int:
+        return len(self.payloads)
+
     @property
-    def size(self) -> int:
-        """Bytes of the pickled arguments."""
-        return len(self.payload) + sum(len(buffer) for buffer in self.buffers)
+    def ids(self) -> range:
+        """The numbers of its tasks."""
+        return range(self.first, self.first + len(self.payloads))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the pickled arguments of each task."""
+        sizes = list(map(len, self.payloads))
+        if not self.buffers:
+            return sizes
+        return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=True)]
+
+    def cut(self, count: int) -> tuple[Span, Span]:
+        """Two spans: its first `count` tasks, and the others. It stays what it was: a record may tell of it."""
+        return self._part(0, count), self._part(count, len(self))
+
+    def _part(self, start: int, end: int) -> Span:
+        return Span(
+            TaskId(self.first + start),
+            self.algorithm,
+            self.policy,
+            self.payloads[start:end],
+            self.buffers[start:end],
+            self.tags[start:end],
+            self.state,
+            self.attempt,
+            self.sid,
+            self.deaths,
+        )
+
+    def singles(self) -> list[Span]:
+        """A span for each task."""
+        return [self._part(position, position + 1) for position in range(len(self))]
+
+    def joins(self, other: Span) -> bool:
+        """Whether another span continues this one."""
+        return (
+            self.first + len(self.payloads) == other.first
+            and self.algorithm is other.algorithm
+            and self.policy == other.policy
+            and self.attempt == other.attempt
+            and self.state is other.state
+            and not (self.buffers or other.buffers or self.deaths or other.deaths)
+        )
+
+    def join(self, other: Span) -> Span:
+        """Its tasks and those of a span that continues it."""
+        joined = self._part(0, len(self))
+        joined.payloads += other.payloads
+        joined.tags += other.tags
+        return joined
+
+    def names(self) -> Iterator[str]:
+        """What each task is called in messages."""
+        return (f"task {number} ({self.algorithm.name})" for number in self.ids)
 
     def __str__(self) -> str:
-        return f"task {self.task_id} ({self.algorithm.name})"
+        last = f" to {self.first + len(self) - 1}" if len(self) > 1 else ""
+        return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
+
+
+SUBMISSION = 6
+"""Fields of a submitted task: id, algorithm, policy, payload, buffers, tag."""
+
+
+def spans_of(submitted: list[Any]) -> list[Span]:
+    """Put tasks that were submitted together to spans.
+
+    Args:
+        submitted: the fields of all tasks one after the other.
+    """
+    ids, algorithms, policies, payloads, buffers, tags = (submitted[field::SUBMISSION] for field in range(SUBMISSION))
+    if ids and [*ids] != [*range(ids[0], ids[0] + len(ids))]:
+        raise UsageError("tasks were submitted by two threads at once: a master is for one")
+    spans: list[Span] = []
+    start = 0
+    for (algorithm, policy), alike in groupby(zip(algorithms, policies, strict=True)):
+        end = start + len(list(alike))
+        own = buffers[start:end]
+        spans.append(Span(ids[start], algorithm, policy, payloads[start:end], own if any(own) else [], tags[start:end]))
+        start = end
+    return spans
 
 
 Loads = Callable[[Buffer, Sequence[Buffer]], Any]
@@ -168,9 +255,9 @@ Loads = Callable[[Buffer, Sequence[Buffer]], Any]
 _loads: list[Loads] = []
 
 
-def unpickle_with(loads: Loads) -> None:
-    """Have values unpickled; `_codec` calls it, for a value does not know how it was pickled."""
-    _loads[:] = [loads]
+def unpickle_with(value: Loads, call: Loads) -> None:
+    """Have values and calls unpickled; `_codec` calls it, for a value does not know how it was pickled."""
+    _loads[:] = [value, call]
 
 
 _UNSET: Any = object()
@@ -275,7 +362,7 @@ class UnrunnableTask:
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The task's positional and keyword arguments, as they were at submission."""
-        args, kwargs = _loads[0](self._payload, self._buffers)
+        args, kwargs = _loads[1](self._payload, self._buffers)
         return tuple(args), kwargs
 
     def __repr__(self) -> str:

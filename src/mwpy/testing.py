@@ -18,7 +18,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import chain, repeat
 from typing import Any
 
 from attrs import define, field
@@ -31,7 +31,7 @@ from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._witness import Witness
 from mwpy.algorithm import algorithm_of
-from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
+from mwpy.task import SUBMISSION, SlaveId, SlaveKind, TaskId, TaskPolicy, spans_of
 
 __all__ = ["Cluster", "SimulationFailure"]
 
@@ -191,26 +191,26 @@ class Cluster:
 
     def _algorithm(self) -> None:
         """Submit some tasks of every policy, now and then."""
-        tasks: list[Task] = []
+        tasks: list[Any] = []
         for _ in range(min(self._total - self.submitted, self.random.randint(1, 25))):
             self.submitted += 1
-            tasks.append(self._task(self.submitted))
+            tasks += self._task(self.submitted)
         if tasks:
-            self._tell(f"submit {[task.task_id for task in tasks]}")
-            self.core.submit(tasks)
+            self._tell(f"submit {tasks[::SUBMISSION]}")
+            self.core.submit(spans_of(tasks))
         if self._special and self.random.random() < 0.1:
             self.core.free_slave(self.random.choice(self._special))
         self._master_acts()
         if self.submitted < self._total:
             self._after(self.random.random(), self._algorithm)
 
-    def _task(self, number: int) -> Task:
+    def _task(self, number: int) -> tuple[Any, ...]:
         sid = self.random.choice(self._special) if self._special and self.random.random() < 0.4 else None
         policy = TaskPolicy(sid, retry=self.random.random() > 0.15, do_it_anyway=self.random.random() < 0.5)
         kills = self.random.random() < 0.02
         payload = b"x" * (2000 if self.random.random() < 0.02 else self.random.randint(0, 40))
         algorithm = self.random.choice(self._algorithms)
-        return Task(TaskId(number), algorithm, payload, (), policy, self.witness.submitted(number, policy, kills))
+        return TaskId(number), algorithm, policy, payload, (), self.witness.submitted(number, policy, kills)
 
     # ---- the master's shell ------------------------------------------------------------------------------
 
@@ -375,12 +375,14 @@ class Cluster:
                 slave.algorithms.update((definition.number, not unable) for definition in definitions)
             case messages.SlaveNamed(_, sid):
                 slave.sid = sid
-            case messages.Tasks(_, tasks, attempts, algorithms):
-                slave.tasks.extend(zip(count(slave.passed_on + 1), tasks, attempts, algorithms, strict=False))
-                slave.passed_on += len(tasks)
+            case messages.Tasks():
+                algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
+                for (task, attempt), algorithm in zip(messages.each_task(message), algorithms, strict=True):
+                    slave.passed_on += 1
+                    slave.tasks.append((slave.passed_on, task, attempt, algorithm))
                 self._slave_steps(host, slave)
-            case messages.Revoked(_, tasks, attempts):
-                taken = set(zip(tasks, attempts, strict=True))
+            case messages.Revoked():
+                taken = set(messages.each_task(message))
                 slave.tasks = deque(one for one in slave.tasks if one[1:3] not in taken)
             case messages.Shutdown():
                 slave.stopping = True
@@ -432,7 +434,7 @@ class Cluster:
             self._at(host.frozen_until, lambda: self._slave_flushes(host, slave))
             return
         tasks, attempts, seconds = (list(column) for column in zip(*slave.gathered, strict=True))
-        group = messages.Results(slave.number, tasks, attempts, seconds, [], [0] * len(tasks))
+        group = messages.Results(slave.number, *messages.spans_of(tasks, attempts), seconds, [], [0] * len(tasks))
         if not keep:
             slave.gathered = []
         self._agent_hears_slave(host, slave, group, [b""])

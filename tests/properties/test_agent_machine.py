@@ -7,7 +7,8 @@ what.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from attrs import define, field
 from hypothesis import settings
@@ -16,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from mwpy import _messages as messages
 from mwpy._core import agent_core
-from mwpy._core.agent_core import AgentActions, AgentCore, AgentSettings
+from mwpy._core.agent_core import AgentActions, AgentCore, AgentSettings, Child
 from mwpy.errors import ExitCode
-from mwpy.task import SlaveId
+from mwpy.task import Buffer, SlaveId
 
 picks = st.integers(0, 60)
 """Chooses one of whatever there is, modulo how many."""
@@ -42,10 +43,10 @@ class _Process:
     told_to_stop: bool = False
     killed: bool = False
 
-    def receive(self, tasks: Sequence[int], attempts: Sequence[int]) -> None:
-        self.unstarted.update(zip(tasks, attempts, strict=True))
-        self.positions.update(zip(tasks, range(self.passed_on + 1, self.passed_on + len(tasks) + 1), strict=True))
-        self.passed_on += len(tasks)
+    def receive(self, sent: Iterable[tuple[int, int]]) -> None:
+        for task, attempt in sent:
+            self.passed_on += 1
+            self.unstarted[task], self.positions[task] = attempt, self.passed_on
 
     def start(self) -> tuple[int, int]:
         task = next(iter(self.unstarted))
@@ -54,6 +55,10 @@ class _Process:
 
     def holds(self) -> dict[int, int]:
         return {**self.done, **dict([self.running] if self.running else []), **self.unstarted}
+
+
+def _each_held(child: Child) -> list[tuple[int, int, int]]:
+    return [(span.first + at, span.attempt, span.position + at) for span in child.held for at in range(len(span))]
 
 
 class _AgentMachine(RuleBasedStateMachine):
@@ -91,7 +96,7 @@ class _AgentMachine(RuleBasedStateMachine):
             self.master_welcomes()
             for number in range(ready - 1):
                 self.slave_gets_ready(number)
-                self.master_sends_tasks(number, 4, False)
+                self.master_sends_tasks(number, 4, False, 4)
 
     # What the model derives
 
@@ -142,7 +147,9 @@ class _AgentMachine(RuleBasedStateMachine):
             for message, frames in actions.to_master:
                 assert not self.exited
                 messages.check(message, frames)
-                self.master_hears(message, last=actions.exit is not None and message is actions.to_master[-1][0])
+                self.master_hears(
+                    message, frames, last=actions.exit is not None and message is actions.to_master[-1][0]
+                )
             if actions.exit is not None:
                 assert isinstance(actions.to_master[-1][0], messages.Goodbye), "it left without a word"
                 assert actions.exit is self.code, f"it exits with {actions.exit.name}"
@@ -165,25 +172,26 @@ class _AgentMachine(RuleBasedStateMachine):
             if process is None:
                 continue  # it ended in the same iteration
             match message:
-                case messages.Tasks(_, tasks, attempts):
-                    process.receive(tasks, attempts)
-                case messages.Revoked(_, tasks, attempts):
-                    for task, attempt in zip(tasks, attempts, strict=True):
+                case messages.Tasks():
+                    process.receive(messages.each_task(message))
+                case messages.Revoked():
+                    for task, attempt in messages.each_task(message):
                         assert process.unstarted.pop(task) == attempt, f"task {task} was taken back in a wrong attempt"
                 case messages.Shutdown():
                     process.told_to_stop = True
 
-    def master_hears(self, message: messages.Message, last: bool) -> None:
+    def master_hears(self, message: messages.Message, frames: Sequence[Buffer], last: bool) -> None:
         match message:
             case messages.SlaveReady(number):
                 assert number not in self.admitted, f"slave {number} is told ready twice"
                 self.admitted[number] = None
-            case messages.Results(_, tasks, attempts):
-                assert tasks, "results of nothing"
-                for task, attempt in zip(tasks, attempts, strict=True):
+            case messages.Results():
+                assert message.tasks, "results of nothing"
+                for (task, attempt), payload in zip(messages.each_task(message), frames[0], strict=True):
                     self.settle_fate(task, attempt, "finished")
-            case messages.Revoked(_, tasks, attempts):
-                for task, attempt in zip(tasks, attempts, strict=True):
+                    assert payload == task % 256, f"task {task} has the result of another"
+            case messages.Revoked():
+                for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "given back")
             case messages.AlgorithmFailed(_, _, _, tasks, attempts):
                 for task, attempt in zip(tasks, attempts, strict=True):
@@ -202,7 +210,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 raise AssertionError(f"{message} is not for a master")
 
     def agree(self) -> None:
-        held = {number: child.held for number, child in self.core.children.items()}
+        held = {number: _each_held(child) for number, child in self.core.children.items()}
         mine = {number: self.held(process) for number, process in self.processes.items()}
         assert held == mine, "the agent and its slaves disagree about who has what"
         if self.code is None:
@@ -215,10 +223,10 @@ class _AgentMachine(RuleBasedStateMachine):
             assert all(process.told_to_stop for process in self.processes.values()), "somebody was not told to stop"
             assert not any(process.unstarted for process in self.processes.values()), "it keeps what was not started"
 
-    def held(self, process: _Process) -> dict[int, tuple[int, int]]:
-        """What a slave holds and the master has not heard of, with its position there."""
+    def held(self, process: _Process) -> list[tuple[int, int, int]]:
+        """What a slave holds and the master has not heard of: task, attempt and position there, in order."""
         held = [(task, attempt) for task, attempt in process.holds().items() if self.fates[task, attempt] == "held"]
-        return {task: (attempt, process.positions[task]) for task, attempt in held}
+        return [(task, attempt, process.positions[task]) for task, attempt in held]
 
     # What the master does
 
@@ -230,9 +238,9 @@ class _AgentMachine(RuleBasedStateMachine):
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
-    @rule(pick=picks, count=st.integers(1, 4), again=st.booleans())
-    def master_sends_tasks(self, pick: int, count: int, again: bool) -> None:
-        """New ones, or such as came back; also to a slave that has ended or stops."""
+    @rule(pick=picks, count=st.integers(1, 4), again=st.booleans(), cut=st.integers(0, 4))
+    def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int) -> None:
+        """New ones, or such as came back, in few spans or in more; also to a slave that has ended or stops."""
         number = self.named[pick % len(self.named)]
         tasks = list(self.waiting)[:count] if again else []
         tasks = tasks or [len(self.attempts) + position for position in range(1, count + 1)]
@@ -243,9 +251,11 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.fates[task, self.attempts[task]] = "held"
             else:
                 self.waiting[task] = None
-        attempts = [self.attempts[task] for task in tasks]
-        zeros = [0] * len(tasks)
-        self.happens(agent_core.Heard(messages.Tasks(number, tasks, attempts, zeros, zeros), (b"",)))
+        parts = [[(task, self.attempts[task]) for task in part] for part in (tasks[:cut], tasks[cut:]) if part]
+        columns = zip(*(messages.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
+        firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
+        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), [0] * len(tasks))
+        self.happens(agent_core.Heard(group, (b"",)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
@@ -304,12 +314,13 @@ class _AgentMachine(RuleBasedStateMachine):
         self.act()
 
     def results_of(self, process: _Process) -> None:
+        """In the order in which they were finished."""
         if process.done:
             count = len(process.done)
-            done = messages.Results(
-                process.number, [*process.done], [*process.done.values()], [0.1] * count, [], [1] * count
-            )
-            self.happens(agent_core.SlaveHeard(process.number, done, (b"r" * count,)))
+            spans = messages.spans_of([*process.done], [*process.done.values()])
+            done = messages.Results(process.number, *spans, [0.1] * count, [], [1] * count)
+            payload = bytes(task % 256 for task in process.done)
+            self.happens(agent_core.SlaveHeard(process.number, done, (payload,)))
 
     @precondition(lambda self: not self.exited and self.processes)
     @rule(pick=picks)

@@ -8,6 +8,7 @@ compare the books. In the end there is an honest agent, and every task must have
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from attrs import define, field
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.spans import ids_of, spans_in
 
 from mwpy import _messages as messages
 from mwpy import records
@@ -30,7 +32,7 @@ from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
 from mwpy._core.silence import Waiting
 from mwpy.algorithm import algorithm_of
-from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
+from mwpy.task import SlaveId, SlaveKind, TaskPolicy, spans_of
 
 WORKED_S = 5.0
 """Who has worked for so long has progressed."""
@@ -266,10 +268,11 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
         assert group.tasks, "an empty group was sent"
-        assert self.group is None or len(group.tasks) <= self.group, "the group is larger than was asked for"
+        assert self.group is None or len(group.sizes) <= self.group, "the group is larger than was asked for"
         worker = peer.workers[group.slave]
         payloads, _ = messages.slices(group, frames)
-        for task, attempt, number, payload in zip(group.tasks, group.attempts, group.algorithms, payloads, strict=True):
+        numbers = chain.from_iterable(map(repeat, group.algorithms, group.counts))
+        for (task, attempt), number, payload in zip(messages.each_task(group), numbers, payloads, strict=True):
             job = self.jobs[task - 1]
             assert payload == job.payload, f"task {task} was sent with another's arguments"
             assert number == job.algorithm, f"task {task} was sent as another algorithm"
@@ -304,8 +307,8 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def agree(self) -> None:
         """The books of model and core are the same, nobody idles who could work, and silence is broken."""
-        assert sorted(self.core.jar.tasks) == [job.number for job in self.open], "a task was lost or kept"
-        outstanding = {slave.sid: list(slave.outstanding) for slave in self.core.stable.slaves.values()}
+        assert sorted(ids_of(spans_in(self.core))) == [job.number for job in self.open], "a task was lost or kept"
+        outstanding = {slave.sid: ids_of(slave.outstanding) for slave in self.core.stable.slaves.values()}
         assert outstanding == {worker.sid: list(worker.held) for worker in self.workers}
         busy = {number for worker in self.workers for number in worker.held}
         pending = [job for job in self.open if job.number not in busy]
@@ -348,7 +351,7 @@ class _MasterMachine(RuleBasedStateMachine):
         for worker in takers:
             slave = stable.slaves[worker.sid]
             able = [each for each in self.core.jar.queues if self.algorithms.index(each) not in worker.peer.refused]
-            waiting = sum(len(self.core.jar.queues[each]) for each in able)
+            waiting = sum(self.core.jar.num_queued[each] for each in able)
             if worker.just_sent * len(takers) < waiting:
                 room = allocation.room(stable, slave, able[0], self.group)
                 certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.load, able[0]))
@@ -407,18 +410,18 @@ class _MasterMachine(RuleBasedStateMachine):
         elif address == "nobody":
             sid = SlaveId("SLAVE-1000")
         policy = TaskPolicy(sid, retry, anyway)
-        tasks = []
+        tasks: list[Any] = []
         for _ in range(count):
             number = len(self.jobs) + 1
             payload = b"x" * (MAX_CALL_BYTES + 1) if too_large else b"payload of %d" % number
             job = _Job(number, algorithm, policy, payload)
             self.jobs.append(job)
-            tasks.append(Task(TaskId(number), self.algorithms[algorithm], payload, (), policy, job.tag))
+            tasks += number, self.algorithms[algorithm], policy, payload, (), job.tag
             if too_large:
                 self.due[number] = "result"
             elif sid is not None and not anyway and not self.is_here(sid):
                 self.due[number] = "unrunnable"
-        self.core.submit(tasks)
+        self.core.submit(spans_of(tasks))
         self.core.check()
         self.settle()
 
@@ -501,8 +504,7 @@ class _MasterMachine(RuleBasedStateMachine):
         payloads = list(map(_payload, jobs))
         group = messages.Results(
             worker.number,
-            [job.number for job in jobs],
-            [job.attempt for job in jobs],
+            *messages.spans_of([job.number for job in jobs], [job.attempt for job in jobs]),
             [seconds] * len(jobs),
             [position for position, job in enumerate(jobs) if job.number % 5 == 0],
             [len(payload) for payload in payloads],
@@ -554,7 +556,8 @@ class _MasterMachine(RuleBasedStateMachine):
         for job in jobs:
             del worker.held[job.number]
         worker.asked_back = 0
-        reply = messages.Revoked(worker.number, [job.number for job in jobs], [job.attempt for job in jobs])
+        spans = messages.spans_of([job.number for job in jobs], [job.attempt for job in jobs])
+        reply = messages.Revoked(worker.number, *spans)
         self.hear(worker.peer.name, reply)
         self.settle()
 
@@ -620,7 +623,7 @@ class _MasterMachine(RuleBasedStateMachine):
         self.happens(Garbage(peer.name, "here", "nonsense"))
         if worker and worker.held:
             job = next(iter(worker.held.values()))
-            group = messages.Results(worker.number, [job.number], [job.attempt], [0.1], [], [0])
+            group = messages.Results(worker.number, [job.number], [1], [job.attempt], [0.1], [], [0])
             self.hear(peer.name, group, (b"",))
         self.settle()
 
@@ -637,7 +640,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif how == "nonsense":
             self.happens(Garbage(name, "there", "nonsense"))
         else:
-            self.hear(name, messages.Results(1, [1], [1], [0.1], [], [0]), (b"",))
+            self.hear(name, messages.Results(1, [1], [1], [1], [0.1], [], [0]), (b"",))
         if vanishes:
             self.happens(Vanished(name, "gone"))
         self.settle()
@@ -672,12 +675,12 @@ class _MasterMachine(RuleBasedStateMachine):
             attempt -= 1
         if kind == "revoked":
             worker.asked_back = 0
-            self.hear(worker.peer.name, messages.Revoked(slave, [number], [attempt]))
+            self.hear(worker.peer.name, messages.Revoked(slave, [number], [1], [attempt]))
         elif kind == "cannot":
             worker.peer.refused[job.algorithm] = None
             self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [attempt]))
         else:
-            self.hear(worker.peer.name, messages.Results(slave, [number], [attempt], [0.1], [], [0]), (b"",))
+            self.hear(worker.peer.name, messages.Results(slave, [number], [1], [attempt], [0.1], [], [0]), (b"",))
             self.hear(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", "no module"))
         self.settle()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.spans import ids_of, span
 
 from mwpy import _messages as messages
 from mwpy import _wire, records
@@ -15,17 +16,19 @@ from mwpy._core.events import Garbage, Received
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import ProtocolError
-from mwpy.task import DEFAULT_POLICY, SlaveId, Task, TaskId
+from mwpy.task import SlaveId
 
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)
+counts = st.lists(st.one_of(numbers, st.sampled_from([1, 1 << 40, (1 << 64) - 1])), max_size=4)
+"""Of spans; one may claim more tasks than there will ever be."""
 seconds = st.lists(st.floats(), max_size=4)
 
 hostile = st.one_of(
     st.builds(messages.Hello, st.just("m"), st.sampled_from(["", "g", "x"]), st.text(), numbers, st.text(), numbers),
-    st.builds(messages.Results, numbers, columns, columns, seconds, columns, columns, columns),
-    st.builds(messages.Tasks, numbers, columns, columns, columns, columns, columns),
-    st.builds(messages.Revoked, numbers, columns, columns),
+    st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns, columns),
+    st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns, columns),
+    st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.text()),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, columns),
@@ -66,7 +69,7 @@ def test_a_hostile_member_leaves_the_master_unharmed(
     gone: dict[bytes, None] = {}
     for peer, message, payload in sent:
         _deliver(core, peer, _wire.encode(message, payload), gone)
-    assert len(core.jar.tasks) <= 8
+    assert core.jar.runnable <= 8
 
 
 @settings(max_examples=500)
@@ -100,8 +103,8 @@ def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_
             _join(core, peer)
         if pick % 3 == 0:  # what it says is new, and true
             slave = next(iter(core.stable.agents[peer].slaves.values()))
-            held = list(slave.outstanding.values())
-            tasks, attempts = [task.task_id for task in held], [task.attempt for task in held]
+            held = slave.outstanding
+            tasks, attempts = ids_of(held), [span.attempt for span in held for _ in span.ids]
             recorded.append(_results(tasks, attempts))
             new, _ = _deliver(core, peer, recorded[-1])
             assert new == tasks, "a true result did not count"
@@ -111,7 +114,7 @@ def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_
             assert not dropped, "a result may be late; that is no crime"
         ended += new
     assert len(ended) == len(set(ended))
-    assert len(ended) + len(core.jar.tasks) == 8
+    assert len(ended) + core.jar.runnable == 8
 
 
 def test_a_result_said_on_another_connection_does_not_end_a_task_there() -> None:
@@ -124,6 +127,19 @@ def test_a_result_said_on_another_connection_does_not_end_a_task_there() -> None
     assert _deliver(core, b"a", of_b) == ([], [])
     assert [_deliver(core, b"a", of_a)[0] for _ in range(3)] == [[1], [], []]
     assert [_deliver(core, b"b", of_b)[0] for _ in range(3)] == [[2], [], []]
+
+
+def test_who_gives_back_more_tasks_than_there_will_ever_be_gives_back_what_it_holds() -> None:
+    """A span is two numbers on the wire, however many tasks it claims; nobody counts them one by one."""
+    core = _core_with_tasks()
+    _join(core, b"a")
+    slave = next(iter(core.stable.agents[b"a"].slaves.values()))
+    held = ids_of(slave.outstanding)
+    claim = messages.Revoked(1, [0, 1 << 40], [(1 << 64) - 1] * 2, [1, 1])
+    assert _deliver(core, b"a", _wire.encode(claim)) == ([], [])
+    again = [span.attempt for span in slave.outstanding for task in span.ids if task in held]
+    assert again == [2] * len(held)
+    assert core.jar.runnable == 8
 
 
 def _decode(frames: Sequence[Any]) -> None:
@@ -185,7 +201,7 @@ def _join(core: MasterCore, peer: bytes) -> None:
 
 def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
     count = len(tasks)
-    group = messages.Results(1, [*tasks], [*attempts], [0.1] * count, [], [1] * count)
+    group = messages.Results(1, *messages.spans_of(tasks, attempts), [0.1] * count, [], [1] * count)
     return _wire.encode(group, [b"x" * count])
 
 
@@ -193,5 +209,5 @@ def _core_with_tasks() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
     algorithm = algorithm_of(max)
     core.define(algorithm, "builtins:max", "", "3.11", b"")
-    core.submit([Task(TaskId(n), algorithm, b"x", (), DEFAULT_POLICY, None) for n in range(1, 9)])
+    core.submit([span(1, algorithm, 8)])
     return core

@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.spans import span
 
 from mwpy import _messages as messages
 from mwpy._core.events import Received, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
 from mwpy.audit import text_of
-from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
+from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
@@ -54,9 +55,7 @@ class _Story:
         chosen = TaskPolicy(sid, given.get("retry") != "no", given.get("anyway") == "yes")
         first = self.tasks + 1
         self.tasks += int(count)
-        self.core.submit(
-            [Task(TaskId(n), self.algorithm, b"x", (), chosen, None) for n in range(first, self.tasks + 1)]
-        )
+        self.core.submit([span(first, self.algorithm, int(count), policy=chosen)])
 
     def do_want(self, count: str, kind: str) -> None:
         self.core.allocate_slaves(int(count), SlaveKind(kind))
@@ -73,7 +72,8 @@ class _Story:
     def do_results(self, peer: str, number: str, *pairs: str, seconds: float = 0.1) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         count = len(tasks)
-        group = messages.Results(int(number), list(tasks), list(attempts), [seconds] * count, [], [0] * count)
+        named = messages.spans_of(tasks, attempts)
+        group = messages.Results(int(number), *named, [seconds] * count, [], [0] * count)
         self.hear(peer, group, (b"",))
 
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
@@ -85,7 +85,7 @@ class _Story:
 
     def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
-        self.hear(peer, messages.Revoked(int(number), list(tasks), list(attempts)))
+        self.hear(peer, messages.Revoked(int(number), *messages.spans_of(tasks, attempts)))
 
     def do_cannot(self, peer: str, number: str, pair: str) -> None:
         task, attempt = map(int, pair.split("/"))

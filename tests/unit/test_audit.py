@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from tests.spans import span
 
 from mwpy import records
 from mwpy.algorithm import algorithm_of
 from mwpy.audit import KEPT, AuditFile, text_of
 from mwpy.errors import UsageError
-from mwpy.task import DEFAULT_POLICY, SlaveId, SlaveKind, SlaveState, Task, TaskId
+from mwpy.task import SlaveId, SlaveKind, SlaveState
 
 SID = SlaveId("SLAVE-0")
-TASKS = [Task(TaskId(n), algorithm_of(max), b"", (), DEFAULT_POLICY, None) for n in range(1, 8)]
+ONE = [span(1, algorithm_of(max))]
+TASKS = [*ONE, span(2, algorithm_of(max), 6)]
 TEXTS: list[tuple[records.Record, str]] = [
     (records.Started("MASTER", "m", "at 1"), 'INIT MASTER "m" at 1'),
     (records.Ended("SHUTDOWN", "m"), 'FINI SHUTDOWN "m"'),
@@ -35,14 +37,14 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.AlgorithmRefused("A", "f", "why"), "A cannot run f: why"),
     (records.TasksSubmitted(TASKS), ""),
     (records.TasksAllocated(SID, TASKS), "SLAVE-0 <- 7 tasks"),
-    (records.ResultsReceived(SID, TASKS[:1]), "SLAVE-0 -> 1 result"),
-    (records.TasksFailed(TASKS[:1], "why"), "FAILED task 1 (max): why"),
-    (records.TasksReturned(SID, TASKS[:1], "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
+    (records.ResultsReceived(SID, ONE), "SLAVE-0 -> 1 result"),
+    (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
+    (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
     (
         records.TasksGivenUp(TASKS, "why"),
         f"UNRUNNABLE {', '.join(f'task {n} (max)' for n in range(1, 6))} and 2 more: why",
     ),
-    (records.TasksUnaddressed(SID, TASKS[:1]), "1 task for SLAVE-0 may run anywhere (task 1 (max))"),
+    (records.TasksUnaddressed(SID, ONE), "1 task for SLAVE-0 may run anywhere (task 1 (max))"),
     (records.SlaveStarted(1, 7), "SLAVE PROCESS 1 started, pid 7"),
     (records.SlaveNamed(1, SID), "SLAVE PROCESS 1 is SLAVE-0"),
     (records.TasksReceived(SID, 1), "SLAVE-0 <- 1 task"),

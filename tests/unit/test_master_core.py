@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.spans import span
 
 from mwpy import _messages as messages
 from mwpy._core import allocation
@@ -13,7 +14,7 @@ from mwpy._core.stable import SlaveEvent
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import InternalError
 from mwpy.records import Notice, ResultsReceived, TasksAllocated
-from mwpy.task import DEFAULT_POLICY, SlaveId, SlaveKind, Task, TaskId
+from mwpy.task import SlaveId, SlaveKind, Span
 
 ALGORITHM = algorithm_of(max)
 
@@ -25,8 +26,8 @@ def core() -> MasterCore:
     return core
 
 
-def _tasks(count: int, payload: bytes = b"x", buffers: tuple[bytes, ...] = ()) -> list[Task]:
-    return [Task(TaskId(n), ALGORITHM, payload, buffers, DEFAULT_POLICY, None) for n in range(1, count + 1)]
+def _tasks(count: int, payload: bytes = b"x", buffers: tuple[bytes, ...] = ()) -> list[Span]:
+    return [span(1, ALGORITHM, count, payload, buffers=buffers)]
 
 
 def _hear(core: MasterCore, message: messages.Message, peer: bytes = b"a") -> None:
@@ -65,7 +66,7 @@ def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> No
     core.allocate(0.0)
     groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
     assert groups
-    assert all(len(group.tasks) == 1 for group in groups)
+    assert all(len(group.sizes) == 1 for group in groups)
 
 
 def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_many(core: MasterCore) -> None:
@@ -123,8 +124,8 @@ def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
 def test_messages_about_a_slave_that_is_gone_count_for_nothing(core: MasterCore) -> None:
     """They were sent before the agent knew."""
     _agent(core, 1)
-    _hear(core, messages.Results(9, [], [], [], [], []))
-    _hear(core, messages.Revoked(9, [], []))
+    _hear(core, messages.Results(9, [], [], [], [], [], []))
+    _hear(core, messages.Revoked(9, [], [], []))
     _hear(core, messages.AlgorithmFailed(9, 0, "", [], []))
     assert list(core.stable.slaves) == ["SLAVE-0"]
 
@@ -193,7 +194,7 @@ def test_a_way_that_the_tables_do_not_have_is_an_internal_error(core: MasterCore
     slave = core.stable.slaves[SlaveId("SLAVE-0")]
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
         core.stable.change(slave, SlaveEvent.DRAIN)
-    tasks = _tasks(2)
+    tasks = [span(1, ALGORITHM), span(7, ALGORITHM)]
     core.submit(tasks)
     with pytest.raises(InternalError, match="cannot finish"):
         core.jar.apply(ResultsReceived(slave.sid, tasks[:1]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.spans import ids_of, span
+
 from mwpy import _messages as messages
 from mwpy._core.events import Received
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
-from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy
+from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
 
@@ -31,17 +33,17 @@ def _agent(core: MasterCore, peer: bytes = b"a") -> None:
 
 def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None = None, retry: bool = True) -> None:
     policy = TaskPolicy(SlaveId(sid) if sid else None, retry)
-    core.submit([Task(TaskId(task), ALGORITHMS[algorithm], b"x", (), policy, None) for task in tasks])
+    core.submit([span(task, ALGORITHMS[algorithm], policy=policy) for task in tasks])
     core.allocate(0.0)
 
 
 def _finish(core: MasterCore, task: int) -> None:
-    _hear(core, messages.Results(1, [task], [1], [0.1], [], [0]), (b"",))
+    _hear(core, messages.Results(1, [task], [1], [1], [0.1], [], [0]), (b"",))
 
 
 def _sent(core: MasterCore) -> list[int]:
     groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
-    return [task for group in groups for task in group.tasks]
+    return [task for group in groups for task, _ in messages.each_task(group)]
 
 
 def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> None:
@@ -50,12 +52,12 @@ def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> Non
     _agent(core)
     _submit(core, 1, 2, retry=False)
     _hear(core, messages.Leaving("evicted"))
-    _hear(core, messages.Revoked(1, [2], [1]))
+    _hear(core, messages.Revoked(1, [2], [1], [1]))
     _hear(core, messages.Goodbye("evicted"))
     _agent(core, b"b")
     actions = core.take_actions()
     assert [task.task_id for task in actions.unrunnable] == [1]
-    assert list(core.stable.slaves[SlaveId("SLAVE-1")].outstanding) == [2]
+    assert ids_of(core.stable.slaves[SlaveId("SLAVE-1")].outstanding) == [2]
 
 
 def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
@@ -80,11 +82,11 @@ def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -
     _submit(core, 3, sid="SLAVE-0")
     _submit(core, *range(4, 100))
     for task in range(1, 100):
-        if TaskId(task) in core.stable.slaves[SlaveId("SLAVE-0")].outstanding:
+        if task in ids_of(core.stable.slaves[SlaveId("SLAVE-0")].outstanding):
             _finish(core, task)
         if core.stable.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.UNORDERED:
             break
-    assert len(core.jar.tasks) > 50, "it became unordered only when nothing was left for it"
+    assert core.jar.runnable > 50, "it became unordered only when nothing was left for it"
 
 
 def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
@@ -96,7 +98,7 @@ def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
     core.take_actions()
     core.submit(
         [
-            Task(TaskId(task), ALGORITHMS[algorithm], b"x", (), TaskPolicy(SlaveId("SLAVE-0")), None)
+            span(task, ALGORITHMS[algorithm], policy=TaskPolicy(SlaveId("SLAVE-0")))
             for task, algorithm in ((2, 0), (3, 1))
         ]
     )
@@ -112,7 +114,7 @@ def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_t
     _submit(core, *range(1, 100))
     _finish(core, 1)
     core.allocate(0.0)
-    assert [len(slave.outstanding) > 1 for slave in core.stable.slaves.values()] == [True, True]
+    assert [slave.num_outstanding > 1 for slave in core.stable.slaves.values()] == [True, True]
 
 
 def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:

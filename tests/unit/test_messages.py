@@ -15,17 +15,22 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
 @pytest.mark.parametrize(
     ("message", "frames"),
     [
-        (messages.Tasks(1, [1], [], [0], [0]), [b""]),
-        (messages.Tasks(1, [1], [1], [0], [1]), []),
-        (messages.Tasks(1, [1], [1], [0], [1]), [b"12"]),
-        (messages.Tasks(1, [1], [1], [0], [-1]), [b""]),
-        (messages.Tasks(1, [1], [1], [0], [0], [-1]), [b""]),
-        (messages.Tasks(1, [1], [1], [0], [0], [0, 0]), [b""]),
-        (messages.Results(1, [1], [1], [0.1], [1], [0]), [b""]),
-        (messages.Results(1, [1], [1], [0.1], [0, 0], [0]), [b""]),
-        (messages.Results(1, [1], [1], [-0.1], [], [0]), [b""]),
-        (messages.Results(1, [1], [1], [float("nan")], [], [0]), [b""]),
-        (messages.Revoked(1, [1], []), []),
+        (messages.Tasks(1, [1], [1], [], [0], [0]), [b""]),
+        (messages.Tasks(1, [1], [], [1], [0], [0]), [b""]),
+        (messages.Tasks(1, [1], [0], [1], [0], []), [b""]),
+        (messages.Tasks(1, [1], [2], [1], [0], [0]), [b""]),
+        (messages.Tasks(1, [1], [1], [1], [0], [1]), []),
+        (messages.Tasks(1, [1], [1], [1], [0], [1]), [b"12"]),
+        (messages.Tasks(1, [1], [1], [1], [0], [-1]), [b""]),
+        (messages.Tasks(1, [1], [1], [1], [0], [0], [-1]), [b""]),
+        (messages.Tasks(1, [1], [1], [1], [0], [0], [0, 0]), [b""]),
+        (messages.Results(1, [1], [1], [1], [0.1], [1], [0]), [b""]),
+        (messages.Results(1, [1], [1], [1], [0.1], [0, 0], [0]), [b""]),
+        (messages.Results(1, [1], [1], [1], [-0.1], [], [0]), [b""]),
+        (messages.Results(1, [1], [1], [1], [float("nan")], [], [0]), [b""]),
+        (messages.Results(1, [1], [-1], [1], [], [], []), [b""]),
+        (messages.Revoked(1, [1], [1], []), []),
+        (messages.Revoked(1, [1], [-5], [1]), []),
         (messages.AlgorithmFailed(1, 0, "", [1], [1]), [b"x"]),
         (messages.Algorithms([DEFINITION]), []),
         (messages.Probe(), [b"x"]),
@@ -39,7 +44,7 @@ def test_what_does_not_fit_together_is_a_protocol_error(message: messages.Messag
 
 def test_a_group_is_cut_into_what_belongs_to_each_task() -> None:
     """Small payloads stand together, large buffers follow."""
-    group = messages.Results(1, [1, 2, 3], [1, 1, 1], [0.1] * 3, [1], [1, 0, 2], [0, 1, 1])
+    group = messages.Results(1, [1], [3], [1], [0.1] * 3, [1], [1, 0, 2], [0, 1, 1])
     frames = [b"abc", b"large", b"larger"]
     messages.check(group, frames)
     payloads, buffers = messages.slices(group, frames)
@@ -47,13 +52,38 @@ def test_a_group_is_cut_into_what_belongs_to_each_task() -> None:
     assert list(buffers) == [[], [b"large"], [b"larger"]]
 
 
-def test_a_smaller_group_has_the_wanted_results_once() -> None:
-    """What was rescued before is left out, and failures keep their place."""
-    group = messages.Results(1, [1, 2, 2, 3], [1, 1, 1, 1], [0.1] * 4, [3], [1, 1, 1, 1], [0, 0, 0, 1])
-    smaller, frames = messages.select(group, [b"abcd", b"large"], {2: 1, 3: 1})
-    assert (smaller.tasks, smaller.failed, frames) == ([2, 3], [1], [b"cd", b"large"])
-    messages.check(smaller, frames)
-    plain = messages.Results(1, [1], [1], [0.1], [], [1])
-    assert messages.select(plain, [b"a"], {})[0].tasks == []
+def test_a_smaller_group_has_the_results_that_are_kept() -> None:
+    """What was rescued before is left out, and failures and large buffers keep their place."""
+    group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [3], [1, 1, 1, 1], [0, 0, 0, 1])
+    frames = [b"abcd", b"large"]
+    messages.check(group, frames)
+    smaller, rest = messages.select(group, frames, [1, 2, 3])
+    assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [2], [1, 1, 1], [0, 0, 1])
+    assert rest == [b"bcd", b"large"]
+    messages.check(smaller, rest)
+    plain = messages.Results(1, [1], [2], [1], [0.1, 0.1], [], [1, 1])
+    assert messages.select(plain, [b"ab"], [1]) == (messages.Results(1, [2], [1], [1], [0.1], [], [1]), [b"b"])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "attempts", "spans"),
+    [
+        ([], [], ([], [], [])),
+        ([5, 6, 7], [1, 1, 1], ([5], [3], [1])),
+        ([5, 6, 8], [1, 1, 1], ([5, 8], [2, 1], [1, 1])),
+        ([5, 6, 7], [1, 2, 2], ([5, 6], [1, 2], [1, 2])),
+        ([7, 6, 5], [1, 1, 1], ([7, 6, 5], [1, 1, 1], [1, 1, 1])),
+    ],
+)
+def test_tasks_are_named_in_as_few_spans_as_their_order_allows(
+    tasks: list[int], attempts: list[int], spans: tuple[list[int], list[int], list[int]]
+) -> None:
+    """And each span says again which tasks they were."""
+    assert messages.spans_of(tasks, attempts) == spans
+    assert list(messages.each_task(messages.Revoked(1, *spans))) == list(zip(tasks, attempts, strict=True))
+
+
+def test_messages_without_lists_need_no_more_than_their_frames() -> None:
+    """Definitions by value bring theirs, and a goodbye none."""
     messages.check(messages.Algorithms([DEFINITION]), [b"packed"])
     messages.check(messages.Goodbye("bye"), [])

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from attrs import define, field, frozen
+from tests.spans import span, span_of
 
 from mwpy import _messages as messages
 from mwpy._core.events import Event, Garbage, Received, Stranger, Vanished
@@ -14,7 +15,7 @@ from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._core.silence import LONGEST_S, Waiting
 from mwpy.algorithm import algorithm_of
 from mwpy.records import Notice
-from mwpy.task import SlaveId, SlaveKind, Task, TaskId, TaskPolicy, UnrunnableTask
+from mwpy.task import SlaveId, SlaveKind, TaskPolicy, UnrunnableTask
 
 PROMISED_S = 10.0
 """Seconds that nothing can progress after which the user has been told."""
@@ -85,18 +86,18 @@ class _Master:
     def submits(self, algorithm: int = 0, sid: str | None = None, anyway: bool = False) -> None:
         self.tasks += 1
         policy = TaskPolicy(SlaveId(sid) if sid else None, do_it_anyway=anyway)
-        self.core.submit([Task(TaskId(self.tasks), ALGORITHMS[algorithm], b"x", (), policy, None)])
+        self.core.submit([span(self.tasks, ALGORITHMS[algorithm], policy=policy)])
         self.acts()
 
     def cannot(self, task: int, peer: bytes = b"a", reason: str = UNABLE) -> None:
         """The first slave of an agent finds that it cannot run a task that it holds."""
-        held = self.core.jar.tasks[TaskId(task)]
+        held = span_of(self.core, task)
         number = ALGORITHMS.index(held.algorithm)
         self.hears(messages.AlgorithmFailed(1, number, reason, [task], [held.attempt]), peer)
 
     def finishes(self, task: int, peer: bytes = b"a") -> None:
-        attempt = self.core.jar.tasks[TaskId(task)].attempt
-        self.hears(messages.Results(1, [task], [attempt], [0.1], [], [0]), peer, (b"",))
+        attempt = span_of(self.core, task).attempt
+        self.hears(messages.Results(1, [task], [1], [attempt], [0.1], [], [0]), peer, (b"",))
 
     def waits(self) -> None:
         self.core.waiting = Waiting.FOR_EVER
@@ -205,7 +206,7 @@ def _an_agent_runs_its_last_task(master: _Master) -> None:
     master.submits()
     master.submits()
     master.hears(messages.Leaving("evicted"))
-    master.hears(messages.Revoked(1, [], []))
+    master.hears(messages.Revoked(1, [], [], []))
     master.finishes(1)
 
 

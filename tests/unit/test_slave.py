@@ -19,6 +19,7 @@ from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads
 from mwpy._pipe import SETTLE_S, open_channel
+from mwpy._pipe.journal import PAYLOAD_BYTES
 from mwpy._process import SLAVE_VARIABLE, SlaveSettings, start
 from mwpy.task import Buffer, SlaveId
 
@@ -69,11 +70,13 @@ class Agent:
         """Pass tasks on, all with the same arguments."""
         payload, buffers = self.codec.dumps_call(args, {}, "f")
         count = len(task_ids)
+        firsts, counts, attempts = messages.spans_of(task_ids, [attempt] * count)
         group = messages.Tasks(
             slave=7,
-            tasks=list(task_ids),
-            attempts=[attempt] * count,
-            algorithms=[number] * count,
+            tasks=firsts,
+            counts=counts,
+            attempts=attempts,
+            algorithms=[number] * len(firsts),
             sizes=[len(payload)] * count,
             buffers=[len(buffers)] * count if buffers else [],
         )
@@ -84,7 +87,7 @@ class Agent:
         self.end.recall()
         time.sleep(SETTLE_S)
         started = self.end.started
-        self.send(messages.Revoked(7, list(task_ids), [attempt] * len(task_ids)))
+        self.send(messages.Revoked(7, *messages.spans_of(task_ids, [attempt] * len(task_ids))))
         return started
 
     def hear(self, kind: type[M]) -> tuple[M, Sequence[Buffer]]:
@@ -107,8 +110,9 @@ class Agent:
             group, frames = self.hear(messages.Results)
             assert set(group.attempts) == {2}
             cut = zip(*messages.slices(group, frames), strict=True)
-            for position, (payload, buffers) in enumerate(cut):
-                found[group.tasks[position]] = (position in group.failed, loads(payload, buffers))
+            named = zip(messages.each_task(group), cut, strict=True)
+            for position, ((task_id, _), (payload, buffers)) in enumerate(named):
+                found[task_id] = (position in group.failed, loads(payload, buffers))
         return found
 
     def ready(self) -> Agent:
@@ -196,15 +200,31 @@ def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
     agent = agents().ready()
     agent.define(1, lambda x: x * 2)
     agent.give([1, 2, 3], 21)
-    group, frames = agent.hear(messages.Results)
-    while len(group.tasks) < 3:
-        more, more_frames = agent.hear(messages.Results)
-        group.tasks.extend(more.tasks)
-        group.seconds.extend(more.seconds)
-        frames = [*frames, *more_frames]
-    assert group.tasks == [1, 2, 3]
-    assert group.slave == 7
-    assert all(0 < seconds < PATIENCE_S for seconds in group.seconds)
+    ran: list[tuple[int, int]] = []
+    while len(ran) < 3:
+        group, _ = agent.hear(messages.Results)
+        ran += messages.each_task(group)
+        assert group.slave == 7
+        assert all(0 < seconds < PATIENCE_S for seconds in group.seconds)
+    assert ran == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_each_task_of_a_group_is_run_with_its_own_arguments_algorithm_and_attempt(agents: Agents) -> None:
+    """A group has spans of several algorithms and attempts, and large buffers only with some of its tasks."""
+    agent = agents(result_group=6).ready()
+    agent.define(1, lambda x: ("one", float(np.sum(x))))
+    agent.define(2, lambda x: ("two", float(np.sum(x))))
+    calls = [agent.codec.dumps_call((value,), {}, "f") for value in (1, np.full(20_000, 0.5), 3, 4, np.ones(10_000), 6)]
+    payloads, buffers = zip(*calls, strict=True)
+    large = list(map(len, buffers))
+    assert large == [0, 1, 0, 0, 1, 0]
+    group = messages.Tasks(7, [4, 9, 7], [3, 1, 2], [1, 3, 1], [1, 2, 2], list(map(len, payloads)), large)
+    agent.send(group, [b"".join(payloads), *(buffer for own in buffers for buffer in own)])
+    heard, frames = agent.hear(messages.Results)
+    assert (heard.tasks, heard.counts, heard.attempts) == ([4, 9, 7], [3, 1, 2], [1, 3, 1])
+    values = [loads(payload) for payload in messages.slices(heard, frames)[0]]
+    assert values == [("one", 1), ("one", 10_000), ("one", 3), ("two", 4), ("two", 10_000), ("two", 6)]
+    assert agent.end.started == 6
 
 
 def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Gate) -> None:
@@ -234,7 +254,7 @@ def test_a_task_that_was_taken_back_and_comes_again_is_run_in_its_new_attempt(ag
     ran: list[tuple[int, int]] = []
     while len(ran) < 4:
         group, _ = agent.hear(messages.Results)
-        ran += zip(group.tasks, group.attempts, strict=True)
+        ran += messages.each_task(group)
     assert ran == [(1, 2), (3, 1), (4, 2), (3, 2)]
 
 
@@ -262,7 +282,7 @@ def test_a_fixed_result_group_is_obeyed(agents: Agents, gate: Gate) -> None:
     agent.give(range(2, 9))
     gate.wait_until_begun()
     gate.let_go()
-    assert [len(agent.hear(messages.Results)[0].tasks) for _ in range(3)] == [3, 3, 2]
+    assert [len(agent.hear(messages.Results)[0].sizes) for _ in range(3)] == [3, 3, 2]
 
 
 # ---- results that are not sent yet ----
@@ -276,19 +296,39 @@ def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> N
     agent.results(1)
     agent.give([2], number=2)
     gate.wait_until_begun()
-    assert agent.end.journal() == []
+    assert agent.end.journal.read(7) == (messages.Results(7, [], [], [], [], [], []), [b""])
     gate.let_go()
 
 
 def test_what_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents: Agents, gate: Gate) -> None:
+    """Those that stand there make room for the next; one that has no room in an empty journal is sent by itself."""
     agent = agents(result_group=100).ready()
-    agent.define(1, lambda: "x" * 100_000)
+    agent.define(1, lambda size: "x" * size)
     agent.define(2, gate.task())
-    agent.give([1, 2, 3])
-    agent.give([4], number=2)
-    assert list(agent.results(3)) == [1, 2, 3]
+    agent.give([1, 2], PAYLOAD_BYTES // 3 * 2)
+    agent.give([3], PAYLOAD_BYTES)
+    agent.give([4], 1)
+    agent.give([5], number=2)
+    for task_id in (1, 2, 3):
+        assert list(agent.results(1)) == [task_id]
     gate.wait_until_begun()
+    noted = agent.end.journal.read(7)
+    assert noted is not None
+    assert list(messages.each_task(noted[0])) == [(4, 2)]
     gate.let_go()
+    assert list(agent.results(2)) == [4, 5]
+
+
+def test_a_failure_that_does_not_fit_into_the_journal_is_sent_as_a_failure(agents: Agents) -> None:
+    agent = agents(result_group=100).ready()
+
+    def complain(size: int) -> None:
+        raise ValueError("x" * size)
+
+    agent.define(1, complain)
+    agent.give([1], PAYLOAD_BYTES)
+    failed, (_, _, _, cause) = agent.results(1)[1]
+    assert (failed, type(cause), len(str(cause))) == (True, ValueError, PAYLOAD_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +350,11 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     agent.give([4])
     gate.let_go()
     assert agent.exit_code() == code
-    entries = agent.end.journal()
-    assert entries is not None
-    assert [entry.task_id for entry in entries] == [9, 1, 2]
+    noted = agent.end.journal.read(7)
+    assert noted is not None
+    messages.check(*noted)
+    assert list(messages.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
+    assert list(map(loads, messages.slices(*noted)[0])) == [0, "done", "done"]
     assert agent.end.started == 4
 
 

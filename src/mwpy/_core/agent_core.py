@@ -11,13 +11,15 @@ a task that is not held (a result rescued from a dead slave's journal and sent b
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from mwpy import _messages as messages
 from mwpy import records
+from mwpy._core.holding import take
 from mwpy.errors import ExitCode, InternalError
 from mwpy.task import Buffer, SlaveId
 
@@ -149,6 +151,25 @@ WAYS: dict[ChildEvent, dict[ChildState, ChildState]] = {
 }
 
 
+@frozen(eq=False)
+class _Held:
+    """Tasks passed on to a slave and not yet finished; see `holding`."""
+
+    first: int
+    count: int
+    attempt: int
+    position: int
+    """Of the first of them, counted from 1 in the order in which tasks were passed on."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def cut(self, count: int) -> tuple[_Held, _Held]:
+        """Its first `count` tasks, and the others."""
+        rest = _Held(self.first + count, self.count - count, self.attempt, self.position + count)
+        return evolve(self, count=count), rest
+
+
 @define(eq=False)
 class Child:
     """A slave process, as its agent sees it."""
@@ -156,8 +177,8 @@ class Child:
     number: int
     state: ChildState = ChildState.STARTING
     sid: SlaveId | None = None
-    held: dict[int, tuple[int, int]] = field(factory=dict)
-    """Attempt and position of each task passed on to it and not yet finished, in order."""
+    held: deque[_Held] = field(factory=deque)
+    """The tasks passed on to it and not yet finished, in order."""
     passed_on: int = 0
     """How many tasks were ever passed on to it: the position of the last."""
 
@@ -167,6 +188,11 @@ class Child:
         if target is None:
             raise InternalError(f"slave {self.number} is {self.state.value}, which cannot {event.value}")
         self.state = target
+
+    @property
+    def num_held(self) -> int:
+        """How many tasks it holds."""
+        return sum(map(len, self.held))
 
     @property
     def name(self) -> str:
@@ -267,10 +293,10 @@ class AgentCore:
         child = self.children.get(group.slave)
         if child is None or child.state is not ChildState.READY:
             return  # it died or is stopping; the master hears of that, and takes the tasks as returned
-        first, child.passed_on = child.passed_on + 1, child.passed_on + len(group.tasks)
-        places = zip(group.attempts, range(first, child.passed_on + 1), strict=True)
-        child.held.update(zip(group.tasks, places, strict=True))
-        self._actions.records.append(records.TasksReceived(SlaveId(child.name), len(group.tasks)))
+        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+            child.held.append(_Held(first, count, attempt, child.passed_on + 1))
+            child.passed_on += count
+        self._actions.records.append(records.TasksReceived(SlaveId(child.name), len(group.sizes)))
         self._tell(child, group, frames)
 
     def _revoke(self, number: int, count: int) -> None:
@@ -278,13 +304,20 @@ class AgentCore:
         if child is not None and child.held:
             self._actions.recall.append((number, count))
         elif child is not None:
-            self._send(messages.Revoked(number, [], []))
+            self._send(messages.Revoked(number, [], [], []))
 
     def _recalled(self, child: Child, started: int, count: int) -> None:
-        unstarted = [task_id for task_id, (_, position) in child.held.items() if position > started]
-        taken = unstarted[max(0, len(unstarted) - count) :]
-        attempts = [child.held.pop(task_id)[0] for task_id in taken]
-        revoked = messages.Revoked(child.number, taken, attempts)
+        unstarted = deque[_Held]()
+        while child.held and child.held[-1].position + len(child.held[-1]) - 1 > started and count > 0:
+            span = child.held.pop()
+            keep = max(0, started + 1 - span.position, len(span) - count)
+            if keep:
+                kept, span = span.cut(keep)
+                child.held.append(kept)
+            unstarted.appendleft(span)
+            count -= len(span)
+        columns = ([span.first for span in unstarted], [*map(len, unstarted)], [span.attempt for span in unstarted])
+        revoked = messages.Revoked(child.number, *columns)
         self._tell(child, revoked)
         self._send(revoked)
 
@@ -295,31 +328,35 @@ class AgentCore:
                 if child.state is ChildState.READY:
                     self._failed_starts = 0
                     self._send(message)
-            case messages.Results(tasks=tasks):
-                named = set(tasks)
-                if len(named) < len(tasks) or not child.held.keys() >= named:  # some were rescued from its journal
-                    message, frames = messages.select(message, frames, child.held)
+            case messages.Results():
                 self._results(child, message, frames)
-            case messages.AlgorithmFailed(_, _, _, tasks):
-                for task_id in tasks:
-                    child.held.pop(task_id, None)
+            case messages.AlgorithmFailed(_, _, _, tasks, attempts):
+                for task_id, attempt in zip(tasks, attempts, strict=True):
+                    take(child.held, task_id, 1, attempt)
                 self._send(message)
             case _:
                 raise InternalError(f"slave {child.number} sent a {type(message).__name__}")
 
     def _results(self, child: Child, group: messages.Results, frames: Sequence[Buffer]) -> None:
-        if not group.tasks:
+        kept: list[int] = []
+        start = 0
+        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+            for span in take(child.held, first, count, attempt):
+                begin = start + span.first - first
+                kept.extend(range(begin, begin + len(span)))
+            start += count
+        if not kept:
             return
-        for task_id in group.tasks:
-            del child.held[task_id]
-        self._actions.records.append(records.ResultsSent(SlaveId(child.name), len(group.tasks)))
+        if len(kept) < start:  # some were rescued from its journal before
+            group, frames = messages.select(group, frames, kept)
+        self._actions.records.append(records.ResultsSent(SlaveId(child.name), len(kept)))
         self._send(group, frames)
 
     def _child_exited(self, child: Child, event: SlaveExited, now: float) -> None:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
-        begun = ((task_id, attempt) for task_id, (attempt, position) in child.held.items() if position <= event.started)
+        begun = ((span.first, span.attempt) for span in child.held if span.position <= event.started)
         running, attempt = next(begun, (0, 0))
         told = f"task {running}, attempt {attempt}" if running else ""
         self._actions.records.append(records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words))

@@ -68,7 +68,7 @@ def room(stable: Stable, slave: Slave, algorithm: Algorithm, fixed: int | None) 
     Args:
         fixed: the size of a task group that the user chose, or None.
     """
-    held = len(slave.outstanding)
+    held = slave.num_outstanding
     if fixed is not None:
         return fixed if held < fixed else 0
     pace = pace_of(stable, slave, algorithm)
@@ -82,7 +82,7 @@ def room(stable: Stable, slave: Slave, algorithm: Algorithm, fixed: int | None) 
 
 def is_full(stable: Stable, slave: Slave, fixed: int | None) -> bool:
     """Whether a slave needs no more tasks now, of whatever algorithm; see `room`."""
-    held = len(slave.outstanding)
+    held = slave.num_outstanding
     if fixed is not None:
         return held >= fixed
     return held >= 2 and (held > MAX_OUTSTANDING / 2 or work_before(stable, slave) > AHEAD_S / 2)
@@ -115,6 +115,6 @@ def _has_to_spare(slave: Slave) -> bool:
         slave.state is SlaveState.BUSY
         and not slave.revoking
         and not slave.barren
-        and len(slave.outstanding) >= 2
-        and not any(task.policy.sid for task in slave.outstanding.values())
+        and slave.num_outstanding >= 2
+        and not any(span.policy.sid for span in slave.outstanding)
     )

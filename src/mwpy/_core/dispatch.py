@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterable
-from itertools import islice
+from collections.abc import Iterable
 
 from attrs import define, field
 
@@ -14,7 +12,7 @@ from mwpy._core import allocation
 from mwpy._core.ledger import Ledger
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
-from mwpy.task import SlaveState, Task, TaskId
+from mwpy.task import SlaveState, Span
 
 __all__ = ["Dispatcher"]
 
@@ -40,7 +38,7 @@ class Dispatcher(Ledger):
                 count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
                 if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or not count:
                     break
-                self._feed(slave, _heads(queue, count, slave.agent.refused), now)
+                self._feed(slave, self.jar.heads(queue, count, allocation.MAX_GROUP_BYTES, slave.agent.refused), now)
 
     def _send_unaddressed(self, now: float) -> None:
         """First to those who have nothing, then to those who will soon have nothing."""
@@ -67,43 +65,41 @@ class Dispatcher(Ledger):
             count = allocation.room(self.stable, slave, algorithm, fixed)
             if not count:
                 break
-            tasks = _heads(self.jar.queues[algorithm], count if fixed else min(count, share))
-            self._feed(slave, tasks, now)
+            count = count if fixed else min(count, share)
+            spans = self.jar.heads(self.jar.queues[algorithm], count, allocation.MAX_GROUP_BYTES)
+            self._feed(slave, spans, now)
             self.jar.next_turn(algorithm)
-            share -= len(tasks)
+            share -= sum(map(len, spans))
             if share <= 0:
                 return
         if allocation.is_full(self.stable, slave, fixed):
             self.stable.hungry.pop(slave.sid, None)
 
-    def _feed(self, slave: Slave, tasks: list[Task], now: float) -> None:
+    def _feed(self, slave: Slave, spans: list[Span], now: float) -> None:
         if not slave.outstanding:
             slave.last_heard = now
-        self._record(records.TasksAllocated(slave.sid, tasks))
-        ids: list[TaskId] = [task.task_id for task in tasks]
-        slave.outstanding.update(zip(ids, tasks, strict=True))
-        algorithms = Counter([task.algorithm for task in tasks])
-        for algorithm, count in algorithms.items():
-            slave.load[algorithm] = slave.load.get(algorithm, 0) + count
+        self._record(records.TasksAllocated(slave.sid, spans))
+        slave.outstanding.extend(spans)
+        for span in spans:
+            slave.load[span.algorithm] += len(span)
         if slave.state is SlaveState.IDLE:
             self._change(slave, SlaveEvent.FEED)
         slave.barren = False
         self.stable.hungry[slave.sid] = slave
-        self._send_definitions(slave.agent, algorithms)
-        numbers = {algorithm: self._definitions[algorithm][0].number for algorithm in algorithms}
-        payloads = [task.payload for task in tasks]
-        owners = [task for task in tasks if task.buffers]
+        self._send_definitions(slave.agent, [span.algorithm for span in spans])
+        payloads = [payload for span in spans for payload in span.payloads]
+        has_buffers = any(span.buffers for span in spans)
+        buffers = [own for span in spans for own in span.buffers or [()] * len(span)] if has_buffers else []
         header = messages.Tasks(
             slave=slave.number,
-            tasks=[*ids],
-            attempts=[task.attempt for task in tasks],
-            algorithms=[numbers[task.algorithm] for task in tasks]
-            if len(numbers) > 1
-            else [*numbers.values()] * len(ids),
+            tasks=[span.first for span in spans],
+            counts=[len(span) for span in spans],
+            attempts=[span.attempt for span in spans],
+            algorithms=[self._definitions[span.algorithm][0].number for span in spans],
             sizes=list(map(len, payloads)),
-            buffers=[len(task.buffers) for task in tasks] if owners else [],
+            buffers=list(map(len, buffers)),
         )
-        self._send(slave.agent, header, [b"".join(payloads), *(buffer for task in owners for buffer in task.buffers)])
+        self._send(slave.agent, header, [b"".join(payloads), *(buffer for own in buffers for buffer in own)])
 
     def _send_definitions(self, agent: Agent, algorithms: Iterable[Algorithm]) -> None:
         unknown: dict[Algorithm, None] = {algorithm: None for algorithm in algorithms if algorithm not in agent.known}
@@ -128,17 +124,6 @@ class Dispatcher(Ledger):
             if slave is None:
                 return
             slave.revoking = True
-            count = max(1, len(slave.outstanding) // 2)
+            count = max(1, slave.num_outstanding // 2)
             self._send(slave.agent, messages.Revoke(slave.number, count))
             thieves -= count
-
-
-def _heads(queue: Iterable[Task], count: int, refused: Container[Algorithm] = ()) -> list[Task]:
-    """The first tasks of a queue that fit into one message and come before a refused one; at least one."""
-    tasks = list(islice(queue, count))
-    room = allocation.MAX_GROUP_BYTES
-    for position, task in enumerate(tasks):
-        room -= task.size if task.buffers else len(task.payload)
-        if room < 0 or task.algorithm in refused:
-            return tasks[: max(1, position)]
-    return tasks

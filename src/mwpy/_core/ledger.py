@@ -7,20 +7,22 @@ policy says.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 
 from attrs import define, field, frozen
 
 from mwpy import _messages as messages
 from mwpy import records
 from mwpy._core.events import Send
+from mwpy._core.holding import take
 from mwpy._core.stable import Agent, Slave, SlaveEvent, Stable
 from mwpy._core.taskjar import Taskjar
-from mwpy.algorithm import Algorithm
 from mwpy.errors import TaskFailed
-from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Task, UnrunnableTask
+from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Span, TaskId, UnrunnableTask
 
-__all__ = ["Actions", "Ledger", "MasterSettings", "lighten"]
+__all__ = ["Actions", "Ledger", "MasterSettings"]
 
 
 @frozen
@@ -104,39 +106,44 @@ class Ledger:
         self.stable.change(slave, event)
         self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
 
-    def _return(self, slave: Slave, tasks: list[Task], reason: str) -> None:
-        if tasks:
-            self._unload(slave, tasks)
-            self._record(records.TasksReturned(slave.sid, tasks, reason))
+    def _take(self, slave: Slave, first: int, count: int, attempt: int) -> list[Span]:
+        """Take tasks from a slave that it holds in just this attempt; a record must tell what becomes of them."""
+        taken = take(slave.outstanding, first, count, attempt)
+        for span in taken:
+            slave.load[span.algorithm] -= len(span)
+            if not slave.load[span.algorithm]:
+                del slave.load[span.algorithm]
+        return taken
 
-    def _unload(self, slave: Slave, tasks: list[Task]) -> None:
-        for task in tasks:
-            del slave.outstanding[task.task_id]
-            lighten(slave, task.algorithm, 1)
+    def _take_all(self, slave: Slave) -> list[Span]:
+        """Take all that a slave holds, in the order in which it was sent."""
+        taken, slave.outstanding = list(slave.outstanding), deque()
+        slave.load.clear()
+        return taken
 
-    def _fail(self, task: Task, reason: str) -> None:
-        self._record(records.TasksFailed([task], reason))
+    def _return(self, sid: SlaveId, taken: list[Span], reason: str) -> None:
+        if taken:
+            self._record(records.TasksReturned(sid, taken, reason))
+
+    def _fail(self, span: Span, reason: str) -> None:
+        """Fail a span of a single task before it is sent."""
+        self._record(records.TasksFailed([span], reason))
         self._progressed = True
-        name = task.algorithm.name
+        name = span.algorithm.name
         failure = TaskFailed(name, None, "TaskTooLarge", reason)
-        self._actions.results.append(Result(task.task_id, name, None, task.tag, 0.0, True, _value=failure))
+        self._actions.results.append(Result(span.first, name, None, span.tags[0], 0.0, True, _value=failure))
 
-    def _give_up(self, tasks: list[Task], reason: str, deaths: tuple[Death, ...] = ()) -> None:
-        self._record(records.TasksGivenUp(tasks, reason, deaths))
+    def _give_up(self, spans: list[Span], reason: str, deaths: tuple[Death, ...] = ()) -> None:
+        self._record(records.TasksGivenUp(spans, reason, deaths))
         self._progressed = True
-        self._actions.unrunnable.extend(
-            UnrunnableTask(
-                task.task_id,
-                task.algorithm.name,
-                task.policy.sid,
-                task.tag,
-                reason,
-                task.deaths,
-                task.payload,
-                task.buffers,
+        for span in spans:
+            buffers = span.buffers or repeat(())
+            self._actions.unrunnable.extend(
+                UnrunnableTask(
+                    TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own
+                )
+                for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
             )
-            for task in tasks
-        )
 
     def _lose_slave(self, slave: Slave, reason: str) -> None:
         """Take a slave that holds nothing any more out of the stable."""
@@ -154,12 +161,12 @@ class Ledger:
         while queue:
             self._settle_unwanted(sid, queue[0], gone)
 
-    def _settle_unwanted(self, sid: SlaveId, task: Task, reason: str) -> None:
-        """Settle the first task addressed to a slave, which will not run it."""
-        if task.policy.do_it_anyway:
-            self._record(records.TasksUnaddressed(sid, [task]))
+    def _settle_unwanted(self, sid: SlaveId, span: Span, reason: str) -> None:
+        """Settle the first tasks addressed to a slave, which will not run them."""
+        if span.policy.do_it_anyway:
+            self._record(records.TasksUnaddressed(sid, [span]))
         else:
-            self._give_up([task], reason)
+            self._give_up([span], reason)
 
     def _record(self, record: records.Record) -> None:
         self.jar.apply(record)
@@ -180,15 +187,8 @@ class Ledger:
         """Recompute every derived figure and assert; tests call it after every event."""
         self.jar.check()
         self.stable.check()
-        held = [task for slave in self.stable.slaves.values() for task in slave.outstanding.values()]
-        for task in held:
-            assert self.jar.tasks.get(task.task_id) is task, f"{task} is held by a slave but not in the jar"
-        assert len(held) + self.jar.num_pending == len(self.jar.tasks), "a task is neither held nor pending"
+        held = sum(len(span) for slave in self.stable.slaves.values() for span in slave.outstanding)
+        pending = sum(self.jar.pending.values())
+        assert held + pending == self.jar.runnable, "a task is neither held nor pending"
         for sid in self.jar.addressed:
             assert sid in self.stable.slaves, f"tasks wait for {sid}, which is gone"
-
-
-def lighten(slave: Slave, algorithm: Algorithm, count: int) -> None:
-    slave.load[algorithm] -= count
-    if not slave.load[algorithm]:
-        del slave.load[algorithm]

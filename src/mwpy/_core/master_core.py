@@ -12,8 +12,8 @@ so what an old connection still delivers can neither count twice nor count wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 from attrs import define, field, frozen
 
@@ -22,17 +22,19 @@ from mwpy import records
 from mwpy._core import allocation
 from mwpy._core.admission import Admission
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
-from mwpy._core.ledger import Actions, MasterSettings, lighten
+from mwpy._core.ledger import Actions, MasterSettings
 from mwpy._core.silence import SilenceWatch, Waiting
 from mwpy._core.stable import Agent, Slave
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
-from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Task, TaskId
+from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Span
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
 LOOK_AGAIN_S = 1.0
 """Seconds after progress in which nobody looks whether there is more to come."""
+
+_result: type[Result[object]] = Result
 
 DEATHS_ALLOWED = 3
 """A task that was running in this many slaves when they died is never tried again."""
@@ -75,29 +77,40 @@ class MasterCore(Admission):
         self._definitions[algorithm] = (definition, packed)
         self._by_number.append(algorithm)
 
-    def submit(self, tasks: Sequence[Task]) -> None:
+    def submit(self, spans: Sequence[Span]) -> None:
         """Take tasks over; too large ones fail, ones addressed to a slave that is gone are handed back."""
-        limit, slaves = self.settings.max_call_bytes, self.stable.slaves
-        good: list[Task] = []
+        good: list[Span] = []
         gone: dict[SlaveId, None] = {}
-        for task in tasks:
-            sid = task.policy.sid
-            if len(task.payload) > limit or (task.buffers and task.size > limit):
-                self._fail(
-                    task,
-                    f"its arguments are {task.size} bytes, the limit is {limit} bytes "
-                    f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
-                )
-            elif sid is None or sid in slaves:
-                good.append(task)
-            elif task.policy.do_it_anyway:
-                good.append(task)
+        for span in self._small_enough(spans):
+            sid = span.policy.sid
+            if sid is None or sid in self.stable.slaves:
+                good.append(span)
+            elif span.policy.do_it_anyway:
+                good.append(span)
                 gone[sid] = None
             else:
-                self._give_up([task], f"{sid}, to which it was addressed, is gone or never was")
+                self._give_up([span], f"{sid}, to which it was addressed, is gone or never was")
         self._record(records.TasksSubmitted(good))
         for sid in gone:
             self._free_addressed(sid, "")
+
+    def _small_enough(self, spans: Iterable[Span]) -> Iterator[Span]:
+        """The tasks whose arguments are not over the limit; the others fail."""
+        limit = self.settings.max_call_bytes
+        for span in spans:
+            if max(span.sizes) <= limit:
+                yield span
+                continue
+            for single in span.singles():
+                (size,) = single.sizes
+                if size <= limit:
+                    yield single
+                    continue
+                self._fail(
+                    single,
+                    f"its arguments are {size} bytes, the limit is {limit} bytes "
+                    f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
+                )
 
     def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind; unordered ones that are here may become it."""
@@ -170,8 +183,8 @@ class MasterCore(Admission):
                     self._results(slave, message, event.frames, now)
             case messages.SlaveReady(number):
                 self._slave_ready(agent, number, now)
-            case messages.Revoked(number, tasks, attempts):
-                self._revoked(agent.slaves.get(number), tasks, attempts)
+            case messages.Revoked(number):
+                self._revoked(agent.slaves.get(number), message)
             case messages.SlaveDied():
                 self._slave_died(agent, message)
             case messages.AlgorithmFailed():
@@ -186,45 +199,43 @@ class MasterCore(Admission):
                 raise ProtocolError(f"{type(message).__name__} is not for a master")
 
     def _results(self, slave: Slave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
-        outstanding = slave.outstanding
-        finished: list[Task] = []
+        finished: list[Span] = []
         seconds_of: defaultdict[Algorithm, list[float]] = defaultdict(list)
-        results = self._actions.results
-        sid = slave.sid
-        failed = [False] * len(group.tasks)
+        failed = [False] * len(group.sizes)
         for position in group.failed:
             failed[position] = True
-        ids = cast("list[TaskId]", group.tasks)
-        columns = zip(ids, group.attempts, group.seconds, failed, *messages.slices(group, frames), strict=True)
-        for task_id, attempt, seconds, has_failed, payload, buffers in columns:
-            task = outstanding.get(task_id)
-            if task is None or task.attempt != attempt:
-                continue  # of an attempt that no longer counts, or sent twice
-            del outstanding[task_id]
-            finished.append(task)
-            algorithm = task.algorithm
-            seconds_of[algorithm].append(seconds)
-            results.append(Result(task_id, algorithm.name, sid, task.tag, seconds, has_failed, payload, buffers))
+        payloads, buffers = messages.slices(group, frames)
+        start = 0
+        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+            for span in self._take(slave, first, count, attempt):  # others no longer count, or were sent twice
+                own = slice(start + span.first - first, start + span.first - first + len(span))
+                names, sids, seconds = repeat(span.algorithm.name), repeat(slave.sid), group.seconds[own]
+                columns = (span.ids, names, sids, span.tags, seconds, failed[own], payloads[own], buffers[own])
+                self._actions.results.extend(map(_result, *columns))
+                finished.append(span)
+                seconds_of[span.algorithm] += seconds
+            start += count
         if not finished:
             return
         self._progressed = True
-        self._record(records.ResultsReceived(sid, finished))
+        self._record(records.ResultsReceived(slave.sid, finished))
         for algorithm, times in seconds_of.items():
             mean = sum(times) / len(times)
             slave.pace[algorithm] = allocation.learn(slave.pace.get(algorithm), mean)
             self.stable.pace[algorithm] = allocation.learn(self.stable.pace.get(algorithm), mean)
-            lighten(slave, algorithm, len(times))
         slave.last_heard = now
         slave.barren = False
         self._after_unloading(slave)
 
-    def _revoked(self, slave: Slave | None, tasks: list[int], attempts: list[int]) -> None:
+    def _revoked(self, slave: Slave | None, message: messages.Revoked) -> None:
         if slave is None:
             return
         slave.revoking = False
-        returned = _matching(slave, tasks, attempts)
+        returned: list[Span] = []
+        for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
+            returned += self._take(slave, first, count, attempt)
         slave.barren = not returned
-        self._return(slave, returned, "taken back unstarted")
+        self._return(slave.sid, returned, "taken back unstarted")
         self._after_unloading(slave)
 
     def _slave_died(self, agent: Agent, message: messages.SlaveDied) -> None:
@@ -232,27 +243,26 @@ class MasterCore(Admission):
         if slave is None:
             self._slave_never_came(agent, message)
             return
-        running = slave.outstanding.get(TaskId(message.running))
-        told = f"{running}, attempt {running.attempt}" if running else ""
+        attempts = [span.attempt for span in slave.outstanding if message.running in span.ids]
+        running = self._take(slave, message.running, 1, attempts[0]) if attempts else []
+        told = f"{running[0]}, attempt {attempts[0]}" if running else ""
         self._record(records.SlaveEnded(slave.sid, message.cause, told, message.last_words))
-        if running is not None:
-            self._unload(slave, [running])
-            self._charge(slave, running, message.cause)
-        self._return(slave, list(slave.outstanding.values()), "its slave died before starting it")
+        for span in running:
+            self._charge(slave, span, message.cause)
+        self._return(slave.sid, self._take_all(slave), "its slave died before starting it")
         self._lose_slave(slave, message.cause)
 
-    def _charge(self, slave: Slave, task: Task, cause: str) -> None:
+    def _charge(self, slave: Slave, span: Span, cause: str) -> None:
         """Settle what becomes of the task that was running when its slave died."""
-        death = Death(slave.sid, task.attempt, cause)
-        killed = len(task.deaths) + 1
+        death = Death(slave.sid, span.attempt, cause)
+        killed = len(span.deaths) + 1
         if killed >= DEATHS_ALLOWED:
-            story = "; ".join(str(each) for each in (*task.deaths, death))
-            self._give_up([task], f"it was running in {killed} slaves when they died: {story}", (death,))
-        elif not task.policy.retry:
-            self._give_up([task], f"its slave died ({cause}) and its policy says retry=False", (death,))
+            story = "; ".join(str(each) for each in (*span.deaths, death))
+            self._give_up([span], f"it was running in {killed} slaves when they died: {story}", (death,))
+        elif not span.policy.retry:
+            self._give_up([span], f"its slave died ({cause}) and its policy says retry=False", (death,))
         else:
-            reason = f"its slave died: {cause}"
-            self._record(records.TasksReturned(slave.sid, [task], reason, (death,)))
+            self._record(records.TasksReturned(slave.sid, [span], f"its slave died: {cause}", (death,)))
 
     def _algorithm_failed(self, agent: Agent, message: messages.AlgorithmFailed) -> None:
         slave = agent.slaves.get(message.slave)
@@ -269,7 +279,9 @@ class MasterCore(Admission):
                 f"of it: {message.reason}",
                 key=algorithm.name + message.reason,
             )
-        self._return(slave, _matching(slave, message.tasks, message.attempts), "its slave cannot run it")
+        named = zip(message.tasks, message.attempts, strict=True)
+        returned = [span for task, attempt in named for span in self._take(slave, task, 1, attempt)]
+        self._return(slave.sid, returned, "its slave cannot run it")
         self._after_unloading(slave)
 
     # ---- losses ----------------------------------------------------------------------------------------
@@ -288,11 +300,10 @@ class MasterCore(Admission):
     def _lose_agent(self, agent: Agent, reason: str) -> None:
         for slave in list(agent.slaves.values()):
             self._record(records.SlaveEnded(slave.sid, f"{agent.name} is gone: {reason}", "", ""))
-            held = list(slave.outstanding.values())
-            self._return(slave, [task for task in held if task.policy.retry], f"{agent.name} is gone")
-            rest = list(slave.outstanding.values())
+            held = self._take_all(slave)
+            self._return(slave.sid, [span for span in held if span.policy.retry], f"{agent.name} is gone")
+            rest = [span for span in held if not span.policy.retry]
             if rest:
-                self._unload(slave, rest)
                 self._give_up(
                     rest,
                     f"{slave.sid} was lost with {agent.name} ({reason}) when it may have been "
@@ -332,11 +343,11 @@ class MasterCore(Admission):
         if self.closing is not None:
             return False
         somewhat = self.waiting is Waiting.FOR_A_WHILE and any(self.stable.vacancies())
-        return bool(self.jar.tasks) or somewhat or self.waiting is Waiting.FOR_EVER
+        return bool(self.jar.runnable) or somewhat or self.waiting is Waiting.FOR_EVER
 
     def _why_stuck(self) -> tuple[str, str]:
         """Why nothing can progress: the reason's name, and the words for it."""
-        count = len(self.jar.tasks)
+        count = self.jar.runnable
         serving = [slave for slave in self.stable.slaves.values() if slave.state is not SlaveState.SHUTTING_DOWN]
         vacancies = [kind.value for kind in self.stable.vacancies()]
         if not serving:
@@ -366,7 +377,7 @@ class MasterCore(Admission):
         told = [(agent.name, agent.refused.get(algorithm)) for agent in self.stable.agents.values()]
         name, reason = next(((name, reason) for name, reason in told if reason), ("", ""))
         return (
-            f"no connected slave can run {algorithm.name}, for which {len(self.jar.queues[algorithm])} tasks wait: "
+            f"no connected slave can run {algorithm.name}, for which {self.jar.num_queued[algorithm]} tasks wait: "
             f"mend that there, or start other slaves. {name}: {reason}"
         )
 
@@ -397,7 +408,7 @@ class MasterCore(Admission):
 
     def counts(self) -> Counts:
         """The figures of this moment."""
-        stable, runnable = self.stable, len(self.jar.tasks)
+        stable, runnable = self.stable, self.jar.runnable
         wanted = stable.wanted
         if stable.unordered_unasked:
             wanted = wanted | {SlaveKind.UNORDERED: runnable}
@@ -412,13 +423,3 @@ class MasterCore(Admission):
             slaves_connected=len(stable.slaves),
             slaves_needed=0 if self.closing else max(0, missing),
         )
-
-
-def _matching(slave: Slave, tasks: list[int], attempts: list[int]) -> list[Task]:
-    """The tasks of a message that this slave holds in just that attempt, each once."""
-    named: dict[TaskId, Task] = {}
-    for task_id, attempt in zip(tasks, attempts, strict=True):
-        task = slave.outstanding.get(TaskId(task_id))
-        if task is not None and task.attempt == attempt:
-            named[task.task_id] = task
-    return list(named.values())

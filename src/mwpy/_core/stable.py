@@ -6,6 +6,7 @@ internal error. A slave that ended leaves the stable at once, and its id is neve
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterator
 from enum import Enum
 
@@ -13,7 +14,7 @@ from attrs import define, field
 
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.task import SlaveId, SlaveKind, SlaveState, Task, TaskId
+from mwpy.task import SlaveId, SlaveKind, SlaveState, Span, TaskState
 
 __all__ = ["WAYS", "Agent", "Slave", "SlaveEvent", "Stable"]
 
@@ -75,9 +76,9 @@ class Slave:
     last_heard: float
     """When its last result arrived, or its last tasks were sent while it had none."""
     state: SlaveState = SlaveState.CONNECTING
-    outstanding: dict[TaskId, Task] = field(factory=dict)
+    outstanding: deque[Span] = field(factory=deque)
     """The tasks allocated to it, in the order in which they were sent."""
-    load: dict[Algorithm, int] = field(factory=dict)
+    load: Counter[Algorithm] = field(factory=Counter)
     """How many of them are of each algorithm; no zero."""
     pace: dict[Algorithm, float] = field(factory=dict)
     """How long a task of each algorithm takes here, in seconds, as learned."""
@@ -87,6 +88,11 @@ class Slave:
     """It had nothing to take back when last asked, and was not fed since."""
     freed: bool = False
     """It becomes unordered when it has finished what it holds."""
+
+    @property
+    def num_outstanding(self) -> int:
+        """How many tasks are allocated to it."""
+        return self.load.total()
 
     @property
     def runs_unaddressed(self) -> bool:
@@ -189,10 +195,11 @@ class Stable:
                 assert (state is SlaveState.BUSY) == bool(slave.outstanding), f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is SlaveState.BUSY, f"{slave.sid} is hungry"
             assert self.agents[slave.agent.peer].slaves[slave.number] is slave, f"{slave.sid}: whose is it?"
-            counted: dict[Algorithm, int] = {}
-            for task in slave.outstanding.values():
-                assert task.sid == slave.sid, f"{task} is held by {slave.sid} but allocated to {task.sid}"
-                counted[task.algorithm] = counted.get(task.algorithm, 0) + 1
+            counted: Counter[Algorithm] = Counter()
+            for span in slave.outstanding:
+                assert span.sid == slave.sid, f"{span}: held by {slave.sid} but allocated to {span.sid}"
+                assert span.state is TaskState.ALLOCATED, f"{span}: held by {slave.sid} but {span.state.name}"
+                counted[span.algorithm] += len(span)
             assert counted == slave.load, f"the load of {slave.sid} was miscounted"
         for agent in self.agents.values():
             for slave in agent.slaves.values():

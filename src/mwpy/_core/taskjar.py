@@ -1,6 +1,6 @@
 """The jar of all tasks that the master holds, and the one place where a task changes its state.
 
-A task's way is the table `WAYS`. `Taskjar.apply` walks it, a group at a time, as records say; a pair
+A task's way is the table `WAYS`. `Taskjar.apply` walks it, a span of tasks at a time, as records say; a pair
 that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once:
 what it holds is pending or allocated.
 
@@ -14,16 +14,18 @@ before the next slave that it kills, and if not, it does not meet one bad moment
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from enum import Enum
+from itertools import accumulate
 
 from attrs import define, evolve, field
 
 from mwpy import records
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.task import Death, SlaveId, Task, TaskId, TaskState
+from mwpy.task import Death, SlaveId, Span, TaskState
 
 __all__ = ["WAYS", "TaskEvent", "Taskjar"]
 
@@ -52,36 +54,34 @@ WAYS: dict[TaskEvent, dict[TaskState, TaskState]] = {
 }
 
 
+MAX_SPAN = 1000
+"""Tasks from which on a span is not made longer: making it longer copies it."""
+
+
 @define(eq=False)
 class Taskjar:
     """All pending and allocated tasks."""
 
-    tasks: dict[TaskId, Task] = field(factory=dict)
-    """Every task in the jar by its id."""
-    queues: dict[Algorithm, deque[Task]] = field(factory=dict)
+    runnable: int = 0
+    """How many tasks are pending or allocated."""
+    queues: dict[Algorithm, deque[Span]] = field(factory=dict)
     """Pending tasks that any slave may run, by algorithm; no empty queue. The first has its turn next."""
-    addressed: dict[SlaveId, deque[Task]] = field(factory=dict)
+    addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
     """Pending tasks addressed to a slave; no empty queue."""
+    num_queued: Counter[Algorithm] = field(factory=Counter)
+    """How many tasks of each algorithm are in `queues`; no zero."""
     num_addressed: Counter[Algorithm] = field(factory=Counter)
-    """How many tasks of each algorithm are in those queues; no zero."""
+    """How many tasks of each algorithm are in `addressed`; no zero."""
 
     @property
     def pending(self) -> dict[Algorithm, int]:
         """How many tasks of each algorithm are pending; no zero."""
-        counts: dict[Algorithm, int] = dict(self.num_addressed)
-        for algorithm, queue in self.queues.items():
-            counts[algorithm] = counts.get(algorithm, 0) + len(queue)
-        return counts
-
-    @property
-    def num_pending(self) -> int:
-        """How many tasks are pending, of all algorithms."""
-        return self.num_unaddressed + self.num_addressed.total()
+        return self.num_queued + self.num_addressed if self.num_addressed else dict(self.num_queued)
 
     @property
     def num_unaddressed(self) -> int:
         """How many pending tasks any slave may run."""
-        return sum(map(len, self.queues.values()))
+        return self.num_queued.total()
 
     def apply(self, record: records.Record) -> None:
         """Change the tasks as a record says; the only place where a task's state changes.
@@ -90,44 +90,63 @@ class Taskjar:
             InternalError: the record contradicts the tasks' states; mwpy's own fault.
         """
         match record:
-            case records.TasksSubmitted(tasks):
-                self._walk(tasks, TaskEvent.SUBMIT)
-                self.tasks.update(zip([task.task_id for task in tasks], tasks, strict=True))
-                self._enqueue(tasks)
-            case records.TasksFailed(tasks):
-                self._walk(tasks, TaskEvent.FAIL)
-            case records.TasksAllocated(sid, tasks):
-                self._dequeue(tasks)
-                self._walk(tasks, TaskEvent.ALLOCATE)
-                for task in tasks:
-                    task.attempt += 1
-                    task.sid = sid
-            case records.ResultsReceived(_, tasks):
-                self._walk(tasks, TaskEvent.FINISH)
-                for task in tasks:
-                    del self.tasks[task.task_id]
-            case records.TasksReturned(_, tasks, _, deaths):
-                self._walk(tasks, TaskEvent.RETURN)
-                for task in tasks:
-                    task.sid = None
+            case records.TasksSubmitted(spans):
+                _walk(spans, TaskEvent.SUBMIT)
+                self.runnable += sum(map(len, spans))
+                self._enqueue(spans)
+            case records.TasksFailed(spans):
+                _walk(spans, TaskEvent.FAIL)
+            case records.TasksAllocated(sid, spans):
+                self._dequeue(spans)
+                _walk(spans, TaskEvent.ALLOCATE)
+                for span in spans:
+                    span.attempt += 1
+                    span.sid = sid
+            case records.ResultsReceived(_, spans):
+                _walk(spans, TaskEvent.FINISH)
+                self.runnable -= sum(map(len, spans))
+            case records.TasksReturned(_, spans, _, deaths):
+                _walk(spans, TaskEvent.RETURN)
+                for span in spans:
+                    span.sid = None
                 if deaths:
-                    _charge(tasks, deaths)
-                    self._enqueue(tasks)
+                    _charge(spans, deaths)
+                    self._enqueue(spans)
                 else:
-                    self._enqueue_first(tasks)
-            case records.TasksGivenUp(tasks, _, deaths):
-                self._dequeue([task for task in tasks if task.state is _PENDING])
-                self._walk(tasks, TaskEvent.GIVE_UP)
-                _charge(tasks, deaths)
-                for task in tasks:
-                    self.tasks.pop(task.task_id, None)
-            case records.TasksUnaddressed(_, tasks):
-                self._dequeue(tasks)
-                for task in tasks:
-                    task.policy = evolve(task.policy, sid=None)
-                self._enqueue(tasks)
+                    self._enqueue_first(spans)
+            case records.TasksGivenUp(spans, _, deaths):
+                self.runnable -= sum(len(span) for span in spans if span.state is not _NEW)
+                self._dequeue([span for span in spans if span.state is _PENDING])
+                _walk(spans, TaskEvent.GIVE_UP)
+                _charge(spans, deaths)
+            case records.TasksUnaddressed(_, spans):
+                self._dequeue(spans)
+                for span in spans:
+                    span.policy = evolve(span.policy, sid=None)
+                self._enqueue(spans)
             case _:
                 pass
+
+    def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[Algorithm] = ()) -> list[Span]:
+        """Cut so many tasks off the head of a queue, but no more bytes and none from a refused one on; at least one.
+
+        They stay in the queue until a record says where they went.
+        """
+        heads: list[Span] = []
+        while len(heads) < len(queue) and count > 0:
+            span = queue[len(heads)]
+            fits = _fitting(span, max_bytes)
+            if heads and (not fits or span.algorithm in refused):
+                break
+            fits = min(max(1, fits), count)
+            if fits < len(span):
+                span, rest = span.cut(fits)
+                queue[len(heads)] = span
+                queue.insert(len(heads) + 1, rest)
+            heads.append(span)
+            count -= fits
+            max_bytes -= sum(span.sizes)
+        return heads
 
     def next_turn(self, algorithm: Algorithm) -> None:
         """Let an algorithm wait for its next turn behind all others."""
@@ -135,74 +154,86 @@ class Taskjar:
         if queue:
             self.queues[algorithm] = queue
 
-    def _walk(self, tasks: Sequence[Task], event: TaskEvent) -> None:
-        ways = WAYS[event]
-        try:
-            for task in tasks:
-                task.state = ways[task.state]
-        except KeyError:
-            raise InternalError(
-                f"{task} is {task.state.name} (attempt {task.attempt} on {task.sid}), which cannot {event.value}"
-            ) from None
+    def _enqueue(self, spans: Iterable[Span]) -> None:
+        for span in spans:
+            queue, counted = self._place_of(span)
+            counted[span.algorithm] += len(span)
+            if queue and len(queue[-1]) < MAX_SPAN and queue[-1].joins(span):
+                queue[-1] = queue[-1].join(span)
+            else:
+                queue.append(span)
 
-    def _enqueue(self, tasks: Iterable[Task]) -> None:
-        queue: deque[Task] = deque()
-        algorithm = sid = None
-        for task in tasks:
-            if task.algorithm is not algorithm or task.policy.sid is not sid:
-                algorithm, sid = task.algorithm, task.policy.sid
-                queue = self._queue_of(task)
-            queue.append(task)
-            if sid is not None:
-                self.num_addressed[algorithm] += 1
+    def _enqueue_first(self, spans: Sequence[Span]) -> None:
+        for span in reversed(spans):
+            queue, counted = self._place_of(span)
+            counted[span.algorithm] += len(span)
+            queue.appendleft(span)
 
-    def _enqueue_first(self, tasks: Sequence[Task]) -> None:
-        for task in reversed(tasks):
-            self._queue_of(task).appendleft(task)
-            if task.policy.sid is not None:
-                self.num_addressed[task.algorithm] += 1
-
-    def _queue_of(self, task: Task) -> deque[Task]:
-        sid = task.policy.sid
-        if sid is None:
-            queue = self.queues.get(task.algorithm)
-            if queue is None:
-                queue = self.queues[task.algorithm] = deque()
-            return queue
-        return self.addressed.setdefault(sid, deque())
-
-    def _dequeue(self, tasks: Sequence[Task]) -> None:
-        """Take tasks from the head of a queue; those of one call are of one queue."""
-        if not tasks:
-            return
-        queue = self._queue_of(tasks[0])
-        for task in tasks:
-            if not queue or queue.popleft() is not task:
-                raise InternalError(f"{task} is not at the head of its queue")
-        sid = tasks[0].policy.sid
+    def _place_of(self, span: Span) -> tuple[deque[Span], Counter[Algorithm]]:
+        """The queue of a pending span, and what counts its tasks."""
+        sid = span.policy.sid
         if sid is not None:
-            self.num_addressed -= Counter([task.algorithm for task in tasks])
-            if not queue:
+            return self.addressed.setdefault(sid, deque()), self.num_addressed
+        queue = self.queues.get(span.algorithm)
+        if queue is None:
+            queue = self.queues[span.algorithm] = deque()
+        return queue, self.num_queued
+
+    def _dequeue(self, spans: Sequence[Span]) -> None:
+        """Take spans from the head of a queue; those of one call are of one queue."""
+        if not spans:
+            return
+        queue, counted = self._place_of(spans[0])
+        for span in spans:
+            if not queue or queue.popleft() is not span:
+                raise InternalError(f"{span}: not at the head of the queue")
+            counted[span.algorithm] -= len(span)
+            if not counted[span.algorithm]:
+                del counted[span.algorithm]
+        if not queue:
+            sid = spans[0].policy.sid
+            if sid is not None:
                 del self.addressed[sid]
-        elif not queue:
-            del self.queues[tasks[0].algorithm]
+            else:
+                del self.queues[spans[0].algorithm]
 
     def check(self) -> None:
         """Recompute what is derived and hold the queues against the tasks' states."""
-        addressed = [task.algorithm for queue in self.addressed.values() for task in queue]
-        assert Counter(addressed) == self.num_addressed, "the addressed tasks were miscounted"
+        queued: Counter[Algorithm] = Counter()
+        for algorithm, queue in self.queues.items():
+            queued[algorithm] = sum(map(len, queue))
+        assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
+        addressed: Counter[Algorithm] = Counter()
+        for span in (span for queue in self.addressed.values() for span in queue):
+            addressed[span.algorithm] += len(span)
+        assert addressed == self.num_addressed, "the addressed tasks were miscounted"
         for queue in (*self.queues.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"
-            for task in queue:
-                assert task.state is _PENDING, f"{task} waits in a queue but is {task.state.name}"
-                assert self.tasks[task.task_id] is task, f"{task} waits in a queue but is not in the jar"
-        for task in self.tasks.values():
-            assert task.state in (_PENDING, _ALLOCATED), f"{task} is in the jar but {task.state.name}"
-            assert (task.state is _ALLOCATED) == (task.sid is not None), f"{task} has a wrong slave"
-        num_pending = sum(task.state is _PENDING for task in self.tasks.values())
-        assert num_pending == self.num_pending, "a pending task waits in no queue"
+            for span in queue:
+                assert len(span), "a span without tasks was kept"
+                assert span.state is _PENDING, f"{span}: in a queue, but {span.state.name}"
+                assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
 
 
-def _charge(tasks: Sequence[Task], deaths: tuple[Death, ...]) -> None:
-    for task in tasks:
-        task.deaths += deaths
+def _walk(spans: Sequence[Span], event: TaskEvent) -> None:
+    ways = WAYS[event]
+    for span in spans:
+        state = ways.get(span.state)
+        if state is None:
+            raise InternalError(
+                f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
+            )
+        span.state = state
+
+
+def _fitting(span: Span, max_bytes: int) -> int:
+    """How many of a span's tasks have no more than so many bytes together."""
+    sizes = span.sizes
+    if sum(sizes) <= max_bytes:
+        return len(sizes)
+    return bisect_right(list(accumulate(sizes)), max_bytes)
+
+
+def _charge(spans: Sequence[Span], deaths: tuple[Death, ...]) -> None:
+    for span in spans:
+        span.deaths += deaths

@@ -14,13 +14,7 @@ visible after its looking, but later only by what a processor's store buffer hol
 waits a millisecond (A. Morrison and Y. Afek, "Temporally Bounding TSO for Fence-Free Asymmetric Synchronization",
 ASPLOS 2015).
 
-*Journal*: shared memory. The slave gathers small results and sends them in groups; until they are sent they
-stand in the journal too, where the agent finds them if the slave falls silent in a long task, or dies. It
-starts with one word: in its upper half the number of the current filling, in its lower half where the entries
-end. An entry is written behind the end first, and counts once the word says so; emptying the journal is a new
-filling. So an addition never disturbs a reading, and a reading during which the filling changed is no
-reading. Each word is stored by one instruction. x86 shows others the stores in their order; elsewhere it counts that
-the agent reads the journal only of a slave that is dead or has been silent for longer than it gathers results.
+*Journal*: results that were finished and not yet sent, in the same shared memory; see `journal.py`.
 
 A task may fork. The child inherits the channels and would start tasks, answer for its parent and keep
 the stream open after its death; so a forked child closes them at once (`SlaveEnd.forked`). One forked by
@@ -33,23 +27,20 @@ import mmap
 import os
 import select
 import socket
-import struct
 import tempfile
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from attrs import frozen
 
+from mwpy._pipe.journal import JOURNAL_BYTES, Journal
 from mwpy._pipe.stream import Reader, drop, pack
 from mwpy.task import Buffer
 
-__all__ = ["SETTLE_S", "AgentEnd", "JournalEntry", "SlaveEnd", "SlaveFds", "open_channel"]
+__all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
 
-MEMORY_BYTES = 256 * 1024
-"""Room for some thousand small results; more are in no group that is sent every 10 ms."""
 SETTLE_S = 0.001
 """Seconds between a recall and the reading of what was started."""
 
@@ -60,12 +51,8 @@ SEND_BUFFERS = 512
 
 _LINE_BYTES = 64
 """A cache line: each word has one of its own, for each is written by one side and read by the other."""
-_JOURNAL, _STARTED, _RECALLS = (line * _LINE_BYTES for line in range(3))
-_ENTRIES = 3 * _LINE_BYTES
-_FILLING = 1 << 32
-_ENTRY = struct.Struct("=QdIIB")
-"""A journal entry's task, seconds, attempt, size of the payload that follows, and whether it is a failure."""
-_pack_entry = _ENTRY.pack
+_STARTED, _RECALLS, _JOURNAL = (line * _LINE_BYTES for line in range(3))
+MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
 
 
 @frozen
@@ -83,16 +70,6 @@ class SlaveFds:
         """Close them in the agent, once the slave was started or could not be."""
         for fd in self.numbers():
             os.close(fd)
-
-
-class JournalEntry(NamedTuple):
-    """One finished result that stands in the journal."""
-
-    task_id: int
-    attempt: int
-    seconds: float
-    failed: bool
-    payload: bytes
 
 
 def open_channel() -> tuple[AgentEnd, SlaveFds]:
@@ -129,7 +106,7 @@ class AgentEnd:
         self._reader = Reader(stream)
         self._unsent: deque[memoryview] = deque()
         self._memory = memory
-        self._journal = _word(memory, _JOURNAL)
+        self.journal = Journal(memoryview(memory)[_JOURNAL:])
         self._started = _word(memory, _STARTED)
         self._recalls = _word(memory, _RECALLS)
         self.eof = False
@@ -201,36 +178,13 @@ class AgentEnd:
         """Position of the last task that the slave started, 0 before the first; final `SETTLE_S` after a recall."""
         return self._started[0]
 
-    def journal(self) -> list[JournalEntry] | None:
-        """Read the results that the slave finished and has not sent, or is just sending.
-
-        Returns:
-            The results, oldest first; or None if the slave emptied the journal meanwhile, having sent them.
-        """
-        word = self._journal[0]
-        data = self._memory[_ENTRIES : word % _FILLING]
-        if self._journal[0] // _FILLING != word // _FILLING:
-            return None
-        return _entries(data)
-
     def close(self) -> None:
         """Close the agent's ends."""
         self._stream.close()
-        for word in (self._journal, self._started, self._recalls):
+        self.journal.close()
+        for word in (self._started, self._recalls):
             word.release()
         self._memory.close()
-
-
-def _entries(data: bytes) -> list[JournalEntry]:
-    """Cut a journal into entries; what stray code in the slave made of it never raises."""
-    entries: list[JournalEntry] = []
-    start = 0
-    while len(data) - start >= _ENTRY.size:
-        task_id, seconds, attempt, size, failed = _ENTRY.unpack_from(data, start)
-        start += _ENTRY.size
-        entries.append(JournalEntry(task_id, attempt, seconds, bool(failed), data[start : start + size]))
-        start += size
-    return entries
 
 
 class SlaveEnd:
@@ -245,9 +199,7 @@ class SlaveEnd:
             os.set_inheritable(fd, False)
         self._memory = mmap.mmap(fds.memory, MEMORY_BYTES)
         os.close(fds.memory)
-        self._journal = _word(self._memory, _JOURNAL)
-        self._filling = 0
-        self._used = _ENTRIES
+        self.journal = Journal(memoryview(self._memory)[_JOURNAL:])
         self._started = _word(self._memory, _STARTED)
         self._recalls = _word(self._memory, _RECALLS)
         self._recalls_heard = 0
@@ -324,27 +276,10 @@ class SlaveEnd:
         """Tell that the message of one recall was received."""
         self._recalls_heard += 1
 
-    def journal_add(self, task_id: int, attempt: int, seconds: float, failed: bool, payload: bytes) -> bool:
-        """Write a finished result into the journal; False if there is no room."""
-        start = self._used
-        entry = _pack_entry(task_id, seconds, attempt, len(payload), failed) + payload
-        end = start + len(entry)
-        if end > MEMORY_BYTES:
-            return False
-        self._memory[start:end] = entry
-        self._journal[0] = self._filling + end
-        self._used = end
-        return True
-
-    def journal_clear(self) -> None:
-        """Empty the journal; call it after its results were sent, never before."""
-        self._filling = (self._filling + _FILLING) % _FILLING**2
-        self._used = _ENTRIES
-        self._journal[0] = self._filling + self._used
-
     def close(self) -> None:
         """Close the slave's ends."""
         self._stream.close()
-        for word in (self._journal, self._started, self._recalls):
+        self.journal.close()
+        for word in (self._started, self._recalls):
             word.release()
         self._memory.close()

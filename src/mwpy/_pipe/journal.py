@@ -1,0 +1,96 @@
+"""The journal: results that a slave has finished and not yet sent, in memory that its agent can read.
+
+A slave notes each small result here and sends them in groups from here; the agent finds them if the slave falls silent
+in a long task, or dies. What is known of a result is a row of a table; the payloads stand behind the table, one after
+the other, so that they are sent as they are. One word tells how many results stand there, in its lower half, and in
+its upper half the number of the current filling. A result is written behind the others first, and counts once the word
+says so; emptying the journal is a new filling. So an addition never disturbs a reading, and a reading during which the
+filling changed is no reading. The word is stored by one instruction. x86 shows others the stores in their order;
+elsewhere it counts that the agent reads the journal only of a slave that is dead or has been silent for longer than it
+gathers results.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from mwpy import _messages as messages
+from mwpy.task import Buffer
+
+__all__ = ["JOURNAL_BYTES", "Journal"]
+
+CAPACITY = 4096
+"""Results; more are in no group that is sent every 10 ms."""
+PAYLOAD_BYTES = 160 * 1024
+"""Bytes of all their payloads."""
+
+_LINE_BYTES = 64
+"""The word has a cache line of its own, for each side writes or reads at its own time."""
+_ROW = struct.Struct("=QdIIB")
+"""Id, seconds, attempt, size of the payload, and whether it is a failure."""
+_PAYLOADS = _LINE_BYTES + CAPACITY * _ROW.size
+JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
+_FILLING = 1 << 32
+_ROW_BYTES = _ROW.size
+_write_row = _ROW.pack_into
+
+
+class Journal:
+    """One side's view of a journal; only the slave writes.
+
+    Args:
+        memory: `JOURNAL_BYTES` that both sides share.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._word = memory[:8].cast("Q")
+        self._filling = 0
+        self._end = _PAYLOADS
+        self.count = 0
+        """How many results the slave has noted and not sent."""
+
+    def add(self, task_id: int, attempt: int, seconds: float, failed: bool, payload: bytes) -> bool:
+        """Note a finished result; False if there is no room."""
+        count, start = self.count, self._end
+        end = start + len(payload)
+        if count == CAPACITY or end > JOURNAL_BYTES:
+            return False
+        memory = self._memory
+        _write_row(memory, _LINE_BYTES + count * _ROW_BYTES, task_id, seconds, attempt, len(payload), failed)
+        memory[start:end] = payload
+        self._end = end
+        self.count = count = count + 1
+        self._word[0] = self._filling + count
+        return True
+
+    def clear(self) -> None:
+        """Empty it; call this after its results were sent, never before."""
+        self._filling = (self._filling + _FILLING) % _FILLING**2
+        self._word[0] = self._filling
+        self.count, self._end = 0, _PAYLOADS
+
+    def read(self, slave: int) -> tuple[messages.Results, list[Buffer]] | None:
+        """Read what is noted.
+
+        Args:
+            slave: whose results these are, by the agent's number.
+
+        Returns:
+            A group of results and its payload; None if the slave emptied the journal meanwhile, having sent them. If
+            stray code in the slave wrote into the memory, the group may be none that passes `messages.check`.
+        """
+        word = self._word[0]
+        count = min(word % _FILLING, CAPACITY)
+        rows = list(_ROW.iter_unpack(self._memory[_LINE_BYTES : _LINE_BYTES + count * _ROW_BYTES]))
+        ids, seconds, attempts, sizes, failed = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], [])
+        payload = bytes(self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)])
+        if self._word[0] // _FILLING != word // _FILLING:
+            return None
+        failures = [position for position, flag in enumerate(failed) if flag] if any(failed) else []
+        return messages.Results(slave, *messages.spans_of(ids, attempts), seconds, failures, sizes), [payload]
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._word.release()
+        self._memory.release()

@@ -1,0 +1,40 @@
+"""Spans for tests, and which tasks are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mwpy._core.master_core import MasterCore
+from mwpy.algorithm import Algorithm
+from mwpy.task import DEFAULT_POLICY, Span, TaskId, TaskPolicy
+
+
+def span(
+    first: int,
+    algorithm: Algorithm,
+    count: int = 1,
+    payload: bytes = b"x",
+    policy: TaskPolicy = DEFAULT_POLICY,
+    tag: object = None,
+    buffers: Sequence[bytes] = (),
+) -> Span:
+    """So many new tasks with the same arguments."""
+    return Span(
+        TaskId(first), algorithm, policy, [payload] * count, [buffers] * count if buffers else [], [tag] * count
+    )
+
+
+def ids_of(spans: Iterable[Span]) -> list[int]:
+    """The tasks of spans, in their order."""
+    return [number for each in spans for number in each.ids]
+
+
+def spans_in(core: MasterCore) -> list[Span]:
+    """All that wait in a master or are at its slaves."""
+    queues = [*core.jar.queues.values(), *core.jar.addressed.values()]
+    return [each for held in (*queues, *(slave.outstanding for slave in core.stable.slaves.values())) for each in held]
+
+
+def span_of(core: MasterCore, task: int) -> Span:
+    """The one that a task is in."""
+    return next(each for each in spans_in(core) if task in each.ids)

@@ -1,0 +1,137 @@
+"""Taking tasks out of what a slave holds, held against a model that knows nothing of spans."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from attrs import frozen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mwpy._core.holding import take
+from mwpy.algorithm import algorithm_of
+from mwpy.task import DEFAULT_POLICY, Span, TaskId
+
+
+@frozen
+class Piece:
+    """Tasks that remember where each of them stood at the beginning."""
+
+    first: int
+    attempt: int
+    places: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def cut(self, count: int) -> tuple[Piece, Piece]:
+        assert 0 < count < len(self), "a piece without tasks"
+        rest = Piece(self.first + count, self.attempt, self.places[count:])
+        return Piece(self.first, self.attempt, self.places[:count]), rest
+
+
+Task = tuple[int, int, int]
+
+
+def hold(*spans: tuple[int, int, int]) -> deque[Piece]:
+    """Spans by their first id, count and attempt."""
+    held: deque[Piece] = deque()
+    passed_on = 0
+    for first, count, attempt in spans:
+        held.append(Piece(first, attempt, range(passed_on, passed_on + count)))
+        passed_on += count
+    return held
+
+
+def each(pieces: Sequence[Piece] | deque[Piece]) -> list[Task]:
+    """Id, attempt and place of each task, in their order."""
+    return [(piece.first + at, piece.attempt, place) for piece in pieces for at, place in enumerate(piece.places)]
+
+
+def ids(pieces: Sequence[Piece] | deque[Piece]) -> list[list[int]]:
+    """The ids in each piece."""
+    return [list(range(piece.first, piece.first + len(piece))) for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "attempt", "taken", "left"),
+    [
+        (1, 5, 1, [[1, 2, 3, 4, 5]], [[20, 21, 22], [10, 11]]),
+        (1, 2, 1, [[1, 2]], [[3, 4, 5], [20, 21, 22], [10, 11]]),
+        (3, 1, 1, [[3]], [[1, 2], [4, 5], [20, 21, 22], [10, 11]]),
+        (4, 6, 1, [[4, 5]], [[1, 2, 3], [20, 21, 22], [10, 11]]),
+        (0, 3, 1, [[1, 2]], [[3, 4, 5], [20, 21, 22], [10, 11]]),
+        (11, 1, 1, [[11]], [[1, 2, 3, 4, 5], [20, 21, 22], [10]]),
+        (5, 20, 1, [[5], [20, 21, 22], [10, 11]], [[1, 2, 3, 4]]),
+        (21, 1, 2, [], [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]]),
+        (6, 4, 1, [], [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]]),
+        (1, 10**18, 1, [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]], []),
+    ],
+    ids=[
+        "a whole one",
+        "its front",
+        "its middle",
+        "its end",
+        "more before it",
+        "behind others",
+        "pieces of several",
+        "another attempt",
+        "between",
+        "all and more",
+    ],
+)
+def test_what_is_asked_for_is_taken_and_the_rest_stays_in_order(
+    first: int, count: int, attempt: int, taken: list[list[int]], left: list[list[int]]
+) -> None:
+    """Whatever part of a span it is, and whether all of it is held or not."""
+    held = hold((1, 5, 1), (20, 3, 1), (10, 2, 1))
+    assert ids(take(held, first, count, attempt)) == taken
+    assert ids(held) == left
+
+
+def test_nothing_is_taken_from_one_who_holds_nothing() -> None:
+    """Nor is anything asked for too much."""
+    assert take(hold(), 1, 3, 1) == []
+
+
+def test_the_attempt_that_is_meant_is_found_behind_another() -> None:
+    """A task is held in one attempt only by rights; who says otherwise harms nobody."""
+    held = hold((1, 3, 1), (2, 1, 2))
+    assert each(take(held, 1, 3, 2)) == [(2, 2, 3)]
+    assert each(held) == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6), st.randoms(), st.data()
+)
+def test_taking_is_what_it_would_be_task_by_task(
+    shapes: list[tuple[int, int, int]], random: st.random.Random, data: st.DataObject
+) -> None:
+    """Nothing is lost, doubled, reordered or changed, however often something is taken; no piece is empty."""
+    spans: list[tuple[int, int, int]] = []
+    end = 1
+    for count, attempt, gap in shapes:
+        spans.append((end + gap, count, attempt))
+        end += gap + count
+    random.shuffle(spans)
+    held = hold(*spans)
+    for _ in range(3):
+        asked = st.tuples(st.integers(-1, end + 1), st.integers(0, end + 2), st.integers(0, 2))
+        first, count, attempt = data.draw(asked)
+        before = each(held)
+        wanted = [task for task in before if first <= task[0] < first + count and task[1] == attempt]
+        taken = take(held, first, count, attempt)
+        assert each(taken) == wanted
+        assert each(held) == [task for task in before if task not in wanted]
+        assert all(map(len, [*taken, *held]))
+
+
+def test_the_spans_of_a_master_are_taken_with_what_is_theirs() -> None:
+    """Cut in the middle, each part keeps the arguments and tags of its tasks."""
+    span = Span(TaskId(5), algorithm_of(max), DEFAULT_POLICY, [b"5", b"6", b"7"], [], ["five", "six", "seven"])
+    held = deque([span])
+    [taken] = take(held, 6, 1, 0)
+    assert (taken.first, taken.payloads, taken.tags) == (6, [b"6"], ["six"])
+    assert [(part.first, part.payloads, part.tags) for part in held] == [(5, [b"5"], ["five"]), (7, [b"7"], ["seven"])]
