@@ -29,6 +29,9 @@ __all__ = ["local_master", "main", "version_string"]
 
 VERSION = "0.1.0"
 
+AGENT = ("-m", "mwpy", "slave")
+"""What makes a Python interpreter an agent that runs no script itself."""
+
 
 def version_string() -> str:
     """The version of this library."""
@@ -148,7 +151,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     from mwpy.audit import AuditFile
 
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
-    command = [sys.executable, "-m", "mwpy", "slave"]
+    command = [sys.executable, *AGENT]
     computation = _computation.start(
         Options(),
         audit=AuditFile(None),
@@ -173,12 +176,15 @@ def _command_line() -> list[str]:
 
 
 def _program() -> list[str]:
-    """The command line of this process up to its own arguments: interpreter, its options, script (absolute)."""
+    """What starts an agent for slaves of this script: interpreter, `mwpy slave`, its options, script (absolute).
+
+    A packed application (PEX) has mwpy inside, and is an agent by itself.
+    """
     own = len(sys.argv) - 1
     words = sys.orig_argv[1 : len(sys.orig_argv) - own]
     if words[-1:] == sys.argv[:1] and os.path.isfile(words[-1]):
         words[-1] = os.path.abspath(words[-1])
-    return [sys.executable, *words]
+    return [sys.executable, *(() if "PEX" in os.environ else AGENT), *words]
 
 
 def _cores() -> int:

@@ -93,6 +93,35 @@ def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> Non
     assert master.process.poll() is None
 
 
+def published(stage: Stage) -> list[str]:
+    """What the resource file says starts an agent."""
+    told = json.loads(stage.resource.read_text())
+    return [told["slave-executable"], *told["slave-arguments"]]
+
+
+def test_a_script_that_cannot_be_imported_is_told_of_at_the_master(stage: Stage) -> None:
+    """The agent that the resource file names runs no script, so it connects, and its slaves' last words arrive."""
+    master = stage.master("lacking.py")
+    agent = stage.start("", program=published(stage))
+    assert agent.end() == 6, agent.err
+    told = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
+    until(lambda: told in master.err, lambda: f"the reason, not {master.err!r}")
+    assert "module_of_the_submit_machine" in agent.err
+    missing = stage.start("", "no_such.py", program=[*published(stage)[:4], "--mw-resource-file", str(stage.resource)])
+    assert missing.end() == 6, missing.err
+    until(lambda: "can't open file" in master.err, lambda: f"the reason, not {master.err!r}")
+
+
+def test_an_agent_without_the_script_serves_it(stage: Stage) -> None:
+    """Its slaves are the script, with its own arguments, and run algorithms that travel by name."""
+    master = stage.master("count.py", "--tasks", 200)
+    agent = stage.start("", program=published(stage))
+    assert master.end() == 0, master.err
+    assert master.told["came"] == 200
+    assert agent.end() == 0, agent.err
+    stage.nobody_left()
+
+
 def test_a_module_that_crashes_its_importers_does_not_go_on_for_ever(stage: Stage) -> None:
     """A task algorithm whose module ends the interpreter costs its slaves; the agent gives up, and it is said why."""
     master = stage.master("crashing.py")

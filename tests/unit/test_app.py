@@ -68,9 +68,9 @@ def test_a_master_that_nobody_could_join_is_not_started(capsys: pytest.CaptureFi
     ("line", "told"),
     [
         ([], "usage: mwpy COMMAND"),
-        (["nonsense"], "\n  mwpy slave --mw-resource-file FILE: "),
+        (["nonsense"], "\n  mwpy slave [SCRIPT "),
         (["slave", "--mw-master"], "exclude each other"),
-        (["slave", "x"], "takes no argument 'x'"),
+        (["slave", "x"], "--mw-resource-file FILE"),
         (["slave", "--mw-local", "2"], "--mw-slave-processes"),
         (["slave"], "--mw-resource-file FILE"),
     ],

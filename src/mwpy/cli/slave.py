@@ -1,4 +1,9 @@
-"""mwpy slave --mw-resource-file FILE: an agent without a script."""
+"""mwpy slave [SCRIPT [ARGUMENT ...]] --mw-resource-file FILE: an agent, of whose script only the slaves know.
+
+The agent is up and connected before the script is touched: only its slaves run it. So a script that cannot be imported
+on this machine is told of at the master, as the last words of slaves. `python SCRIPT --mw-slave` runs the script's top
+level in the agent itself, and one that fails there leaves its traceback to the batch system's files alone.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +13,21 @@ from collections.abc import Sequence
 
 from mwpy import slave
 from mwpy._process import SLAVE_VARIABLE
-from mwpy.app import run_agent
-from mwpy.errors import ExitCode, UsageError
+from mwpy.app import AGENT, run_agent
+from mwpy.errors import ExitCode
 from mwpy.options import help_text, parse
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be an agent whose slaves run algorithms that travel by value, and those of modules that are installed here."""
+    """Be an agent whose slaves run the script; without one, what travels by value and modules installed here."""
     if SLAVE_VARIABLE in os.environ:
         return slave.run(os.environ[SLAVE_VARIABLE], None, [])
-    options, rest = parse(
-        ["--mw-slave", *("--mw-help" if each == "--help" else each for each in arguments)], os.environ
-    )
-    if rest:
-        raise UsageError(f"`mwpy slave` takes no argument {rest[0]!r}: an application's own go with its master")
+    if list(arguments) == ["--help"]:
+        arguments = ["--mw-help"]
+    options, script = parse(["--mw-slave", *arguments], os.environ)
     if options.help:
-        print(help_text("mwpy slave"))
+        print(help_text("mwpy slave [SCRIPT]"))
         return ExitCode.OK
-    return run_agent(options, [sys.executable, "-m", "mwpy", "slave"])
+    return run_agent(options, [sys.executable, *(script or AGENT)])

@@ -83,9 +83,9 @@ class Stage:
             for pid in pids:
                 kill(pid, signal.SIGCONT)
                 kill(pid, signal.SIGKILL)
-            for running in self._started:
-                running.process.poll()
             if not pids:
+                for running in self._started:
+                    running.process.wait(PATIENCE_S)
                 return
             time.sleep(POLL_S)
 
