@@ -14,8 +14,8 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 	echo $(PYTHON) -m pip --python $(BIN)/python) --disable-pip-version-check
 
 # The modules of which every line and every branch must be run by the tests: DESIGN's layers 0 and 1.
-COVERED := src/mwpy/errors.py,src/mwpy/task.py,src/mwpy/algorithm.py,src/mwpy/records.py,src/mwpy/options.py,$\
-	src/mwpy/_messages.py,src/mwpy/_jobs.py,src/mwpy/_core/*
+COVERED := src/mwpy/errors.py,src/mwpy/last_words.py,src/mwpy/task.py,src/mwpy/algorithm.py,src/mwpy/records.py,$\
+	src/mwpy/options.py,src/mwpy/_messages.py,src/mwpy/_jobs.py,src/mwpy/_core/*
 
 .DELETE_ON_ERROR:
 .PHONY: help ping test simulate bench clean

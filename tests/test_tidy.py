@@ -25,7 +25,7 @@ LONGEST_FUNCTION = 70
 LONGEST_MODULE = 500
 
 LAYERS = (
-    ("values", ("errors", "task", "algorithm", "records", "options", "_messages", "_jobs")),
+    ("values", ("errors", "last_words", "task", "algorithm", "records", "options", "_messages", "_jobs")),
     ("core", ("_core",)),
     (
         "edges",
@@ -36,6 +36,7 @@ LAYERS = (
             "_clock",
             "_pipe",
             "_process",
+            "_streams",
             "_addresses",
             "_batch",
             "audit",

@@ -418,9 +418,9 @@ class AgentLink:
             self.close(0.0)
             raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
 
-    def watch(self, fd: int, writable: bool = False) -> None:
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Let `poll` wait for a file descriptor too."""
-        self._poller.register(fd, zmq.POLLIN | (zmq.POLLOUT if writable else 0))
+        self._poller.register(fd, (zmq.POLLIN if readable else 0) | (zmq.POLLOUT if writable else 0))
 
     def unwatch(self, fd: int) -> None:
         """Wait for a file descriptor no more."""

@@ -19,6 +19,7 @@ from math import isfinite
 from attrs import field, frozen
 
 from mwpy.errors import ProtocolError
+from mwpy.last_words import LastWords
 from mwpy.task import Buffer, SlaveId
 
 __all__ = [
@@ -169,12 +170,15 @@ class SlaveNamed:
 
 @frozen
 class SlaveDied:
-    """Agent to master: a slave process is gone. `running` is the task that it ran, or 0."""
+    """Agent to master: a slave process is gone. `running` is the task that it ran, or 0.
+
+    From an agent that said `Leaving` it charges nothing to that task.
+    """
 
     slave: int
     running: int
     cause: str
-    last_words: str
+    words: LastWords
 
 
 @frozen

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -19,10 +20,14 @@ from attrs import asdict, frozen
 
 from mwpy.errors import UsageError
 
-__all__ = ["SLAVE_VARIABLE", "Child", "SlaveSettings", "describe_exit", "start"]
+__all__ = ["FAULT_VARIABLE", "SLAVE_VARIABLE", "Child", "SlaveSettings", "describe_exit", "start"]
 
 SLAVE_VARIABLE = "MWPY_SLAVE"
 """The environment variable that makes a process a slave; its value is `SlaveSettings.to_json()`."""
+
+FAULT_VARIABLE = "PYTHONFAULTHANDLER"
+"""The environment variable that has an interpreter tell of crashes from its start: a slave's, until it has a better
+place for that than standard error."""
 
 _WHY = {
     signal.SIGKILL: "the kernel's out-of-memory killer, the batch system or somebody's kill",
@@ -79,12 +84,16 @@ class Child:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._out_of_memory_before = _out_of_memory_kills()
+        self._kills_before = _kills()
         self.pid: int = process.pid
-        self.stderr: int | None = process.stderr.fileno() if process.stderr else None
-        """A non-blocking file descriptor of what it writes to standard error, if that was asked for."""
-        if self.stderr is not None:
-            os.set_blocking(self.stderr, False)
+        self.peak_bytes = 0
+        """The most memory that it, or a program that it waited for, held at a time; known once `poll` told its end."""
+        self.outputs: dict[int, int] = {}
+        """Non-blocking file descriptors of what it writes to standard output (1) and error (2), if asked for."""
+        for number, file in ((1, process.stdout), (2, process.stderr)):
+            if file is not None:
+                self.outputs[number] = file.fileno()
+                os.set_blocking(file.fileno(), False)
 
     def poll(self) -> int | None:
         """Look whether it ended, and if so kill what is left of its group. Never waits.
@@ -96,7 +105,9 @@ class Child:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
             self._signal_group(signal.SIGKILL)
-            self._process.wait()
+            _, status, usage = os.wait4(self.pid, 0)
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return self._process.returncode
 
     def kill(self) -> None:
@@ -111,14 +122,14 @@ class Child:
     def describe_exit(self) -> str:
         """Its end in words; call it once `poll` has told that it ended."""
         assert self._process.returncode is not None, "it has not ended, or nobody looked"
-        return describe_exit(
-            self._process.returncode, out_of_memory=_out_of_memory_kills() > self._out_of_memory_before
-        )
+        here, anywhere = (after - before for after, before in zip(_kills(), self._kills_before, strict=True))
+        return describe_exit(self._process.returncode, out_of_memory=OUT_OF_MEMORY[0 if here else 1 if anywhere else 2])
 
     def close(self) -> None:
-        """Close the pipe of its standard error."""
-        if self._process.stderr:
-            self._process.stderr.close()
+        """Close the pipes of its standard output and error."""
+        for file in (self._process.stdout, self._process.stderr):
+            if file is not None:
+                file.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
@@ -130,15 +141,15 @@ def start(
     *,
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
-    keep_stderr: bool = False,
+    keep_output: bool = False,
 ) -> Child:
-    """Start a process in a session of its own, with no standard input and this one's standard output.
+    """Start a process in a session of its own, with no standard input and this one's standard output and error.
 
     Args:
         command: program and arguments.
         environment: variables to set on top of this process's own.
         pass_fds: file descriptors that it inherits, under the same numbers; no other one is.
-        keep_stderr: make its standard error a pipe, `Child.stderr`, which must then be read.
+        keep_output: make its standard output and error pipes, `Child.outputs`, which must then be read.
 
     Raises:
         OSError: it cannot be started.
@@ -149,19 +160,28 @@ def start(
             env={**os.environ, **(environment or {})},
             pass_fds=pass_fds,
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE if keep_stderr else None,
+            stdout=subprocess.PIPE if keep_output else None,
+            stderr=subprocess.PIPE if keep_output else None,
             start_new_session=True,
             bufsize=0,
         )
     )
 
 
-def describe_exit(returncode: int, *, out_of_memory: bool = False) -> str:
+OUT_OF_MEMORY = (
+    "out of memory: the kernel's out-of-memory killer struck in this job's control group meanwhile",
+    "out of memory, most likely: the kernel's out-of-memory killer struck on this machine meanwhile",
+    "",
+)
+"""What is known of a slave that was killed: the killer struck here, somewhere, or not that one could see."""
+
+
+def describe_exit(returncode: int, *, out_of_memory: str = "") -> str:
     """A process's end in words: its exit code, or the signal and what usually sends it.
 
     Args:
         returncode: exit code, or the negative number of a signal.
-        out_of_memory: whether the kernel killed some process for lack of memory while this one ran.
+        out_of_memory: what is known of the kernel's killing for lack of memory while it ran; one of `OUT_OF_MEMORY`.
     """
     if returncode >= 0:
         return f"exit code {returncode}"
@@ -169,16 +189,32 @@ def describe_exit(returncode: int, *, out_of_memory: bool = False) -> str:
         number = signal.Signals(-returncode)
     except ValueError:  # a real-time signal
         return f"killed by signal {-returncode}"
-    why = _WHY.get(number)
-    if number is signal.SIGKILL and out_of_memory:
-        why = "out of memory, most likely: the kernel's out-of-memory killer struck on this machine meanwhile"
+    why = (out_of_memory if number is signal.SIGKILL else "") or _WHY.get(number)
     return f"killed by signal {-returncode} ({number.name})" + (f": {why}" if why else "")
 
 
-def _out_of_memory_kills() -> int:
-    """How many processes the kernel has killed for lack of memory since its start; 0 where it does not tell."""
+def _kills() -> tuple[int, int]:
+    """How many processes the kernel has killed for lack of memory, in this control group and on this machine.
+
+    Where it does not tell, 0.
+    """
+    group = 0
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2
+            group += _counted(f"/sys/fs/cgroup{path}/memory.events")
+        elif controllers == "memory":
+            group += _counted(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+    return group, _counted("/proc/vmstat")
+
+
+def _counted(path: str) -> int:
+    return next((int(line.split()[1]) for line in _lines(path) if line.startswith("oom_kill ")), 0)
+
+
+def _lines(path: str) -> list[str]:
     try:
-        with open("/proc/vmstat", encoding="ascii") as counters:
-            return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), 0)
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read().splitlines()
     except OSError:
-        return 0
+        return []

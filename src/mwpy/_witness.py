@@ -41,6 +41,8 @@ class Witness:
     _last: dict[SlaveId, int] = field(factory=dict)
     """The newest task addressed to a slave that the slave started, by order of submission."""
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
+    _leaving: dict[bytes, None] = field(factory=dict)
+    """Connections whose agent said that it must go: what happens there is charged to no task."""
 
     def submitted(self, task: int, policy: TaskPolicy, kills: bool) -> object:
         """A task is submitted, after all with lower numbers. Returns its tag."""
@@ -61,10 +63,12 @@ class Witness:
 
     def heard(self, peer: bytes, message: messages.Message) -> None:
         """The master is told of a death, once or again."""
+        if isinstance(message, messages.Leaving):
+            self._leaving[peer] = None
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
             return
         self._dead[peer, message.slave] = None
-        if message.running:
+        if message.running and peer not in self._leaving:
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
 
     def started(self, task: int, sid: SlaveId | None, peer: bytes) -> None:

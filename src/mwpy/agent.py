@@ -1,8 +1,8 @@
 """The agent's shell: it does what `AgentCore` decides, and tells it what happened.
 
-One thread, one loop. It waits for the master, its slaves' streams and standard errors, and signals, all at once;
-nothing in it blocks on a slave. What a slave writes to standard error goes on to the agent's own, and its end is
-kept as the slave's last words.
+One thread, one loop. It waits for the master, its slaves' streams, outputs and errors, and signals, all at once;
+nothing in it blocks on a slave. What a slave writes to standard output and error goes on to the agent's own (see
+`_streams`), and its end is kept as the slave's last words, with what its fault handler wrote and its peak memory.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._direction import Direction, find_master
 from mwpy._link import AgentLink, Broken, Connected
 from mwpy._pipe import SETTLE_S, AgentEnd, open_channel
+from mwpy._streams import Inlet, Outlet
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MasterUnreachable, ProtocolError, Refused
+from mwpy.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy.options import JOB_VARIABLE, Options
 from mwpy.task import Buffer
 
 __all__ = ["run"]
-
-LAST_WORDS_BYTES = 64 * 1024
-"""So much of the end of a slave's standard error is kept."""
 
 SILENT_S = 0.025
 """Seconds of a busy slave's silence after which its journal is read: half of what is promised for a result."""
@@ -40,6 +39,12 @@ SILENT_S = 0.025
 HELD_BACK_S = 3.0
 """Seconds for which is held back what a starting slave writes to standard error: should it end as another did, that
 was told already."""
+
+HELD_BACK_BYTES = 64 * 1024
+"""What it writes beyond is not held back."""
+
+FAREWELL_S = 1.0
+"""Seconds that the agent's own standard output and error get at its end to take what they have not."""
 
 EXIT_S = 5.0
 """Seconds between a slave's closing of its stream and its exit, for its tear-down in Python."""
@@ -127,7 +132,8 @@ class _Running:
     child: _process.Child
     end: AgentEnd
     fds: set[int] = field(factory=set)
-    last_words: bytearray = field(factory=bytearray)
+    inlets: dict[int, Inlet] = field(factory=dict)
+    """Its standard output (1) and error (2)."""
     unsaid: bytearray = field(factory=bytearray)
     """What it wrote to standard error and the agent has not passed on."""
     came: bool = False
@@ -152,8 +158,14 @@ class _Agent:
         self._result_group = 0
         self._max_result_bytes = 1 << 30
         self._signals: list[int] = []
-        self._told: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         """The last words of slaves that never came to take a task."""
+        now = _clock.monotonic()
+        streams = ((1, sys.stdout, "standard output"), (2, sys.stderr, "standard error"))
+        self._outlets = {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams}
+        self._waited_for: set[int] = set()
+        self._unread: dict[int, float] = {}
+        """Own streams that are full, so that slaves are not read, and until when they have to wait."""
         self._bell_out, self._bell_in = socket.socketpair()
         for bell in (self._bell_out, self._bell_in):
             bell.setblocking(False)
@@ -181,12 +193,14 @@ class _Agent:
                 self._hear_fd(fd, now)
             self._look_at_signals(now)
             self._look_after_slaves(now)
+            self._look_after_outlets(now)
             self._rescue(now)
 
     def _timeout(self, now: float) -> float | None:
         times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
         times += [running.kill_at for running in self._slaves.values() if running.kill_at is not None]
         times += [running.heard + HELD_BACK_S for running in self._slaves.values() if running.unsaid]
+        times += self._unread.values()
         deadline = self._core.next_deadline()
         if deadline is not None:
             times.append(deadline)
@@ -212,14 +226,18 @@ class _Agent:
         if fd == self._bell_out.fileno():
             self._bell_out.recv(4096)
             return
+        if fd in self._waited_for:
+            self._outlets[fd].flush(now)
+            return
         running = self._by_fd.get(fd)
         if running is None:
             return
-        if fd == running.child.stderr:
-            self._read_stderr(running)
-            if running.came:
-                self._pass_on_stderr(running)
-            return
+        for number, inlet in running.inlets.items():
+            if fd == inlet.fileno():
+                self._say_for(running, number, inlet.read(), now)
+                if inlet.ended:
+                    self._unwatch(running, fd)
+                return
         running.end.flush()
         self._watch_writable(running)
         self._hear_slave(running, now)
@@ -238,30 +256,21 @@ class _Agent:
             running.heard, running.peeked, running.came = now, False, True
             self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
             if running.unsaid:
-                self._pass_on_stderr(running)
+                self._say_unsaid(running, now)
         return bool(found)
 
-    def _read_stderr(self, running: _Running) -> None:
-        fd = running.child.stderr
-        if fd is None:
-            return
-        try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
-            return
-        if not data:
-            self._unwatch(running, fd)
-            return
-        running.last_words += data
-        del running.last_words[:-LAST_WORDS_BYTES]
-        running.unsaid += data
+    def _say_for(self, running: _Running, number: int, data: bytes, now: float) -> None:
+        """Pass on what a slave wrote; of a starting one not at once what it wrote to standard error."""
+        if number == 1:
+            self._outlets[number].pass_on(data, now)
+        else:
+            running.unsaid += data
+            if running.came or len(running.unsaid) > HELD_BACK_BYTES:
+                self._say_unsaid(running, now)
 
-    def _pass_on_stderr(self, running: _Running) -> None:
+    def _say_unsaid(self, running: _Running, now: float) -> None:
         data, running.unsaid = running.unsaid, bytearray()
-        try:
-            os.write(2, data)
-        except OSError:
-            pass  # nobody reads the agent's standard error; the last words are kept all the same
+        self._outlets[2].pass_on(data, now)
 
     def _look_at_signals(self, now: float) -> None:
         caught = [self._signals.pop(0) for _ in range(len(self._signals))]  # one by one: another may come meanwhile
@@ -274,23 +283,45 @@ class _Agent:
     def _look_after_slaves(self, now: float) -> None:
         for running in self._slaves.values():
             if running.unsaid and now >= running.heard + HELD_BACK_S:
-                self._pass_on_stderr(running)
+                self._say_unsaid(running, now)
             if running.kill_at is not None and now >= running.kill_at:
                 running.kill_at = None
                 running.child.kill()
+
+    def _look_after_outlets(self, now: float) -> None:
+        """Wait for own streams that have not taken all, and read no slave into one that is full."""
+        for number, outlet in self._outlets.items():
+            if outlet.waiting != (number in self._waited_for):
+                self._wait_for(number, outlet.waiting)
+            until = outlet.patience_until()
+            full = until is not None and now < until
+            if full != (number in self._unread):
+                for running in self._slaves.values():
+                    self._listen(running, running.inlets[number], not full)
+            self._unread.pop(number, None)
+            if until is not None and full:
+                self._unread[number] = until
+
+    def _wait_for(self, number: int, wanted: bool) -> None:
+        if wanted:
+            self._waited_for.add(number)
+            self._link.watch(number, writable=True, readable=False)
+        else:
+            self._waited_for.discard(number)
+            self._link.unwatch(number)
+
+    def _listen(self, running: _Running, inlet: Inlet, wanted: bool) -> None:
+        if not wanted:
+            self._unwatch(running, inlet.fileno())
+        elif not inlet.ended:
+            self._watch(running, inlet.fileno())
 
     def _bury(self, running: _Running, now: float) -> None:
         """Hear all that a dead slave left, and tell of its end."""
         while self._hear_slave(running, now):
             pass
         self._deliver(running, now)
-        while running.child.stderr in self._by_fd and self._more_stderr(running):
-            pass
-        words = running.last_words.decode(errors="replace").strip()
-        if words not in self._told:
-            self._pass_on_stderr(running)
-        if not running.came:
-            self._told.add(words)
+        words = self._last_words(running, now)
         cause = running.child.describe_exit()
         started = running.end.started
         for fd in list(running.fds):
@@ -300,10 +331,23 @@ class _Agent:
         del self._slaves[running.number]
         self._core.handle(agent_core.SlaveExited(running.number, cause, words, started), now)
 
-    def _more_stderr(self, running: _Running) -> bool:
-        before = bytes(running.last_words)
-        self._read_stderr(running)
-        return bytes(running.last_words) != before
+    def _last_words(self, running: _Running, now: float) -> LastWords:
+        """What a dead slave left; it is passed on too, if no slave that never came left the very same."""
+        for number, inlet in running.inlets.items():
+            rest = inlet.read_rest()
+            if number == 1:
+                self._outlets[1].pass_on(rest, now)
+            else:
+                running.unsaid += rest
+        fault = running.end.fault(LAST_WORDS_BYTES)
+        running.unsaid += fault
+        told = fault.decode(errors="replace")
+        words = LastWords(running.inlets[1].end, running.inlets[2].end, told, running.child.peak_bytes)
+        if (words.stderr, words.fault) not in self._told:
+            self._say_unsaid(running, now)
+        if not running.came:
+            self._told.add((words.stderr, words.fault))
+        return words
 
     # ---- results of a silent slave ----------------------------------------------------------------------------
 
@@ -374,23 +418,23 @@ class _Agent:
         try:
             child = _process.start(
                 self._command,
-                environment={_process.SLAVE_VARIABLE: settings.to_json()},
+                environment={_process.SLAVE_VARIABLE: settings.to_json(), _process.FAULT_VARIABLE: "1"},
                 pass_fds=fds.numbers(),
-                keep_stderr=True,
+                keep_output=True,
             )
         except OSError as error:
             end.close()
-            self._core.handle(agent_core.SlaveExited(number, f"cannot be started: {error}", "", 0), now)
+            self._core.handle(agent_core.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
             return
         finally:
             fds.close()
         running = _Running(number, child, end, heard=now)
         self._slaves[number] = running
-        for fd in (end.fileno(), child.stderr):
-            if fd is not None:
-                self._by_fd[fd] = running
-                running.fds.add(fd)
-                self._link.watch(fd)
+        self._watch(running, end.fileno())
+        for output, fd in child.outputs.items():
+            running.inlets[output] = Inlet(fd, LAST_WORDS_BYTES)
+            if output not in self._unread:
+                self._watch(running, fd)
         self._audit.write([records.SlaveStarted(number, child.pid)], _clock.wall())
 
     def _tell(self, number: int, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
@@ -409,6 +453,11 @@ class _Agent:
             running.writable_watched = running.end.wants_write
             self._link.watch(running.end.fileno(), running.writable_watched)
 
+    def _watch(self, running: _Running, fd: int) -> None:
+        self._by_fd[fd] = running
+        running.fds.add(fd)
+        self._link.watch(fd)
+
     def _unwatch(self, running: _Running, fd: int) -> None:
         if fd in running.fds:
             running.fds.discard(fd)
@@ -423,6 +472,8 @@ class _Agent:
         for running in self._slaves.values():
             running.child.kill()
         signal.set_wakeup_fd(-1)
+        for outlet in self._outlets.values():
+            outlet.flush(_clock.monotonic(), FAREWELL_S)
         self._link.close(1.0)
         self._bell_out.close()
         self._bell_in.close()

@@ -3,23 +3,31 @@
     2026-11-21T01:02:03.456Z [A] SLAVE-0 <- 10 tasks
 
 The arrow points the way things went, seen from the process that writes: to a slave, from a slave.
+
+A record is one line whatever is in it: what would end a line, move a cursor or not be seen is written as Python writes
+it in a string, a line's end as `\\n` and a backslash as two. A slave's last words follow the text of its end, each
+stream behind a tab and its name; a tab in them is a `\\t`. So `read_ends` gets back what they were, to the character.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
+from attrs import frozen
+
 from mwpy import records
 from mwpy.errors import UsageError
+from mwpy.last_words import LastWords, amount
 from mwpy.task import Span
 
-__all__ = ["AuditFile", "text_of"]
+__all__ = ["AuditFile", "End", "read_ends", "text_of"]
 
 KEPT = 4
 """Old audit files that are kept, FILE.1 being the youngest."""
@@ -28,8 +36,76 @@ NAMED_TASKS = 5
 """So many tasks of a group are named in a line; the rest are counted."""
 
 
+_UNSEEN = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
+_END = re.compile(
+    r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+))?: "
+    r"(?P<cause>.*?)(?:; peak memory (?P<peak>[\d.]+ \w+))?"
+)
+
+
 def text_of(record: records.Record) -> str:
-    """A record in words; empty for records that are not told."""
+    """A record in words, on one line; empty for records that are not told."""
+    text = _escaped(_text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record))
+    if isinstance(record, records.SlaveEnded):
+        text += "".join(f"\t{name}: {_escaped(words)}" for name, words in record.words.streams)
+    return text
+
+
+def _escaped(text: str) -> str:
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
+
+
+@frozen
+class End:
+    """The end of one slave, as an audit file tells it."""
+
+    time: str
+    sid: str
+    cause: str
+    running: str
+    """The task that it ran and the attempt, in words; empty if it ran none."""
+    task: int
+    """That task's id, or 0."""
+    peak: str
+    """Its peak memory, in words; empty if it is not known."""
+    words: LastWords
+
+
+def read_ends(path: Path) -> Iterator[End]:
+    """The slaves' ends that an audit file and its older parts tell of, oldest first.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    older = [Path(f"{path}.{number}") for number in range(KEPT, 0, -1)]
+    try:
+        for part in (*(each for each in older if each.exists()), path):
+            with part.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+                yield from (end for line in lines if " -> gone" in line and (end := _end_of(line)) is not None)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the audit file {path}: {error.strerror}; a computation writes one when it is given "
+            f"--mw-audit-file FILE"
+        ) from error
+
+
+def _end_of(line: str) -> End | None:
+    text, *fields = line.removesuffix("\n").split("\t")
+    found = _END.fullmatch(text)
+    if found is None:
+        return None
+    told = {name: _unescaped(value or "") for name, value in found.groupdict().items()}
+    words = {name: _unescaped(words) for name, _, words in (field.partition(": ") for field in fields)}
+    known = LastWords(words.get("stdout", ""), words.get("stderr", ""), words.get("fault", ""))
+    return End(told["time"], told["sid"], told["cause"], told["running"], int(told["task"] or 0), told["peak"], known)
+
+
+def _text_of_slaves(record: records.Record) -> str:
     match record:
         case records.Started(role, member_id, detail):
             return f'INIT {role} "{member_id}" {detail}'
@@ -49,12 +125,12 @@ def text_of(record: records.Record) -> str:
             return f"{sid} {address} -> connecting [{kind.value}] through {agent}"
         case records.SlaveChanged(sid, state, kind):
             return f"{sid} -> {state.value} [{kind.value}]"
-        case records.SlaveEnded(sid, cause, running, last_words):
+        case records.SlaveEnded(sid, cause, running, words):
             told = f" while it ran {running}" if running else ""
-            words = f"; it wrote last: {last_words}" if last_words else ""
-            return f"{sid} -> gone{told}: {cause}{words}"
+            peak = f"; peak memory {amount(words.peak_bytes)}" if words.peak_bytes else ""
+            return f"{sid} -> gone{told}: {cause}{peak}"
         case _:
-            return _text_of_agents(record) or _text_of_tasks(record)
+            return ""
 
 
 def _text_of_agents(record: records.Record) -> str:
@@ -147,8 +223,7 @@ class AuditFile:
         lines: list[str] = []
         for record in happened:
             if text := text_of(record):
-                one_line = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-                lines.append(f"{moment} [A] {one_line}\n")
+                lines.append(f"{moment} [A] {text}\n")
         if lines:
             self._put("".join(lines))
 

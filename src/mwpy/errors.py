@@ -8,6 +8,10 @@ slave or file, why as far as known, and what to do next. All are `MwpyError`s, s
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mwpy.task import Death
 
 __all__ = [
     "AlgorithmUnavailable",
@@ -105,8 +109,12 @@ class TaskFailed(MwpyError):
         sid: the slave that ran the task, or None if it never left the master.
         type_name: qualified name of the remote exception's class.
         text: `str()` of the remote exception.
-        remote_traceback: the remote traceback as text; empty if there is none.
+        remote_traceback: the remote traceback as text; if the task was given up because slaves died of it, the last
+            one's last words; empty if there is none.
     """
+
+    deaths: tuple[Death, ...] = ()
+    """The slaves that died while they ran the task, if that is why it failed."""
 
     def __init__(self, algorithm: str, sid: str | None, type_name: str, text: str, remote_traceback: str = "") -> None:
         super().__init__(algorithm, sid, type_name, text, remote_traceback)

@@ -21,7 +21,17 @@ from mwpy._codec import Codec
 from mwpy._core.silence import Waiting
 from mwpy.algorithm import Algorithm, algorithm_of
 from mwpy.errors import InternalError, TaskFailed, UsageError
-from mwpy.task import DEFAULT_POLICY, Result, SlaveId, SlaveKind, TaskCall, TaskId, TaskPolicy, UnrunnableTask
+from mwpy.task import (
+    DEFAULT_POLICY,
+    Result,
+    SlaveId,
+    SlaveKind,
+    TaskCall,
+    TaskId,
+    TaskPolicy,
+    UnrunnableTask,
+    story_of,
+)
 
 if TYPE_CHECKING:
     from mwpy._core.master_core import Actions
@@ -417,5 +427,6 @@ def _kind(kind: str) -> SlaveKind:
 
 
 def _failed_result(task: UnrunnableTask) -> Result[Any]:
-    failure = TaskFailed(task.algorithm, task.sid, "UnrunnableTask", task.reason)
+    failure = TaskFailed(task.algorithm, task.sid, "UnrunnableTask", task.reason, story_of(task.deaths))
+    failure.deaths = task.deaths
     return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, _value=failure)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from mwpy.last_words import LastWords
 from mwpy.task import Death, SlaveId, SlaveKind, SlaveState, Span
 
 __all__ = [
@@ -129,12 +130,12 @@ class SlaveChanged:
 
 @frozen
 class SlaveEnded:
-    """A slave is gone: `cause` says why, `running` which task it ran, `last_words` what it wrote last."""
+    """A slave is gone: `cause` says why, `running` which task it ran, `words` what it left."""
 
     sid: SlaveId
     cause: str
     running: str
-    last_words: str
+    words: LastWords
 
 
 @frozen

@@ -25,7 +25,7 @@ from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads_call, loads_function
 from mwpy._pipe import SlaveEnd, SlaveFds
-from mwpy._process import SLAVE_VARIABLE, SlaveSettings
+from mwpy._process import FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
 from mwpy.errors import AlgorithmUnavailable, ExitCode
 from mwpy.task import Buffer, SlaveId
@@ -339,10 +339,11 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     Returns:
         The exit code: what the slave algorithm returned.
     """
-    del os.environ[SLAVE_VARIABLE]  # a program that a task starts is no slave
+    for name in (SLAVE_VARIABLE, FAULT_VARIABLE):  # a program that a task starts is no slave
+        os.environ.pop(name, None)
     settings = SlaveSettings.from_json(described)
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
-    _prepare_process(settings.agent_pid)
+    _prepare_process(settings.agent_pid, end.fault)
     slave = Slave(end, settings.slave, settings.result_group, settings.max_result_bytes)
     try:
         if slave_algorithm is None:
@@ -364,7 +365,7 @@ def exit_code(returned: object, whose: str) -> int:
     return int(ExitCode.FAILED)
 
 
-def _prepare_process(agent_pid: int) -> None:
+def _prepare_process(agent_pid: int, fault: int) -> None:
     """Die with the agent, whatever a task is doing; leave Ctrl-C to the master; tell of crashes in C."""
     if platform.system() == "Linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -372,6 +373,6 @@ def _prepare_process(agent_pid: int) -> None:
             os._exit(ExitCode.FAILED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.enable()
+    faulthandler.enable(fault)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a task printed is seen at once, and survives a kill

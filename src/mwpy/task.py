@@ -22,6 +22,7 @@ from attrs import define, frozen
 from msgspec import Struct
 
 from mwpy.errors import TaskFailed, UsageError
+from mwpy.last_words import NO_WORDS, LastWords, amount
 
 if TYPE_CHECKING:
     from mwpy.algorithm import Algorithm
@@ -39,6 +40,7 @@ __all__ = [
     "TaskState",
     "UnrunnableTask",
     "spans_of",
+    "story_of",
     "unpickle_with",
 ]
 
@@ -128,16 +130,26 @@ class TaskCall(Struct, Generic[R_co], eq=False):
     kwargs: dict[str, Any]
 
 
-@frozen(slots=True)
+@define(slots=True)
 class Death:
     """A slave that died while it ran a task: one entry of the task's history."""
 
     sid: SlaveId
     attempt: int
     cause: str
+    words: LastWords = NO_WORDS
+    """Its last words; of an old death no more than their ends, when there were very many since (see the manual)."""
 
     def __str__(self) -> str:
-        return f"attempt {self.attempt} on {self.sid}: {self.cause}"
+        peak = f" (peak memory {amount(self.words.peak_bytes)})" if self.words.peak_bytes else ""
+        return f"attempt {self.attempt} on {self.sid}{peak}: {self.cause}"
+
+
+def story_of(deaths: Sequence[Death]) -> str:
+    """What the last slave that died of a task wrote last, for a reader; empty if it wrote nothing."""
+    if not deaths or not deaths[-1].words.size:
+        return ""
+    return f"The last words of {deaths[-1].sid}:\n{deaths[-1].words.shown()}"
 
 
 class Span(Struct, eq=False, gc=False):
@@ -355,7 +367,7 @@ class UnrunnableTask:
     reason: str
     """Why it was given up, in one line."""
     deaths: tuple[Death, ...]
-    """The slaves that died while they ran it, first to last."""
+    """The slaves that died while they ran it, first to last. Printing the task shows the last one's last words."""
     _payload: Buffer
     _buffers: Sequence[Buffer]
 
@@ -364,6 +376,9 @@ class UnrunnableTask:
         """The task's positional and keyword arguments, as they were at submission."""
         args, kwargs = _loads[1](self._payload, self._buffers)
         return tuple(args), kwargs
+
+    def __str__(self) -> str:
+        return f"task {self.task_id} ({self.algorithm}) is unrunnable: {self.reason}\n{story_of(self.deaths)}".rstrip()
 
     def __repr__(self) -> str:
         return f"<UnrunnableTask {self.task_id} ({self.algorithm}): {self.reason}, tag={self.tag!r}>"

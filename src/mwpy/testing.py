@@ -31,6 +31,7 @@ from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._witness import Witness
 from mwpy.algorithm import algorithm_of
+from mwpy.last_words import NO_WORDS
 from mwpy.task import SUBMISSION, SlaveId, SlaveKind, TaskId, TaskPolicy, spans_of
 
 __all__ = ["Cluster", "SimulationFailure"]
@@ -456,7 +457,7 @@ class Cluster:
         self._slave_flushes(host, slave)
         if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.children:
             return
-        event = agent_core.SlaveExited(slave.number, cause, "", slave.started)
+        event = agent_core.SlaveExited(slave.number, cause, NO_WORDS, slave.started)
         host.core.handle(event, self.now)
         self._agent_acts(host)
 

@@ -19,6 +19,7 @@ from mwpy import _messages as messages
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentActions, AgentCore, AgentSettings, Child
 from mwpy.errors import ExitCode
+from mwpy.last_words import LastWords
 from mwpy.task import Buffer, SlaveId
 
 picks = st.integers(0, 60)
@@ -210,12 +211,12 @@ class _AgentMachine(RuleBasedStateMachine):
                 raise AssertionError(f"{message} is not for a master")
 
     def agree(self) -> None:
+        assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
         held = {number: _each_held(child) for number, child in self.core.children.items()}
         mine = {number: self.held(process) for number, process in self.processes.items()}
         assert held == mine, "the agent and its slaves disagree about who has what"
         if self.code is None:
             assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
-            assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
         else:
             assert self.processes, "it is alone and stays"
             late = [process.number for process in self.processes.values() if not process.killed]
@@ -363,10 +364,14 @@ class _AgentMachine(RuleBasedStateMachine):
         process.done = {}
         ran = process.running[0] if process.running else 0
         del self.processes[process.number]
+        self.deaths[process.number] = (ran, process.holds())
         if self.code is None:
-            self.deaths[process.number] = (ran, process.holds())
             self.failed_starts += not process.ready
-        self.happens(agent_core.SlaveExited(process.number, "killed by signal 9", "last words", process.started))
+        self.happens(
+            agent_core.SlaveExited(
+                process.number, "killed by signal 9", LastWords(stderr="last words"), process.started
+            )
+        )
         if self.failed_starts >= 3:
             self.leave(ExitCode.CANNOT_START, 5.0)
 

@@ -32,6 +32,7 @@ from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
 from mwpy._core.silence import Waiting
 from mwpy.algorithm import algorithm_of
+from mwpy.last_words import NO_WORDS
 from mwpy.task import SlaveId, SlaveKind, TaskPolicy, spans_of
 
 WORKED_S = 5.0
@@ -523,13 +524,13 @@ class _MasterMachine(RuleBasedStateMachine):
         worker = self.workers[pick % len(self.workers)]
         job = next(iter(worker.held.values()), None) if started else None
         if job is not None:
-            job.deaths += 1
+            job.deaths += not worker.peer.leaving and self.core.closing is None
             job.may_have_started = True
             if job.deaths >= 3 or not job.policy.retry:
                 self.due[job.number] = "unrunnable"
         del worker.peer.workers[worker.number]
         running = job.number if job else 0
-        self.hear(worker.peer.name, messages.SlaveDied(worker.number, running, "killed by signal 11", ""))
+        self.hear(worker.peer.name, messages.SlaveDied(worker.number, running, "killed by signal 11", NO_WORDS))
         self.settle()
 
     @precondition(lambda self: any(worker.held for worker in self.workers))
@@ -681,7 +682,7 @@ class _MasterMachine(RuleBasedStateMachine):
             self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [attempt]))
         else:
             self.hear(worker.peer.name, messages.Results(slave, [number], [1], [attempt], [0.1], [], [0]), (b"",))
-            self.hear(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", "no module"))
+            self.hear(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", NO_WORDS))
         self.settle()
 
     # The end

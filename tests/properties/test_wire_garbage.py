@@ -16,6 +16,7 @@ from mwpy._core.events import Garbage, Received
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import ProtocolError
+from mwpy.last_words import LastWords
 from mwpy.task import SlaveId
 
 numbers = st.integers(-2, 12)
@@ -30,7 +31,7 @@ hostile = st.one_of(
     st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns, columns),
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.SlaveReady, numbers),
-    st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.text()),
+    st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),
     st.builds(messages.Leaving, st.text()),

@@ -15,6 +15,7 @@ from mwpy._core.events import Received, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
 from mwpy.audit import text_of
+from mwpy.last_words import LastWords
 from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -81,7 +82,11 @@ class _Story:
         self.do_results(peer, number, *pairs, seconds=0.01)
 
     def do_died(self, peer: str, number: str, running: str) -> None:
-        self.hear(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", "last words"))
+        words = LastWords("out\n", "last words", "", 5 << 20)
+        self.hear(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", words))
+
+    def do_leaving(self, peer: str) -> None:
+        self.hear(peer, messages.Leaving("evicted"))
 
     def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mwpy import _messages as messages
+from mwpy import records
 from mwpy._core.agent_core import (
     AgentCore,
     AgentSettings,
@@ -16,6 +17,10 @@ from mwpy._core.agent_core import (
     Terminated,
 )
 from mwpy.errors import ExitCode, InternalError
+from mwpy.last_words import NO_WORDS, LastWords
+from mwpy.task import SlaveId
+
+WORDS = LastWords("out", "err", "fault", 1 << 20)
 
 
 @pytest.fixture
@@ -34,14 +39,14 @@ def test_a_refusal_is_its_own_exit_code(core: AgentCore) -> None:
     core.allocate(3.0)
     actions = core.take_actions()
     assert actions.kill == [1]
-    core.handle(SlaveExited(1, "killed", "", 0), 3.0)
+    core.handle(SlaveExited(1, "killed", NO_WORDS, 0), 3.0)
     assert core.take_actions().exit is ExitCode.REFUSED
 
 
 def test_a_shutdown_of_an_unfinished_computation_is_no_success(core: AgentCore) -> None:
     """So a batch system keeps the job queued."""
     core.handle(Heard(messages.Shutdown(False, 1.0)), 0.0)
-    core.handle(SlaveExited(1, "exit code 255", "", 0), 0.5)
+    core.handle(SlaveExited(1, "exit code 255", NO_WORDS, 0), 0.5)
     assert core.take_actions().exit is ExitCode.FAILED
 
 
@@ -152,8 +157,8 @@ def test_a_task_that_was_taken_back_and_comes_again_has_its_new_place(core: Agen
     assert core.take_actions().to_master == [(messages.Revoked(1, [3], [1], [2]), ())]
     core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], [], [0]), (b"",)), 0.0)
     core.take_actions()
-    core.handle(SlaveExited(1, "killed by signal 9", "", 2), 0.0)
-    assert core.take_actions().to_master == [(messages.SlaveDied(1, 2, "killed by signal 9", ""), ())]
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 2), 0.0)
+    assert core.take_actions().to_master == [(messages.SlaveDied(1, 2, "killed by signal 9", NO_WORDS), ())]
 
 
 def test_a_revoke_of_an_empty_slave_is_answered(core: AgentCore) -> None:
@@ -189,9 +194,25 @@ def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(core: Agen
     core.handle(_sent_tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 15", "", 1), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 15", NO_WORDS, 1), 0.0)
     actions = core.take_actions()
     assert actions.exit is ExitCode.EVICTED
+
+
+def test_what_slaves_of_a_leaving_agent_leave_is_sent_before_its_goodbye(core: AgentCore) -> None:
+    """With the agent's own reason, if it was the agent that killed them; its own trail has the memory alone."""
+    core.handle(_sent_tasks(1), 0.0)
+    core.handle(Terminated("evicted (SIGTERM)"), 0.0)
+    core.allocate(6.0)
+    core.take_actions()
+    core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 6.0)
+    actions = core.take_actions()
+    cause = "killed by its agent after its grace: evicted (SIGTERM)"
+    sent = [message for message, _ in actions.to_master]
+    assert sent == [messages.SlaveDied(1, 1, cause, WORDS), messages.Goodbye("evicted (SIGTERM)")]
+    assert actions.records[0] == records.SlaveEnded(
+        SlaveId("slave 1"), cause, "task 1, attempt 1", LastWords(peak_bytes=WORDS.peak_bytes)
+    )
 
 
 def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(core: AgentCore) -> None:
@@ -199,9 +220,9 @@ def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(core
     core.handle(_sent_tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(Heard(messages.Revoke(1, 1)), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 9", "", 1), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 0.0)
     actions = core.take_actions()
-    assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", "")]
+    assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", WORDS)]
 
 
 def test_the_rest_of_a_begun_span_is_charged_with_no_death(core: AgentCore) -> None:
@@ -209,13 +230,13 @@ def test_the_rest_of_a_begun_span_is_charged_with_no_death(core: AgentCore) -> N
     core.handle(_sent_tasks(1, 2, 3), 0.0)
     core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], [], [0]), (b"",)), 0.0)
     core.take_actions()
-    core.handle(SlaveExited(1, "killed by signal 9", "", 1), 0.0)
-    assert core.take_actions().to_master == [(messages.SlaveDied(1, 0, "killed by signal 9", ""), ())]
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
+    assert core.take_actions().to_master == [(messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS), ())]
 
 
 def test_tasks_that_were_never_passed_on_are_charged_with_no_death(core: AgentCore) -> None:
     """They arrive in the iteration in which their slave, which ran nothing, is found dead."""
     core.handle(_sent_tasks(7), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 9", "", 0), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 0), 0.0)
     died = [message for message, _ in core.take_actions().to_master]
-    assert died == [messages.SlaveDied(1, 0, "killed by signal 9", "")]
+    assert died == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]

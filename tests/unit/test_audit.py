@@ -11,8 +11,9 @@ from tests.spans import span
 
 from mwpy import records
 from mwpy.algorithm import algorithm_of
-from mwpy.audit import KEPT, AuditFile, text_of
+from mwpy.audit import KEPT, AuditFile, End, read_ends, text_of
 from mwpy.errors import UsageError
+from mwpy.last_words import NO_WORDS, LastWords
 from mwpy.task import SlaveId, SlaveKind, SlaveState
 
 SID = SlaveId("SLAVE-0")
@@ -32,8 +33,12 @@ TEXTS: list[tuple[records.Record, str]] = [
         "SLAVE-0 addr -> connecting [ordered] through A",
     ),
     (records.SlaveChanged(SID, SlaveState.IDLE, SlaveKind.UNORDERED), "SLAVE-0 -> idle [unordered]"),
-    (records.SlaveEnded(SID, "why", "", ""), "SLAVE-0 -> gone: why"),
-    (records.SlaveEnded(SID, "why", "task 1", "ow"), "SLAVE-0 -> gone while it ran task 1: why; it wrote last: ow"),
+    (records.SlaveEnded(SID, "why", "", NO_WORDS), "SLAVE-0 -> gone: why"),
+    (
+        records.SlaveEnded(SID, "why", "task 1 (f), attempt 2", LastWords("a\tb", "ow\\\n", "", 3 << 20)),
+        "SLAVE-0 -> gone while it ran task 1 (f), attempt 2: why; peak memory 3.0 MiB"
+        "\tstderr: ow\\\\\\n\tstdout: a\\tb",
+    ),
     (records.AlgorithmRefused("A", "f", "why"), "A cannot run f: why"),
     (records.TasksSubmitted(TASKS), ""),
     (records.TasksAllocated(SID, TASKS), "SLAVE-0 <- 7 tasks"),
@@ -108,3 +113,41 @@ def test_a_gap_in_the_trail_is_told_of_once_and_stops_nothing(capsys: pytest.Cap
     for _ in range(2):
         audit.write([records.AgentLeft("A", "why")], 0.0)
     assert capsys.readouterr().err.count("the audit trail has a gap") == 1
+
+
+# ---- reading it ------------------------------------------------------------------------------------------------------
+
+AWKWARD = "".join(map(chr, range(256))) + "\\n\\\\t\\x41\u2028\u2029\ud800é€😀\r\n\tstderr: no\n"
+
+
+def test_last_words_are_read_back_to_the_character(tmp_path: Path) -> None:
+    """Whatever was written, of every record one line, across rotations, and nothing else is taken for an end."""
+    path = tmp_path / "x.audit"
+    ends = [
+        records.SlaveEnded(
+            SID, "why: \t\\ it", "task 12 (a: b, attempt), attempt 2", LastWords(AWKWARD, AWKWARD, "", 3)
+        ),
+        records.SlaveEnded(SlaveId("AGENT-0/1"), "before", "", LastWords("", "", AWKWARD)),
+        records.SlaveEnded(SID, "exit code 0", "", NO_WORDS),
+    ]
+    audit = AuditFile(path, max_bytes=200)
+    audit.write([records.AgentLeft("A", "SLAVE-9 -> gone: no"), records.AgentLost("A -> gone", "no")], 0.0)
+    for end in ends:
+        audit.write([end], 0.0)
+    audit.close()
+    assert len(list(tmp_path.iterdir())) > 2
+    lines = [line for part in tmp_path.iterdir() for line in part.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 5
+    time = "1970-01-01T00:00:00.000Z"
+    assert list(read_ends(path)) == [
+        End(
+            time, SID, "why: \t\\ it", "task 12 (a: b, attempt), attempt 2", 12, "3 bytes", LastWords(AWKWARD, AWKWARD)
+        ),
+        End(time, "AGENT-0/1", "before", "", 0, "", LastWords("", "", AWKWARD)),
+        End(time, SID, "exit code 0", "", 0, "", NO_WORDS),
+    ]
+
+
+def test_an_audit_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the audit file .*No such file.*--mw-audit-file FILE"):
+        list(read_ends(tmp_path / "x.audit"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.spans import ids_of, span
 
 from mwpy import _messages as messages
+from mwpy import records
+from mwpy._core import ledger
 from mwpy._core.events import Received
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy.algorithm import algorithm_of
+from mwpy.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
@@ -127,3 +131,67 @@ def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
     _submit(core, *range(1, 100))
     core.allocate(0.0)
     assert not core.jar.queues
+
+
+def _ends(core: MasterCore) -> list[records.SlaveEnded]:
+    return [record for record in core.take_actions().records if isinstance(record, records.SlaveEnded)]
+
+
+def test_what_a_member_says_of_a_death_is_cut_on_arrival() -> None:
+    """Its agent keeps so much; another would fill memory and audit file."""
+    core = _master()
+    _agent(core)
+    _submit(core, 1, retry=False)
+    core.take_actions()
+    much = "x" * (1 << 20) + "end"
+    _hear(core, messages.SlaveDied(1, 1, much, LastWords(much, much, much, -5)))
+    actions = core.take_actions()
+    [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
+    tail = much[-LAST_WORDS_BYTES:]
+    assert end.words == LastWords(tail, tail, tail, 0)
+    assert len(end.cause) == 1000
+    [unrunnable] = actions.unrunnable
+    assert unrunnable.deaths[0].words is end.words
+    _hear(core, messages.SlaveDied(7, 0, much, LastWords(much)))
+    [end] = _ends(core)
+    assert end.words == LastWords(tail)
+
+
+def test_of_very_many_deaths_only_the_latest_keep_their_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks that wait, and those that the algorithm does not fetch, fill no memory; what was recorded stays whole."""
+    monkeypatch.setattr(ledger, "WORDS_KEPT", 10_000)
+    core = _master()
+    _agent(core)
+    given_up = []
+    for number in range(1, 21):
+        _submit(core, number, retry=False)
+        _hear(core, messages.SlaveDied(number, number, "killed", LastWords("out", "x" * 3000)))
+        _hear(core, messages.SlaveReady(number + 1))
+        actions = core.take_actions()
+        given_up += actions.unrunnable
+        [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
+        assert end.words.size == 3003
+    sizes = [task.deaths[0].words.size for task in given_up]
+    assert sizes == [ledger.OLD_WORDS_CHARACTERS + 3] * 18 + [3003] * 2
+
+
+def test_each_way_to_fail_at_the_start_is_said_once_whatever_else_differs() -> None:
+    """Process numbers and times in the words of a thousand slaves make no thousand notices."""
+    core = _master()
+    _agent(core)
+    for number in range(5):
+        words = LastWords(stderr=f"Traceback of process {number}\nImportError: no numpy\n")
+        _hear(core, messages.SlaveDied(10 + number, 0, "exit code 1", words))
+    said = [record.text for record in core.take_actions().records if isinstance(record, records.Notice)]
+    assert len(said) == 1
+    assert said[0].endswith("It wrote last:\nstderr:\nTraceback of process 0\nImportError: no numpy")
+
+
+def test_slaves_that_end_with_their_agent_are_no_news() -> None:
+    """That they never took a task is then no fault; what they left is recorded all the same."""
+    core = _master()
+    _agent(core)
+    _hear(core, messages.Leaving(""))
+    core.take_actions()
+    _hear(core, messages.SlaveDied(2, 0, "exit code 0", NO_WORDS))
+    assert core.take_actions().records == [records.SlaveEnded(SlaveId("AGENT-0/2"), "exit code 0", "", NO_WORDS)]

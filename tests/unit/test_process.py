@@ -51,12 +51,19 @@ def test_a_running_child_has_no_end_and_can_be_asked_to_go() -> None:
     child.kill()
 
 
-def test_standard_error_can_be_read_without_waiting() -> None:
-    child = python("import sys; sys.stdin.read(); sys.exit('last words')", keep_stderr=True)
-    assert child.stderr is not None
-    assert not os.get_blocking(child.stderr)
-    assert read_all(child.stderr) == b"last words\n"
+def test_standard_output_and_error_can_be_read_without_waiting() -> None:
+    child = python("import sys; sys.stdin.read(); print('out'); sys.exit('last words')", keep_output=True)
+    assert not any(os.get_blocking(fd) for fd in child.outputs.values())
+    assert read_all(child.outputs[1]) == b"out\n"
+    assert read_all(child.outputs[2]) == b"last words\n"
     assert wait(child) == 1
+
+
+def test_the_peak_memory_is_known_when_the_end_is() -> None:
+    child = python("x = bytearray(300 << 20); x[::4096] = x[::4096]; del x; import os; os.kill(os.getpid(), 9)")
+    assert child.peak_bytes == 0
+    assert wait(child) == -9
+    assert 300 << 20 < child.peak_bytes < 400 << 20
 
 
 def test_a_child_leads_its_own_session_and_inherits_what_it_was_given_and_no_more() -> None:
@@ -111,8 +118,8 @@ def test_an_end_in_words(returncode: int, words: str) -> None:
 
 
 def test_lack_of_memory_is_named_where_the_kernel_counted_it() -> None:
-    assert "out of memory, most likely" in describe_exit(-9, out_of_memory=True)
-    assert "memory" not in describe_exit(-11, out_of_memory=True)
+    assert describe_exit(-9, out_of_memory="out of memory") == "killed by signal 9 (SIGKILL): out of memory"
+    assert "memory" not in describe_exit(-11, out_of_memory="out of memory")
 
 
 def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +127,7 @@ def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatc
         raise FileNotFoundError
 
     monkeypatch.setattr("builtins.open", refuse)
-    assert _process._out_of_memory_kills() == 0
+    assert _process._kills() == (0, 0)
 
 
 def test_slave_settings_survive_the_environment() -> None:

@@ -14,6 +14,7 @@ from mwpy._core.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._core.silence import LONGEST_S, Waiting
 from mwpy.algorithm import algorithm_of
+from mwpy.last_words import LastWords
 from mwpy.records import Notice
 from mwpy.task import SlaveId, SlaveKind, TaskPolicy, UnrunnableTask
 
@@ -141,7 +142,7 @@ def _agents_come_without_slaves(master: _Master) -> None:
 def _slaves_end_before_they_are_ready(master: _Master) -> None:
     master.submits()
     master.agent(slaves=0)
-    master.hears(messages.SlaveDied(1, 0, "exit code 1", "ImportError: no numpy"))
+    master.hears(messages.SlaveDied(1, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
 
 
 def _all_agents_leave(master: _Master) -> None:
@@ -412,7 +413,7 @@ def test_an_agent_whose_slaves_cannot_start_is_told_of_at_once() -> None:
     """With what the slave wrote last, once for each way to fail."""
     master = _Master()
     _slaves_end_before_they_are_ready(master)
-    master.hears(messages.SlaveDied(2, 0, "exit code 1", "ImportError: no numpy"))
+    master.hears(messages.SlaveDied(2, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
     assert len(master.notices) == 1
     assert "ended before it could take a task: exit code 1" in master.notices[0]
     assert "ImportError: no numpy" in master.notices[0]

@@ -50,7 +50,7 @@ class Agent:
             [sys.executable, "-c", script],
             environment={SLAVE_VARIABLE: described, "PYTHONPATH": SOURCE},
             pass_fds=fds.numbers(),
-            keep_stderr=True,
+            keep_output=True,
         )
         fds.close()
         self.codec = Codec()
@@ -131,10 +131,14 @@ class Agent:
         return code
 
     def stderr(self) -> str:
-        assert self.child.stderr is not None
+        return self.written(2)
+
+    def written(self, number: int) -> str:
+        """What it wrote to its standard output (1) or error (2), to the end."""
+        fd = self.child.outputs[number]
         data = b""
-        while select.select([self.child.stderr], [], [], PATIENCE_S)[0]:
-            chunk = os.read(self.child.stderr, 65536)
+        while select.select([fd], [], [], PATIENCE_S)[0]:
+            chunk = os.read(fd, 65536)
             if not chunk:
                 break
             data += chunk
@@ -520,13 +524,13 @@ def test_a_loop_until_the_master_disconnects_ends_whatever_ended_it(agents: Agen
     assert agent.child.poll() == 17 + explicit
 
 
-def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents, capfd: pytest.CaptureFixture[str]) -> None:
-    """Line by line, also where standard output is a file."""
+def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents) -> None:
+    """Line by line, though standard output is no terminal."""
     agent = agents().ready()
     agent.define(1, lambda: (print("seen"), os._exit(9)))
     agent.give([1])
     assert agent.exit_code() == 9
-    assert capfd.readouterr().out == "seen\n"
+    assert agent.written(1) == "seen\n"
 
 
 def test_a_forked_child_that_comes_back_from_its_task_ends_there_and_says_why(agents: Agents) -> None:
@@ -597,12 +601,20 @@ def test_a_program_that_a_task_starts_is_no_slave(agents: Agents) -> None:
     assert agent.results(1) == {1: (False, 0)}
 
 
-def test_a_crash_in_native_code_leaves_a_trace_on_standard_error(agents: Agents) -> None:
+def test_a_crash_in_native_code_leaves_a_trace_whatever_the_task_closed(agents: Agents) -> None:
     agent = agents().ready()
-    agent.define(1, lambda: os.kill(os.getpid(), signal.SIGSEGV))
+
+    def crash() -> None:
+        os.closerange(0, 3)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    agent.define(1, crash)
     agent.give([1])
     assert agent.exit_code() == -signal.SIGSEGV
-    assert "Segmentation fault" in agent.stderr()
+    trace = agent.end.fault(1 << 20).decode()
+    assert trace.startswith("Fatal Python error: Segmentation fault")
+    assert "in crash" in trace
+    assert agent.end.fault(10) == trace[-10:].encode()
 
 
 def test_what_a_task_forked_takes_no_part_and_keeps_nothing_open(agents: Agents) -> None:

@@ -11,6 +11,7 @@ from tests.spans import span
 import mwpy._codec  # noqa: F401  (which lets values be unpickled)
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import TaskFailed, UsageError
+from mwpy.last_words import LastWords
 from mwpy.task import DEFAULT_POLICY, Death, Result, SlaveId, TaskId, TaskPolicy, UnrunnableTask, spans_of
 
 ALGORITHM = algorithm_of(max)
@@ -74,6 +75,19 @@ def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     assert task.arguments == ((1,), {"b": 2})
     assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: killed by signal 11"
     assert repr(task) == "<UnrunnableTask 3 (f): it kills, tag='tag'>"
+
+
+def test_an_unrunnable_task_shows_what_the_last_slave_that_died_of_it_wrote_last() -> None:
+    """Whoever prints it need not search; without words it is one line."""
+    first = Death(SID, 1, "exit code 1", LastWords("first"))
+    last = Death(SID, 2, "killed by signal 11", LastWords("a\n", "b", "Fatal\n", 3 << 20))
+    shown = [
+        str(UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", deaths, b"", ()))
+        for deaths in ((first, last), (Death(SID, 1, "exit code 1"),), ())
+    ]
+    line = "task 3 (f) is unrunnable: it kills"
+    assert shown == [f"{line}\nThe last words of SLAVE-0:\nfault:\nFatal\nstderr:\nb\nstdout:\na", line, line]
+    assert str(last) == "attempt 2 on SLAVE-0 (peak memory 3.0 MiB): killed by signal 11"
 
 
 def test_the_size_of_a_task_counts_its_buffers() -> None:

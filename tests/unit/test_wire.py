@@ -9,6 +9,7 @@ import pytest
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy.errors import ProtocolError
+from mwpy.last_words import LastWords
 from mwpy.task import SlaveId
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11")
@@ -23,7 +24,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Revoked(1, [1], [1], [1]), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
-    (messages.SlaveDied(1, 0, "why", "words"), []),
+    (messages.SlaveDied(1, 0, "why", LastWords("out", "err", "fault", 1 << 40)), []),
     (messages.AlgorithmFailed(1, 0, "why", [1], [1]), []),
     (messages.Probe(), []),
     (messages.Shutdown(True, 5.0), []),

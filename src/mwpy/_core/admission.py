@@ -14,6 +14,7 @@ from mwpy._core.dispatch import Dispatcher
 from mwpy._core.events import Send
 from mwpy._core.stable import Agent, SlaveEvent
 from mwpy.errors import ProtocolError
+from mwpy.last_words import LastWords
 from mwpy.task import SlaveId, SlaveKind, SlaveState
 
 __all__ = ["Admission"]
@@ -82,18 +83,22 @@ class Admission(Dispatcher):
         if self.closing is not None:
             self._change(slave, SlaveEvent.SHUT_DOWN)
 
-    def _slave_never_came(self, agent: Agent, message: messages.SlaveDied) -> None:
-        sid = SlaveId(f"{agent.name}/{message.slave}")
-        self._record(records.SlaveEnded(sid, f"before it could take a task: {message.cause}", "", message.last_words))
+    def _slave_never_came(self, agent: Agent, number: int, cause: str, words: LastWords) -> None:
+        sid = SlaveId(f"{agent.name}/{number}")
+        if agent.leaving:
+            self._record(records.SlaveEnded(sid, cause, "", words))
+            return
+        self._record(records.SlaveEnded(sid, f"before it could take a task: {cause}", "", words))
         self._say_once(
-            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {message.cause}. "
-            f"It wrote last:\n{message.last_words or '(nothing)'}",
-            key=message.cause + message.last_words,
+            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {cause}. "
+            f"It wrote last:\n{words.shown() or '(nothing)'}",
+            key=cause + words.headline,
         )
 
-    def _retire(self, agent: Agent) -> None:
-        """Send its slaves no more tasks; what they run may still end."""
+    def _retire(self, agent: Agent, why: str) -> None:
+        """Send its slaves no more tasks; what they run may still end, and what they do not end is charged to none."""
         agent.announced = 0
+        agent.leaving = why
         for slave in agent.slaves.values():
             if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
                 self._change(slave, SlaveEvent.SHUT_DOWN)

@@ -21,6 +21,7 @@ from mwpy import _messages as messages
 from mwpy import records
 from mwpy._core.holding import take
 from mwpy.errors import ExitCode, InternalError
+from mwpy.last_words import LastWords
 from mwpy.task import Buffer, SlaveId
 
 __all__ = [
@@ -86,7 +87,7 @@ class SlaveExited:
 
     slave: int
     cause: str
-    last_words: str
+    words: LastWords
     started: int
     """Position of the last task that it started; 0 if it started none."""
 
@@ -359,9 +360,11 @@ class AgentCore:
         begun = ((span.first, span.attempt) for span in child.held if span.position <= event.started)
         running, attempt = next(begun, (0, 0))
         told = f"task {running}, attempt {attempt}" if running else ""
-        self._actions.records.append(records.SlaveEnded(SlaveId(child.name), event.cause, told, event.last_words))
+        cause = f"killed by its agent after its grace: {self._why}" if was is ChildState.KILLED else event.cause
+        unwritten = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was passed on to this process's own streams
+        self._actions.records.append(records.SlaveEnded(SlaveId(child.name), cause, told, unwritten))
+        self._send(messages.SlaveDied(child.number, running, cause, event.words))
         if self._leaving is None:
-            self._send(messages.SlaveDied(child.number, running, event.cause, event.last_words))
             self._replace(was, event.cause, now)
         self._finish_if_alone()
 

@@ -25,6 +25,16 @@ from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Spa
 __all__ = ["Actions", "Ledger", "MasterSettings"]
 
 
+WORDS_KEPT = 64 << 20
+"""Characters of last words, and as many bytes of memory or a few times that, which the histories of all tasks keep."""
+
+DEATH_OVERHEAD = 1000
+"""What a death counts besides its words, so that the number of those that are remembered is bounded."""
+
+OLD_WORDS_CHARACTERS = 300
+"""So much is kept of each text of the last words of older deaths."""
+
+
 @frozen
 class MasterSettings:
     """What the core must know of the options; their sentences are in `options.py`."""
@@ -62,6 +72,10 @@ class Ledger:
     stable: Stable = field(factory=Stable)
     _actions: Actions = field(factory=Actions)
     _said: dict[str, None] = field(factory=dict)
+    _worded: deque[Death] = field(factory=deque)
+    """The latest deaths, whose last words are whole."""
+    _words_kept: int = 0
+    """What these count."""
     _progressed: bool = False
     """Whether the master algorithm has anything new to fetch since it was last asked why nothing progresses."""
 
@@ -145,6 +159,15 @@ class Ledger:
                 for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
             )
 
+    def _remember(self, death: Death) -> None:
+        """Note a death; so many that their words fill the memory leave of the oldest only the ends."""
+        self._worded.append(death)
+        self._words_kept += DEATH_OVERHEAD + death.words.size
+        while self._words_kept > WORDS_KEPT:
+            oldest = self._worded.popleft()
+            self._words_kept -= DEATH_OVERHEAD + oldest.words.size
+            oldest.words = oldest.words.cut(OLD_WORDS_CHARACTERS)
+
     def _lose_slave(self, slave: Slave, reason: str) -> None:
         """Take a slave that holds nothing any more out of the stable."""
         gone = slave.state is SlaveState.SHUTTING_DOWN
@@ -187,6 +210,8 @@ class Ledger:
         """Recompute every derived figure and assert; tests call it after every event."""
         self.jar.check()
         self.stable.check()
+        kept = sum(DEATH_OVERHEAD + death.words.size for death in self._worded)
+        assert kept == self._words_kept <= WORDS_KEPT, "the last words that are kept were miscounted"
         held = sum(len(span) for slave in self.stable.slaves.values() for span in slave.outstanding)
         pending = sum(self.jar.pending.values())
         assert held + pending == self.jar.runnable, "a task is neither held nor pending"

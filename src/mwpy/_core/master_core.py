@@ -27,6 +27,7 @@ from mwpy._core.silence import SilenceWatch, Waiting
 from mwpy._core.stable import Agent, Slave
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
+from mwpy.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Span
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
@@ -38,6 +39,10 @@ _result: type[Result[object]] = Result
 
 DEATHS_ALLOWED = 3
 """A task that was running in this many slaves when they died is never tried again."""
+
+
+CAUSE_CHARACTERS = 1000
+"""So much is believed of what an agent says of a slave's end."""
 
 
 @frozen
@@ -140,7 +145,7 @@ class MasterCore(Admission):
         self.closing = messages.Shutdown(finished, grace_s)
         for agent in self.stable.agents.values():
             self._send(agent, self.closing)
-            self._retire(agent)
+            self._retire(agent, "the computation ends")
         self._record(records.Ended("SHUTDOWN" if finished else "INTERRUPTED", self.settings.member_id))
 
     # ---- what happened outside -----------------------------------------------------------------------
@@ -189,8 +194,8 @@ class MasterCore(Admission):
                 self._slave_died(agent, message)
             case messages.AlgorithmFailed():
                 self._algorithm_failed(agent, message)
-            case messages.Leaving():
-                self._retire(agent)
+            case messages.Leaving(reason):
+                self._retire(agent, reason or "it said so")
             case messages.Goodbye(reason):
                 self._record(records.AgentLeft(agent.name, reason))
                 self._lose_agent(agent, reason)
@@ -239,22 +244,29 @@ class MasterCore(Admission):
         self._after_unloading(slave)
 
     def _slave_died(self, agent: Agent, message: messages.SlaveDied) -> None:
+        cause, words = message.cause[:CAUSE_CHARACTERS], message.words.cut(LAST_WORDS_BYTES)
         slave = agent.slaves.get(message.slave)
         if slave is None:
-            self._slave_never_came(agent, message)
+            self._slave_never_came(agent, message.slave, cause, words)
             return
         attempts = [span.attempt for span in slave.outstanding if message.running in span.ids]
         running = self._take(slave, message.running, 1, attempts[0]) if attempts else []
+        unstarted = self._take_all(slave)
         told = f"{running[0]}, attempt {attempts[0]}" if running else ""
-        self._record(records.SlaveEnded(slave.sid, message.cause, told, message.last_words))
+        self._record(records.SlaveEnded(slave.sid, cause, told, words))
+        if agent.leaving:
+            self._return(slave.sid, unstarted, f"{agent.name} is leaving")
+            self._lose_uncharged(slave, running, f"{agent.name} is leaving", agent.leaving)
+            return
         for span in running:
-            self._charge(slave, span, message.cause)
-        self._return(slave.sid, self._take_all(slave), "its slave died before starting it")
-        self._lose_slave(slave, message.cause)
+            self._charge(slave, span, cause, words)
+        self._return(slave.sid, unstarted, "its slave died before starting it")
+        self._lose_slave(slave, cause)
 
-    def _charge(self, slave: Slave, span: Span, cause: str) -> None:
+    def _charge(self, slave: Slave, span: Span, cause: str, words: LastWords) -> None:
         """Settle what becomes of the task that was running when its slave died."""
-        death = Death(slave.sid, span.attempt, cause)
+        death = Death(slave.sid, span.attempt, cause, words)
+        self._remember(death)
         killed = len(span.deaths) + 1
         if killed >= DEATHS_ALLOWED:
             story = "; ".join(str(each) for each in (*span.deaths, death))
@@ -299,19 +311,23 @@ class MasterCore(Admission):
 
     def _lose_agent(self, agent: Agent, reason: str) -> None:
         for slave in list(agent.slaves.values()):
-            self._record(records.SlaveEnded(slave.sid, f"{agent.name} is gone: {reason}", "", ""))
-            held = self._take_all(slave)
-            self._return(slave.sid, [span for span in held if span.policy.retry], f"{agent.name} is gone")
-            rest = [span for span in held if not span.policy.retry]
-            if rest:
-                self._give_up(
-                    rest,
-                    f"{slave.sid} was lost with {agent.name} ({reason}) when it may have been "
-                    f"started, and its policy says retry=False",
-                )
-            self._lose_slave(slave, reason)
+            cause = f"{agent.name} is gone: {reason}; what it wrote last went with it"
+            self._record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
+            self._lose_uncharged(slave, self._take_all(slave), f"{agent.name} is gone", reason)
         del self.stable.agents[agent.peer]
         self._departures[reason] = self._departures.get(reason, 0) + 1
+
+    def _lose_uncharged(self, slave: Slave, held: list[Span], what: str, reason: str) -> None:
+        """Lose a slave with its agent, through no fault of the tasks that it held and perhaps had started."""
+        self._return(slave.sid, [span for span in held if span.policy.retry], what)
+        rest = [span for span in held if not span.policy.retry]
+        if rest:
+            self._give_up(
+                rest,
+                f"{slave.sid} was lost with {slave.agent.name} ({reason}) when it may have been "
+                f"started, and its policy says retry=False",
+            )
+        self._lose_slave(slave, reason)
 
     # ---- deciding ----------------------------------------------------------------------------------------
 

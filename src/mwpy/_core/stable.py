@@ -63,6 +63,8 @@ class Agent:
     """The algorithms whose definition was sent to it."""
     refused: dict[Algorithm, str] = field(factory=dict)
     """The algorithms that its slaves cannot run, and why."""
+    leaving: str = ""
+    """Why it is about to go; empty while it serves."""
 
 
 @define(eq=False)

@@ -16,6 +16,9 @@ ASPLOS 2015).
 
 *Journal*: results that were finished and not yet sent, in the same shared memory; see `journal.py`.
 
+*Fault*: what Python's fault handler says of a crash in native code. It is written behind that memory, into the same
+file, and so survives whatever a task did to its standard error.
+
 A task may fork. The child inherits the channels and would start tasks, answer for its parent and keep
 the stream open after its death; so a forked child closes them at once (`SlaveEnd.forked`). One forked by
 native code does not, hence an agent trusts a slave's exit rather than the end of the stream.
@@ -80,7 +83,7 @@ def open_channel() -> tuple[AgentEnd, SlaveFds]:
     """
     ours, theirs = socket.socketpair()
     memory = _shared_memory()
-    return AgentEnd(ours, mmap.mmap(memory, MEMORY_BYTES)), SlaveFds(theirs.detach(), memory)
+    return AgentEnd(ours, os.dup(memory)), SlaveFds(theirs.detach(), memory)
 
 
 def _word(memory: mmap.mmap, start: int) -> memoryview:
@@ -100,8 +103,10 @@ def _shared_memory() -> int:
 class AgentEnd:
     """The agent's ends; made by `open_channel`. Nothing here ever blocks."""
 
-    def __init__(self, stream: socket.socket, memory: mmap.mmap) -> None:
+    def __init__(self, stream: socket.socket, file: int) -> None:
         stream.setblocking(False)
+        self._file = file
+        memory = mmap.mmap(file, MEMORY_BYTES)
         self._stream = stream
         self._reader = Reader(stream)
         self._unsent: deque[memoryview] = deque()
@@ -178,8 +183,14 @@ class AgentEnd:
         """Position of the last task that the slave started, 0 before the first; final `SETTLE_S` after a recall."""
         return self._started[0]
 
+    def fault(self, most: int) -> bytes:
+        """The last `most` bytes of what the slave's fault handler wrote; mostly nothing."""
+        behind = os.fstat(self._file).st_size
+        return os.pread(self._file, most, max(MEMORY_BYTES, behind - most))
+
     def close(self) -> None:
         """Close the agent's ends."""
+        os.close(self._file)
         self._stream.close()
         self.journal.close()
         for word in (self._started, self._recalls):
@@ -198,7 +209,9 @@ class SlaveEnd:
         for fd in fds.numbers():
             os.set_inheritable(fd, False)
         self._memory = mmap.mmap(fds.memory, MEMORY_BYTES)
-        os.close(fds.memory)
+        self.fault: int = fds.memory
+        """A file descriptor for the fault handler, which the agent reads when the slave is gone; never closed."""
+        os.lseek(self.fault, 0, os.SEEK_END)
         self.journal = Journal(memoryview(self._memory)[_JOURNAL:])
         self._started = _word(self._memory, _STARTED)
         self._recalls = _word(self._memory, _RECALLS)

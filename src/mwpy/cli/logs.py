@@ -1,0 +1,73 @@
+"""mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]: what slaves wrote last, from the audit file of their master.
+
+Without an id it is a list of the slaves that died; with `--all` those too that ended with exit code 0. With the id of a
+slave, or the number of a task that ran when slaves died, it is all of their last words.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mwpy.audit import End, read_ends
+from mwpy.errors import ExitCode, UsageError
+
+__all__ = ["main"]
+
+ENDED_WELL = "exit code 0"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Tell what slaves wrote last."""
+    if "--help" in arguments:
+        print(f"usage: {__doc__}".rstrip())
+        return ExitCode.OK
+    names = [each for each in arguments if each != "--all"]
+    odd = next((each for each in names if each.startswith("--")), None)
+    if odd or not 1 <= len(names) <= 2:
+        what = f"unknown option {odd}" if odd else f"{len(names)} names"
+        raise UsageError(f"`mwpy logs` with {what}: write mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]")
+    ends = read_ends(Path(names[0]))
+    try:
+        if len(names) == 1:
+            _list(ends, names[0], "--all" in arguments)
+        else:
+            _tell(ends, *names)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return ExitCode.OK
+
+
+def _list(ends: Iterable[End], name: str, everyone: bool) -> None:
+    told = 0
+    for end in ends:
+        if everyone or end.cause != ENDED_WELL:
+            told += 1
+            print(_line(end))
+    if not told:
+        print(f"mwpy: no slave {'ended' if everyone else 'died'}, says {name}", file=sys.stderr)
+
+
+def _line(end: End) -> str:
+    running = f" while it ran {end.running}" if end.running else ""
+    first, more = end.cause.partition("\n")[::2]
+    return f"{end.time} {end.sid:<12} {end.peak or '-':>10}  {first}{' ...' if more else ''}{running}"
+
+
+def _tell(ends: Iterable[End], name: str, wanted: str) -> None:
+    """Everything about one slave, or about all that died of one task."""
+    number = re.fullmatch(r"(?:task )?(\d+)", wanted)
+    task = int(number[1]) if number else 0
+    told = 0
+    for end in ends:
+        if end.sid == wanted or (task and end.task == task):
+            told += 1
+            print(_line(end))
+            print(end.words.shown(None) or "(it wrote nothing that is known)")
+    if not told:
+        what = f"no slave that ended while it ran task {task}" if task else f"no end of a slave {wanted}"
+        raise UsageError(f"{name} tells of {what}: `mwpy logs {name} --all` lists those that it has")

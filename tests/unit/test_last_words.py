@@ -1,0 +1,48 @@
+"""What a slave left: which line of it says most, how much is shown, and how much is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy.last_words import NO_WORDS, LastWords, amount
+
+TRACE = "Fatal Python error: Segmentation fault\n\nCurrent thread\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (LastWords("out", "Traceback\n  File\nKeyError: 1\n\n", TRACE), "Fatal Python error: Segmentation fault"),
+        (LastWords("out", "Traceback\n  File\nKeyError: 1\n\n"), "KeyError: 1"),
+        (LastWords("out"), ""),
+        (LastWords(stderr="x" * 1000), "x" * 200),
+    ],
+)
+def test_the_headline_is_the_line_that_says_most(words: LastWords, line: str) -> None:
+    assert words.headline == line
+
+
+def test_what_is_shown_has_its_names_and_the_ends_of_long_texts() -> None:
+    words = LastWords("".join(f"{n}\n" for n in range(30)), "no end of line", TRACE)
+    assert words.shown(2) == (
+        "fault, the last 2 of 3 lines:\n\nCurrent thread\nstderr:\nno end of line\n"
+        "stdout, the last 2 of 30 lines:\n28\n29"
+    )
+    assert words.shown(None) == f"fault:\n{TRACE}stderr:\nno end of line\nstdout:\n{words.stdout}".rstrip()
+    assert NO_WORDS.shown() == ""
+
+
+def test_what_is_too_long_is_cut_at_its_beginning() -> None:
+    """A peer may claim anything, a negative memory too."""
+    cut = LastWords("abc", "def", "ghi", -1).cut(2)
+    assert cut == LastWords("bc", "ef", "hi", 0)
+    assert cut.size == 6
+    assert cut.cut(2) == cut
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (300 << 20, "300.0 MiB"), (5 << 60, "5242880.0 TiB")],
+)
+def test_an_amount_of_memory_for_a_reader(count: int, text: str) -> None:
+    assert amount(count) == text

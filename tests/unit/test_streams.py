@@ -1,0 +1,154 @@
+"""What goes through an agent's streams: all of it, in order, without ever blocking, and with its end kept."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mwpy._streams import FULL_BYTES, MOST_BYTES, STUCK_S, Inlet, Outlet
+
+PIPE_BYTES = 65536
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    os.set_blocking(reading, False)
+    yield reading, writing
+    for fd in (reading, writing):
+        try:
+            os.close(fd)
+        except OSError:
+            pass  # the test did
+
+
+def read_all(fd: int) -> bytes:
+    data = b""
+    while select.select([fd], [], [], 0)[0] and (chunk := os.read(fd, 1 << 20)):
+        data += chunk
+    return data
+
+
+# ---- out of the agent --------------------------------------------------------------------------------------------
+
+
+def test_what_is_taken_leaves_at_once(pipe: tuple[int, int]) -> None:
+    outlet = Outlet(pipe[1], "out", 0.0)
+    outlet.pass_on(b"seen", 0.0)
+    assert (read_all(pipe[0]), outlet.waiting) == (b"seen", False)
+
+
+def test_what_a_pipe_does_not_take_waits_for_its_reader(pipe: tuple[int, int]) -> None:
+    """Writing blocks at no size, and the order stays."""
+    data = os.urandom(5 * PIPE_BYTES + 17)
+    outlet = Outlet(pipe[1], "out", 0.0)
+    outlet.pass_on(data[:100_000], 0.0)
+    outlet.pass_on(data[100_000:], 0.0)
+    assert outlet.waiting
+    came = b""
+    while outlet.waiting:
+        came += read_all(pipe[0])
+        outlet.flush(0.0)
+    assert came + read_all(pipe[0]) == data
+
+
+def test_slaves_wait_for_a_full_stream_but_not_for_ever(pipe: tuple[int, int]) -> None:
+    """After the patience what has no room is left out, and the reader is told how much, where it was."""
+    outlet = Outlet(pipe[1], "standard output", 0.0)
+    outlet.pass_on(b"a" * FULL_BYTES, 1.0)
+    assert outlet.patience_until() is None
+    outlet.pass_on(b"b" * (MOST_BYTES - FULL_BYTES), 2.0)
+    assert outlet.patience_until() == 1.0 + STUCK_S
+    outlet.pass_on(b"c" * PIPE_BYTES * 2, 3.0)
+    outlet.pass_on(b"c" * PIPE_BYTES * 2, 3.0)
+    came = read_all(pipe[0])
+    while outlet.waiting:
+        outlet.flush(40.0)
+        came += read_all(pipe[0])
+    outlet.pass_on(b"d", 41.0)
+    came += read_all(pipe[0])
+    assert came.startswith(b"a" * FULL_BYTES + b"b" * (MOST_BYTES - FULL_BYTES))
+    assert came.count(b"c") < 4 * PIPE_BYTES
+    assert came.endswith(b" bytes of slaves are left out of standard output here: nobody read it\nd")
+
+
+def test_a_reader_that_takes_some_starts_the_patience_anew(pipe: tuple[int, int]) -> None:
+    outlet = Outlet(pipe[1], "out", 0.0)
+    outlet.pass_on(b"a" * (FULL_BYTES + 2 * PIPE_BYTES), 0.0)
+    assert outlet.patience_until() == STUCK_S
+    read_all(pipe[0])
+    outlet.flush(20.0)
+    assert outlet.patience_until() == 20.0 + STUCK_S
+
+
+def test_a_stream_that_nobody_will_read_takes_all_and_keeps_nothing(pipe: tuple[int, int]) -> None:
+    outlet = Outlet(pipe[1], "out", 0.0)
+    outlet.pass_on(b"a" * FULL_BYTES, 0.0)
+    os.close(pipe[0])
+    outlet.flush(0.0)
+    outlet.pass_on(b"b", 0.0)
+    outlet.flush(0.0)
+    assert not outlet.waiting
+    absent = Outlet(None, "out", 0.0)
+    absent.pass_on(b"a" * FULL_BYTES, 0.0)
+    assert not absent.waiting
+
+
+def test_a_file_takes_all_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        outlet = Outlet(file.fileno(), "out", 0.0)
+        outlet.pass_on(b"a" * FULL_BYTES + b"b", 0.0)
+        assert not outlet.waiting
+    assert (tmp_path / "out").read_bytes() == b"a" * FULL_BYTES + b"b"
+
+
+# ---- into the agent ----------------------------------------------------------------------------------------------
+
+
+def test_all_is_read_and_the_end_is_kept(pipe: tuple[int, int]) -> None:
+    inlet = Inlet(pipe[0], 10)
+    assert inlet.read() == b""
+    os.write(pipe[1], b"0123456")
+    assert inlet.read() == b"0123456"
+    assert inlet.end == "0123456"
+    os.write(pipe[1], b"789ab")
+    assert inlet.read_rest() == b"789ab"
+    assert inlet.end == "23456789ab"
+    assert not inlet.ended
+    os.close(pipe[1])
+    assert (inlet.read_rest(), inlet.ended) == (b"", True)
+
+
+def test_the_end_does_not_begin_within_a_character(pipe: tuple[int, int]) -> None:
+    """What is no text at all is shown as what it is."""
+    inlet = Inlet(pipe[0], 4)
+    os.write(pipe[1], "€€".encode())
+    inlet.read()
+    assert inlet.end == "€"
+    os.write(pipe[1], b"\xff\xfe\x80\x80")
+    inlet.read()
+    assert inlet.end == "\ufffd" * 4
+
+
+def test_somebody_else_who_writes_for_ever_does_not_hold_up_a_burial(pipe: tuple[int, int]) -> None:
+    """What a dead slave forked may hold the pipe's other end."""
+    if os.fork() == 0:
+        try:
+            os.close(pipe[0])
+            while True:
+                os.write(pipe[1], bytes(PIPE_BYTES))
+        finally:
+            os._exit(0)
+    os.close(pipe[1])
+    inlet = Inlet(pipe[0], 10)
+    while not inlet.read():
+        select.select([pipe[0]], [], [])
+    assert len(inlet.read_rest()) <= 16 * PIPE_BYTES
+    os.close(pipe[0])
+    os.wait()
