@@ -45,7 +45,7 @@ LAYERS = (
         ),
     ),
     ("shells", ("master", "_master_io", "_computation", "_direction", "agent", "slave", "overseer", "executor")),
-    ("doors", ("app", "cli", "web", "testing", "_witness", "__init__", "__main__")),
+    ("doors", ("app", "cli", "web", "testing", "_witness", "_simulated_batch", "__init__", "__main__")),
 )
 """Name of each layer and the modules or packages in it, lowest first."""
 

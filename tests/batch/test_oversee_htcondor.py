@@ -211,6 +211,29 @@ def test_jobs_that_cannot_be_given_their_files_are_held_and_stop_the_submissions
     assert "removed 3 jobs" in desk.once("--remove")
 
 
+def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:
+    """When HTCondor starts it again it goes on with the same jobs; it leaves the queue at the end."""
+    master = desk.master()
+    desk.order("tasks 2 done")
+    ours = {"APP": desk.folder / "waves.py", "RESOURCE": desk.resource.name, "OPTIONS": "--interval 0.5 --memory 200MB"}
+    options = [word for name, value in ours.items() for word in ("-append", f"{name} = {value}")]
+    told = desk.pool("condor_submit", "-terse", *options, "condor/overseer.sub", cwd=desk.folder).stdout
+    [overseer] = told.split()[:1]
+    jobs = desk.until_jobs(2)
+    desk.pool("condor_hold", overseer)
+    [written] = desk.folder.glob("condor/overseer.*.out")
+    until(lambda: "goes; the jobs are left" in written.read_text(), "an overseer that goes")
+    desk.pool("condor_release", overseer)
+    until(lambda: "goes" not in written.read_text() and len(desk.queue()) == 3, "another life of it")
+    assert desk.until_jobs(2) == jobs
+    (desk.folder / "done").touch()
+    desk.order("return 0")
+    assert master.end() == 0
+    until(lambda: desk.queue() == [], lambda: f"an empty queue, not {desk.queue()}\n{written.read_text()}")
+    assert "is finished, and no job of it is left" in written.read_text()
+    assert "submits" not in written.read_text()
+
+
 @contextmanager
 def schedd_down(pool: System) -> Iterator[None]:
     pool("condor_off", "-fast", "-schedd", user="root")

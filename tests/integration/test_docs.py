@@ -130,7 +130,8 @@ def follow(stage: Stage, text: str) -> None:
 def start(stage: Stage, program: list[str]) -> Running:
     """Type it, in the virtual environment of the clone; pip is kept from installing anything."""
     path = f"{stage.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return stage.start("", program=program, PATH=path, PIP_NO_INDEX="1", MAKEFLAGS="")
+    state = str(stage.folder / "state")
+    return stage.start("", program=program, PATH=path, PIP_NO_INDEX="1", MAKEFLAGS="", XDG_STATE_HOME=state)
 
 
 def wait_for_address(master: Running, command: Command, folder: Path) -> None:

@@ -124,7 +124,7 @@ def test_the_manual_shows_the_exit_codes() -> None:
 
 def test_the_exit_codes_for_htcondor_are_those_of_a_slave() -> None:
     """The page on HTCondor names all codes but that of an interrupted master."""
-    named = re.findall(r"\b\d+\b", HTCONDOR[HTCONDOR.index("The exit codes of a slave") :])
+    named = re.findall(r"\b\d+\b", HTCONDOR[HTCONDOR.index("The exit codes of a slave") :].split("\n\n")[0])
     assert [int(code) for code in named] == [code.value for code in ExitCode if code is not ExitCode.INTERRUPTED]
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "NotSubmitted",
     "OverseerActions",
     "OverseerCore",
+    "OverseerEvent",
     "OverseerSettings",
     "Submit",
     "Submitted",
@@ -348,14 +349,14 @@ class OverseerCore:
             first = min(open_, key=lambda each: (-each.priority, each.occupied + given[each.mark]))
             given[first.mark] += 1
             budget -= 1
-        left = max(0, free)
+        going = sum(each.going for each in self.computations.values())
+        left = max(0, free + going)
         for each, wish in wishes:
             short, left = max(0, wish - left), max(0, left - wish)
             self._submit(each, given[each.mark], now)
             self._reclaim([other for other in going_on if other.priority < each.priority], short)
             self._tell_limit(each, short, now)
-        if free < 0:
-            self._cut(going_on, -free)
+        self._cut(going_on, max(0, -free - going))
 
     def _wish(self, each: Oversight, now: float) -> int:
         if each.unexplained or now < each.retry_at:

@@ -257,9 +257,14 @@ class Oversight:
 
     @property
     def occupied(self) -> int:
-        """How many places in the queue are its own."""
-        live = self.live(JobState.QUEUED, JobState.RUNNING, JobState.HELD)
-        return len(live) + len(self.expected) + self.unsure
+        """How many places in the queue are its own, until the list shows that removed jobs leave."""
+        here = sum(job.state is not JobState.LEAVING for job in self.jobs.values())
+        return here + len(self.expected) + self.unsure
+
+    @property
+    def going(self) -> int:
+        """How many of these places it is about to leave."""
+        return sum(self.jobs[job_id].state is not JobState.LEAVING for job_id in self.removed)
 
     @property
     def missing(self) -> int:
