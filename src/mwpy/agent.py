@@ -49,6 +49,10 @@ FAREWELL_S = 1.0
 EXIT_S = 5.0
 """Seconds between a slave's closing of its stream and its exit, for its tear-down in Python."""
 
+KILLED_TOO_S = 0.25
+"""Seconds for which the end of a slave by SIGKILL is kept to oneself. Batch systems end a job by killing its processes
+in any order: an agent that is killed too must not have charged its slave's task with a death."""
+
 CONNECT_S = 5.0
 """Seconds that one candidate address gets to answer."""
 
@@ -145,6 +149,8 @@ class _Running:
     writable_watched: bool = False
     kill_at: float | None = None
     """When to kill it, as it closed its stream and so is of no use; mostly it ends by itself before."""
+    bury_at: float | None = None
+    """When to tell of its end."""
 
 
 class _Agent:
@@ -199,6 +205,7 @@ class _Agent:
     def _timeout(self, now: float) -> float | None:
         times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
         times += [running.kill_at for running in self._slaves.values() if running.kill_at is not None]
+        times += [running.bury_at for running in self._slaves.values() if running.bury_at is not None]
         times += [running.heard + HELD_BACK_S for running in self._slaves.values() if running.unsaid]
         times += self._unread.values()
         deadline = self._core.next_deadline()
@@ -277,16 +284,21 @@ class _Agent:
         if signal.SIGTERM in caught or signal.SIGINT in caught:
             self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
         if caught:  # one SIGCHLD may stand for several ends
-            for running in [running for running in self._slaves.values() if running.child.poll() is not None]:
-                self._bury(running, now)
+            leaving = self._core.next_deadline() is not None
+            for running in self._slaves.values():
+                code = running.child.poll()
+                if code is not None and running.bury_at is None:
+                    running.bury_at = now + KILLED_TOO_S if code == -signal.SIGKILL and not leaving else now
 
     def _look_after_slaves(self, now: float) -> None:
-        for running in self._slaves.values():
+        for running in list(self._slaves.values()):
             if running.unsaid and now >= running.heard + HELD_BACK_S:
                 self._say_unsaid(running, now)
             if running.kill_at is not None and now >= running.kill_at:
                 running.kill_at = None
                 running.child.kill()
+            if running.bury_at is not None and now >= running.bury_at:
+                self._bury(running, now)
 
     def _look_after_outlets(self, now: float) -> None:
         """Wait for own streams that have not taken all, and read no slave into one that is full."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import Stage, slaves_of, until
+from tests.integration.apps.stage import Stage, kill, slaves_of, until
 
 GRACE_S = 600
 """So long that a test which waits for its end fails."""
@@ -53,6 +53,26 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_are_run_elsewhere_at_once
     assert master.told[-1] == ["long", "SLAVE-0"]
     assert master.told[:-1] == [[tag, "SLAVE-1"] for tag in range(OTHERS)]
     assert sent(stage, "SLAVE-0") + sent(stage, "SLAVE-1") == OTHERS + 1 + OTHERS
+    stage.nobody_left()
+
+
+def test_a_kill_of_a_whole_job_is_charged_to_no_task(stage: Stage) -> None:
+    """Batch systems kill the processes of a job in any order: the slave, then its agent, and that time and again."""
+    begun, enough = stage.folder / "begun", stage.folder / "enough"
+    master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
+    for _ in range(4):
+        begun.unlink(missing_ok=True)
+        agent = stage.agent("behind.py")
+        until(begun.exists, "a long task")
+        [slave] = slaves_of(agent.pid)
+        kill(slave, signal.SIGKILL)
+        until(lambda: slave not in slaves_of(agent.pid), "an agent that has seen the end of its slave")  # noqa: B023
+        agent.send(signal.SIGKILL)
+        agent.end()
+    enough.touch()
+    last = stage.agent("behind.py")
+    assert (master.end(), last.end()) == (0, 0), master.err + last.err
+    assert lines(stage, "-> gone while it ran") == []
     stage.nobody_left()
 
 
