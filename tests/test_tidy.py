@@ -39,6 +39,7 @@ LAYERS = (
             "_streams",
             "_addresses",
             "_batch",
+            "_imports",
             "audit",
             "resource_file",
             "run_database",
@@ -67,6 +68,8 @@ OWNERS = {
     "htcondor2": ("_batch",),
     "classad2": ("_batch",),
     "asyncssh": ("_batch",),
+    "packaging": ("cli",),
+    "pex": ("cli",),
 }
 """What only some modules may import: the outside thing, and the edges that hold it."""
 

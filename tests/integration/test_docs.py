@@ -33,6 +33,8 @@ TEXTS = {
 
 CANNOT_RUN = {
     "make test": "it is what runs this test",
+    "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
+    "python3 cubes.pex --mw-slave --mw-resource-file cubes.rsc": "it is packed by the command before",
 }
 """The commands that are shown and not run, without their comments, and why."""
 

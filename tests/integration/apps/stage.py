@@ -71,7 +71,7 @@ class Stage:
         self.folder = folder
         self.resource = folder / "computation.rsc"
         self.audit = folder / "master.audit"
-        self._mark = f"MWPY_TEST_MARK={uuid.uuid4().hex}"
+        self.mark = f"MWPY_TEST_MARK={uuid.uuid4().hex}"
         self._started: list[Running] = []
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class Stage:
         """Start an application, or a program that reads a script, with keywords as environment variables."""
         number = len(self._started)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
-        name, value = self._mark.split("=")
+        name, value = self.mark.split("=")
         environment = {**os.environ, "PYTHONPATH": str(SOURCES), name: value, **variables}
         for inherited in ("MWPY_SLAVE", "MWPY_AGENT", "MWPY_KEY"):
             if inherited not in variables:
@@ -130,7 +130,7 @@ class Stage:
 
     def processes(self) -> list[int]:
         """Who has the mark and is alive; a zombie is not."""
-        mark = self._mark.encode()
+        mark = self.mark.encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():

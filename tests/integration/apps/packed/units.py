@@ -1,0 +1,2 @@
+def metres(n: int) -> int:
+    return 1000 * n

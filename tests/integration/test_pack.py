@@ -1,0 +1,136 @@
+"""`mwpy pack`: one file that runs in every role where there is nothing but Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import APPS, SOURCES, Running, Stage, until
+
+ROOT = SOURCES.parent
+MY_APP = APPS / "packed" / "my-app.py"
+EXPECTED = "[[0, 0, 7], [1, 7, 1000], [4, 7, 2000], [7, 9, 3000]]"
+PACKING_S = 300.0
+"""So long may it take to get packages from a slow index."""
+
+pytestmark = pytest.mark.timeout(2 * PACKING_S)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def mwpy(*arguments: object, folder: Path, code: int = 0, program: tuple[str, ...] = ("-m", "mwpy")) -> str:
+    """Run a command of mwpy here; what it wrote."""
+    done = subprocess.run(
+        [sys.executable, *program, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        timeout=PACKING_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A packed application, and what was said when it was packed."""
+    folder = tmp_path_factory.mktemp("packed")
+    said = mwpy("pack", MY_APP, "-o", "app.pex", folder=folder)
+    return folder / "app.pex", said
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has nothing installed."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = str(folder / "bin" / "python")
+    lacking = subprocess.run([python, "-c", "import attrs"], capture_output=True, env={}, check=False)
+    assert b"No module named 'attrs'" in lacking.stderr
+    return python
+
+
+def start(stage: Stage, bare: str, pex: Path, *arguments: object) -> Running:
+    """Start a packed application as HTCondor starts a job: with next to no environment."""
+    scratch = stage.folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    mark = stage.mark
+    nothing_but = ["env", "-i", mark, f"_CONDOR_SCRATCH_DIR={scratch}", bare, str(pex), *map(str, arguments)]
+    return stage.start("", program=nothing_but)
+
+
+def test_what_is_packed_is_said_in_a_line(packed: tuple[Path, str]) -> None:
+    """The line names modules, packages with versions, and how to use it; what is not here is told of."""
+    told = packed[1].splitlines()
+    line = next(line for line in told if line.startswith("packed "))
+    assert re.search(r"with shapes, units for Python 3\.\d+ into app\.pex", line)
+    for word in ("mwpy_cluster ", "pyzmq ", "sortedcontainers ", "python3 app.pex --mw-slave"):
+        assert word in line
+    assert any("not_to_be_had is not packed" in line and str(MY_APP) in line for line in told)
+
+
+def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+    """The master runs the script itself; the agent and its slaves run from the packed file and nothing else."""
+    master = stage.master(str(MY_APP), "word", "--mw-audit-file", "-")
+    agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 2)
+    assert master.end(60.0) == 0, master.err
+    assert agent.end() == 0, agent.err
+    assert EXPECTED in master.out
+    places = re.findall(r"^from (.+)$", master.out, re.MULTILINE)
+    assert places, master.out
+    assert all(place.startswith(str(stage.folder / "scratch")) for place in places[0].split(", "))
+    stage.nobody_left()
+
+
+def test_a_packed_script_is_a_master_too(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+    """Packed master and packed slaves; the resource file tells how to start more of these."""
+    own = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
+    master = start(stage, bare, packed[0], *own, "word")
+    until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file", 60.0)
+    agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource)
+    assert master.end(60.0) == 0, master.err
+    assert agent.end() == 0, agent.err
+    assert f"{EXPECTED} ['word']" in master.out
+
+
+def test_ping_is_packed_and_runs_alone(stage: Stage, bare: str) -> None:
+    """A packed script without a role starts its slaves from itself."""
+    mwpy("pack", ROOT / "examples" / "ping" / "ping.py", folder=stage.folder)
+    run = start(stage, bare, stage.folder / "ping.pex", "--pings", 2000, "--mw-local", 2)
+    assert run.end(60.0) == 0, run.err
+    assert "2000 pings: 2000 good, 0 bad" in run.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("no_such.py",), "cannot read the imports of .*no_such.py: No such file"),
+        ((MY_APP, "--python", "latest"), "--python latest: give a version such as 3.13"),
+        ((MY_APP, "--requirements", "none.txt"), "cannot read the requirements none.txt"),
+        ((MY_APP, "-o", "no/such/folder/app.pex"), "cannot write no/such/folder/app.pex"),
+    ],
+)
+def test_what_cannot_be_packed_is_told_in_a_line(stage: Stage, arguments: tuple[object, ...], words: str) -> None:
+    """One line that says what is wrong, code 2, and no file."""
+    said = mwpy("pack", *arguments, folder=stage.folder, code=2)
+    assert re.search(f"^mwpy: .*{words}", said.splitlines()[-1]), said
+    assert not list(stage.folder.glob("*.pex"))
+
+
+def test_without_pex_it_says_how_to_install_it(stage: Stage) -> None:
+    """One line with the command to type."""
+    hidden = "import sys; sys.modules['pex'] = None; from mwpy.cli import main; sys.exit(main())"
+    said = mwpy("pack", MY_APP, folder=stage.folder, code=2, program=("-c", hidden))
+    assert said == "mwpy: packing needs pex: pip install 'mwpy-cluster[pack]'\n"
