@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.batch.condor_jobs import Jobs
 from tests.batch.systems import ROOT, UP_S, System, furnish
 
 HERE = Path(__file__).parent
@@ -20,6 +22,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONGEST_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what each fixture that has `told_at_failure` says: the state of its batch system."""
+    report = yield
+    if report.failed and report.when == "call" and isinstance(item, pytest.Function):
+        for name, value in item.funcargs.items():
+            if hasattr(value, "told_at_failure"):
+                report.sections.append((f"{name} at the failure", value.told_at_failure()))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +56,16 @@ def pool_dir(condor: System) -> Iterator[Path]:
     furnish(folder)
     yield folder
     condor("condor_rm", "-constraint", f'substr(Iwd, 0, {len(str(folder))}) == "{folder}"', check=False)
+
+
+@pytest.fixture
+def jobs(condor: System, pool_dir: Path) -> Iterator[Jobs]:
+    """What a test submits to the pool, from a folder in which the scripts of apps/ are too; removed at the end."""
+    for app in (HERE / "apps").glob("*.py"):
+        shutil.copy(app, pool_dir)
+    jobs = Jobs(condor, pool_dir)
+    yield jobs
+    jobs.remove_all()
 
 
 @pytest.fixture(scope="session")

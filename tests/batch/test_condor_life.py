@@ -1,0 +1,222 @@
+"""The life of a computation in a real HTCondor pool, as its submit files promise it, for a user without privileges.
+
+Nobody watches over the jobs here: what keeps a computation going is what a slave exits with, and what slaves.sub says
+of that. The master is a job too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.batch.condor_jobs import HELD, IDLE, RUNNING, Jobs
+from tests.batch.systems import System, until
+
+SHORT = "--mw-grace-period 1"
+"""For slaves whose tasks do not end: nobody waits for these when a slave must go."""
+
+SUBMIT_UID = 20001
+
+AGENTS = 300
+CROWD_S = 300.0
+
+
+def started(jobs: Jobs, tasks: int, slaves: int, at_work: int = 0) -> tuple[int, int, dict[str, Any]]:
+    """A master of the gated application and its slaves, so many of them (or all) at work; and the resource file."""
+    master = jobs.submit("master.sub", APP="gated.py", ARGS=f"{tasks} gate")
+    resource = jobs.until_resource_file("gated.rsc")
+    cluster = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=slaves)
+    jobs.until(lambda: busy(jobs, master) == (at_work or slaves), f"{at_work or slaves} slaves at work")
+    return master, cluster, resource
+
+
+def busy(jobs: Jobs, master: int, since: int = 0) -> int:
+    """How many slaves were given their first task, after so many lines of the trail."""
+    return len({line.split()[0] for line in jobs.audit(master)[since:] if re.search("SLAVE-[0-9]+ <- ", line)})
+
+
+def open_gate(jobs: Jobs) -> None:
+    (jobs.folder / "gate").touch()
+
+
+def kill_master(resource: dict[str, Any]) -> None:
+    """Kill a master, whose process is named in its generation."""
+    os.kill(int(resource["generation"].split("-")[1]), signal.SIGKILL)
+
+
+def total(lines: list[str], pattern: str) -> int:
+    """The sum of the numbers that a pattern finds in lines."""
+    return sum(int(found[1]) for line in lines if (found := re.search(pattern, line)))
+
+
+def test_ping_finishes_and_every_job_leaves_the_queue(jobs: Jobs) -> None:
+    """The audit trails of the master and of its slaves account for each task and for each other."""
+    master = jobs.submit("master.sub", ARGS="--pings 20000")
+    resource = jobs.until_resource_file("ping.rsc")
+    slaves = jobs.submit("slaves.sub", SLAVES=4)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 4
+    assert "20000 pings: 20000 good, 0 bad" in jobs.text("master.*.out")
+    assert jobs.text("*.err").replace("mwpy: the computation is finished, says ping.rsc\n", "") == ""
+    file = jobs.folder / "ping.rsc"
+    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (SUBMIT_UID, 0o600)
+    assert json.loads(file.read_text())["computation-status"] == "finished"
+    assert resource["member-id"] == f"{master}.0"
+
+    trail = jobs.audit(master)
+    assert re.fullmatch(rf'INIT MASTER "{master}\.0" READY tcp://.*', trail[0])
+    assert trail.count(f'FINI SHUTDOWN "{master}.0"') == 1
+    assert total(trail, r"<- ([0-9]+) tasks?$") == total(trail, r"-> ([0-9]+) results?$") == 20000
+    assert total(jobs.text(f"slaves.{slaves}.*.out").splitlines(), r"-> ([0-9]+) results?$") == 20000
+    for whose in ("AGENT", "SLAVE"):
+        came = {line.split()[0] for line in trail if re.match(f"{whose}-.* -> connect", line)}
+        went = {line.split()[0] for line in trail if re.match(f"{whose}-.* -> (left|gone): .*told to shut down", line)}
+        assert came == went, jobs.told_at_failure()
+        assert came, jobs.told_at_failure()
+
+
+def test_slaves_outlive_a_master_that_was_killed_and_join_the_next_one(jobs: Jobs) -> None:
+    """They end with a code that keeps them queued, and each new run has a fresh copy of the resource file."""
+    first, slaves, resource = started(jobs, tasks=9, slaves=3)
+    kill_master(resource)
+    jobs.until_gone(first)
+    assert jobs.exit_codes(first) == [None]
+    jobs.until_all(slaves, lambda job: job["NumJobCompletions"] >= 1, "have ended")
+    assert len(jobs.queue(slaves)) == 3
+    assert {job["ExitCode"] for job in jobs.queue(slaves)} <= {255, 4}
+    assert not [job for job in jobs.queue(slaves) if job["JobStatus"] == HELD]
+
+    second = jobs.submit("master.sub", APP="gated.py", ARGS="9 gate")
+    again = jobs.until_resource_file("gated.rsc", resource["generation"])
+    assert again["member-id"] == f"{second}.0"
+    jobs.until(lambda: busy(jobs, second) == 3, "all slaves at the second master")
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(second) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 3
+    assert json.loads(jobs.text(f"master.{second}.0.out")) == {"came": list(range(9)), "unrunnable": []}
+    assert jobs.count(second, "REFUSED") == 0
+
+
+def test_slaves_that_start_after_the_end_leave_the_queue(jobs: Jobs) -> None:
+    """They read in the resource file that the computation is finished, and exit 0."""
+    master = jobs.submit("master.sub", ARGS="--pings 0")
+    jobs.until_gone(master)
+    slaves = jobs.submit("slaves.sub", SLAVES=3)
+    jobs.until_gone(slaves)
+    assert jobs.exit_codes(slaves) == [0] * 3
+    assert jobs.text(f"slaves.{slaves}.*.err") == "mwpy: the computation is finished, says ping.rsc\n" * 3
+
+
+def test_a_stale_resource_file_leads_to_nobody_else(jobs: Jobs) -> None:
+    """Where the port of a dead master belongs to another computation, slaves are refused, and stay queued."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    dead = jobs.submit("master.sub", RESOURCE="dead.rsc", ARGS=f"--mw-master-port {port}")
+    kill_master(jobs.until_resource_file("dead.rsc"))
+    jobs.until_gone(dead)
+    other = jobs.submit("master.sub", APP="gated.py", ARGS=f"1 gate --mw-master-port {port}")
+    jobs.until_resource_file("gated.rsc")
+    astray = jobs.submit("slaves.sub", RESOURCE="dead.rsc", SLAVES=2)
+    jobs.until_all(astray, lambda job: job["NumJobCompletions"] >= 2, "have ended twice")
+    assert [(job["ExitCode"], job["JobStatus"] == HELD) for job in jobs.queue(astray)] == [(3, False)] * 2
+    assert "not" in jobs.text(f"slaves.{astray}.0.err")
+    assert jobs.count(other, "AGENT-") == 0
+
+    slaves = jobs.submit("slaves.sub", APP="gated.py", SLAVES=1)
+    open_gate(jobs)
+    jobs.until_gone(other, slaves)
+    assert jobs.exit_codes(other) == jobs.exit_codes(slaves) == [0]
+    jobs.do("condor_rm", astray)
+    jobs.until_gone()
+
+
+def test_evictions_cost_nothing_but_time(jobs: Jobs) -> None:
+    """Slaves that are vacated, killed, held, released and removed in mid task leave no mark on any task.
+
+    A task that was running in three slaves when they died is given up; each of these loses its slave more often.
+    """
+    master, slaves, _ = started(jobs, tasks=4, slaves=4)
+    for _ in range(3):
+        lines = len(jobs.audit(master))
+        jobs.do("condor_vacate_job", f"{slaves}.0")
+        jobs.do("condor_vacate_job", "-fast", f"{slaves}.1")
+        jobs.do("condor_hold", f"{slaves}.2")
+        jobs.until(lambda: "RemoteHost" not in jobs.queue(slaves)[2], "a job that has ended, and is on hold")
+        jobs.do("condor_release", f"{slaves}.2")
+        jobs.until(lambda since=lines: busy(jobs, master, since) == 3, "three slaves at work again")  # type: ignore[misc]
+    jobs.do("condor_rm", f"{slaves}.3")
+    jobs.until(lambda: len(jobs.queue(slaves)) == 3, "one slave less")
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0, 0, 0, None]
+    assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(4)), "unrunnable": []}
+    assert jobs.count(master, "AGENT-.* -> left: evicted") == 3 + 3 + 1
+    assert jobs.count(master, "AGENT-.* -> lost: ") == 3
+    assert jobs.count(master, "UNRUNNABLE|while it ran") == 0
+
+
+def test_a_restart_of_the_whole_pool_in_mid_run_loses_nothing(jobs: Jobs) -> None:
+    """The master starts anew with a new resource file, the slaves join it, and the computation finishes."""
+    master, slaves, resource = started(jobs, tasks=6, slaves=3)
+    lines = len(jobs.audit(master))
+    jobs.pool.do("restart")
+    jobs.until_resource_file("gated.rsc", resource["generation"])
+    jobs.until(lambda: busy(jobs, master, lines) == 3, "three slaves at work again")
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 3
+    assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(6)), "unrunnable": []}
+    assert jobs.count(master, "UNRUNNABLE|while it ran") == 0
+
+
+@contextmanager
+def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
+    """A pool in which another user's job has all slots but a few."""
+    slots = int(pool("condor_status", "-af", "TotalSlotCpus").stdout.split()[0])
+    lines = ("executable = /bin/sleep", "arguments = 600", f"request_cpus = {slots - left}", "queue")
+    (folder / "other.sub").write_text("\n".join(lines))
+    cluster = pool("condor_submit", "-terse", "other.sub", cwd=folder, user="other").stdout.split(".")[0]
+    try:
+        until(
+            lambda: pool("condor_q", cluster, "-af", "JobStatus", user="other").stdout.strip() == str(RUNNING),
+            "another user's job at work",
+        )
+        yield
+    finally:
+        pool("condor_rm", cluster, user="other")
+
+
+def test_slaves_that_find_no_slot_wait_for_one(jobs: Jobs) -> None:
+    """A computation runs on the few slots that there are, and on more as they appear."""
+    with taken(jobs.pool, jobs.folder, left=2):
+        master, slaves, _ = started(jobs, tasks=12, slaves=6, at_work=2)
+        assert sorted(job["JobStatus"] for job in jobs.queue(slaves)) == [IDLE] * 4 + [RUNNING] * 2
+    jobs.until(lambda: busy(jobs, master) == 6, "all slaves at work")
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 6
+
+
+def test_three_hundred_agents_are_served_or_leave(jobs: Jobs) -> None:
+    """Submitted in one go, with slots for a few: each is told to shut down, or reads that all is finished."""
+    master, slaves, _ = started(jobs, tasks=1000, slaves=AGENTS, at_work=8)
+    open_gate(jobs)
+    jobs.until(lambda: not jobs.queue(), "no job left in the queue", CROWD_S)
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * AGENTS
+    served = jobs.count(master, "AGENT-.* -> left: told to shut down")
+    finished = jobs.text(f"slaves.{slaves}.*.err").count("mwpy: the computation is finished")
+    assert served + finished == AGENTS, jobs.told_at_failure()
