@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if path.name != "batch-systems.md"  # its commands are run in batch systems, by tests/batch
 }
 
 CANNOT_RUN = {
