@@ -1,0 +1,169 @@
+"""`_batch.slurm` against a real Slurm: what it submits, sees, removes and tells of ended jobs."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.batch.systems import System, until
+
+from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch.slurm import Slurm
+
+
+@pytest.fixture
+def edge(slurm: System, slurm_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """The edge, with the node's commands in PATH."""
+    monkeypatch.setenv("PATH", slurm.wrappers(tmp_path)["PATH"])
+    return Slurm()
+
+
+@pytest.fixture
+def launch(slurm_dir: Path) -> Callable[..., Launch]:
+    """Makes a launch of a shell command; it ends with the resource file, here a comment."""
+
+    mark = slurm_dir.name.replace(".", "-")
+
+    def make(command: str, *extra: str, slaves: int = 1) -> Launch:
+        words = ("/bin/sh", "-c", command, "--mw-slave")
+        return Launch(mark, str(slurm_dir / "r.rsc"), words, slaves, str(slurm_dir), extra)
+
+    return make
+
+
+def mine(edge: Slurm, launch: Callable[..., Launch]) -> list[Job]:
+    """The jobs of this test."""
+    mark = launch("").mark
+    return [job for job in edge.jobs() if job.mark == mark]
+
+
+def ended(edge: Slurm, job_id: str) -> Outcome:
+    until(lambda: edge.outcome(job_id) is not None, f"an outcome of {job_id}")
+    found = edge.outcome(job_id)
+    assert found is not None
+    return found
+
+
+def written(folder: Path, pattern: str) -> list[str]:
+    return sorted(path.read_text() for path in folder.glob(pattern))
+
+
+def test_jobs_are_submitted_seen_and_removed(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
+    """They carry their mark, know their own id, get SIGTERM when they are removed, and leave the list."""
+    submitted = edge.submit(launch('trap "echo told; exit 5" TERM; echo $MWPY_JOB "$@"; sleep 60 & wait'), 3)
+    until(lambda: len(written(slurm_dir, "*.out")) == 3 and all(written(slurm_dir, "*.out")), "three that run")
+    found = {job.job_id: job for job in mine(edge, launch)}
+    assert sorted(found) == submitted
+    assert {job.state for job in found.values()} == {JobState.RUNNING}
+    assert {text.split()[0] for text in written(slurm_dir, "*.out")} == {*found}
+    until(lambda: all(job.running_s >= 1 for job in mine(edge, launch)), "a time that grows")
+    edge.remove([*found, "999999_1"])
+    until(lambda: not [job for job in edge.jobs() if job.job_id in found], "no job left")
+    edge.remove(list(found))
+    edge.remove([])
+    assert all(text.endswith("told\n") for text in written(slurm_dir, "*.out"))
+    outcome = ended(edge, next(iter(found)))
+    assert (outcome.ended, outcome.exit_code) == ("cancelled", None)
+    assert outcome.ran_s >= 1
+    assert "CANCELLED" in outcome.stderr
+
+
+def test_a_removed_job_that_does_not_go_is_leaving(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
+    """Until Slurm kills it."""
+    edge.submit(launch('trap "" TERM; echo up; while :; do sleep 0.2; done'), 1)
+    until(lambda: written(slurm_dir, "*.out") == ["up\n"], "a job that ignores SIGTERM")
+    [job] = [job for job in mine(edge, launch) if job.state is JobState.RUNNING]
+    edge.remove([job.job_id])
+    assert [it.state for it in edge.jobs() if it.job_id == job.job_id] == [JobState.LEAVING]
+    until(lambda: job.job_id not in [it.job_id for it in edge.jobs()], "a job that was killed")
+
+
+def test_the_end_of_a_job_is_told_with_its_last_words(
+    edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
+) -> None:
+    """Its exit code, or its signal, and the end of what it wrote to standard error; a running one has no outcome."""
+    kinds = "0) echo no such module >&2; exit 4;; 1) kill -9 $$;; 2) exit 0;; *) sleep 60;; esac"
+    edge.submit(launch(f"case ${{MWPY_JOB#*_}} in {kinds}"), 4)
+    until(lambda: len(mine(edge, launch)) == 1, "one that runs on")
+    [job] = mine(edge, launch)
+    array = job.job_id.split("_")[0]
+    assert edge.outcome(job.job_id) is None
+    assert (ended(edge, f"{array}_0").ended, ended(edge, f"{array}_0").exit_code) == ("exit code 4", 4)
+    assert ended(edge, f"{array}_0").stderr == "no such module"
+    assert (ended(edge, f"{array}_1").ended, ended(edge, f"{array}_1").exit_code) == ("killed by SIGKILL (9)", None)
+    assert (ended(edge, f"{array}_2").ended, ended(edge, f"{array}_2").exit_code) == ("exit code 0", 0)
+    assert edge.outcome("999999_0") is None
+    edge.remove([job.job_id])
+
+
+def test_what_waits_for_somebody_is_told_with_the_reason(
+    edge: Slurm, slurm: System, slurm_dir: Path, launch: Callable[..., Launch]
+) -> None:
+    """A held job is held; one that no node can run is queued and says why."""
+    edge.submit(launch("true", "--hold"), 1)
+    edge.submit(launch("true", slaves=99), 1)
+    told = lambda: sorted((job.state.value, job.note) for job in mine(edge, launch))  # noqa: E731
+    until(lambda: all(note for _, note in told()), "the reason of each")
+    assert told() == [("held", "JobHeldUser"), ("queued", "PartitionConfig")]
+    edge.remove([job.job_id for job in mine(edge, launch)])
+
+
+def test_lines_of_the_user_are_options_and_commands_of_the_script(
+    edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
+) -> None:
+    """Options go before the first command, whatever their order, and count over the defaults."""
+    edge.submit(launch("echo $PLACE $SLURM_CPUS_PER_TASK", "PLACE=here; export PLACE", "--cpus-per-task=3"), 1)
+    until(lambda: written(slurm_dir, "*.out") == ["here 3\n"], lambda: f"its words: {written(slurm_dir, '*')}")
+
+
+def test_a_submission_that_slurm_refuses_is_one_line(edge: Slurm, launch: Callable[..., Launch]) -> None:
+    """With Slurm's own words."""
+    with pytest.raises(BatchUnavailable, match=r"^Slurm did not take 1 jobs: sbatch: error: .*partition") as caught:
+        edge.submit(launch("true", "--partition=none-such"), 1)
+    assert "\n" not in str(caught.value)
+    assert not re.search("may be in the queue", str(caught.value))
+
+
+@pytest.fixture
+def elsewhere(slurm: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Slurm's own commands, run here, with a controller of which there is only the port; nobody listens at first."""
+    configuration = Path(slurm.environment()["SLURM_CONF"]).read_text(encoding="utf-8")
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        changed = f"SlurmctldPort={port.getsockname()[1]}\nMessageTimeout=2"
+        (tmp_path / "slurm.conf").write_text(re.sub(r"(?m)^SlurmctldPort=.*", changed, configuration))
+        monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+        yield port
+
+
+def every_call_says(words: str, launch: Launch) -> None:
+    edge = Slurm()
+    for call in (edge.jobs, lambda: edge.remove(["1_1"]), lambda: edge.submit(launch, 1)):
+        with pytest.raises(BatchUnavailable, match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert edge.outcome("1_1") is None
+
+
+def test_a_controller_that_is_down_is_told_in_slurms_words(
+    elsewhere: socket.socket, launch: Callable[..., Launch]
+) -> None:
+    """By every call, in one line."""
+    every_call_says(r"Unable to contact slurm controller \(connect failure\)", launch("true"))
+
+
+def test_a_submission_without_an_answer_may_have_happened(
+    elsewhere: socket.socket, launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that takes calls and answers none; Slurm's own commands give up, or are killed."""
+    elsewhere.listen()
+    every_call_says("Socket timed out on send/recv operation", launch("true"))
+    with pytest.raises(BatchUnavailable, match=r"in the queue all the same: list them before submitting again$"):
+        Slurm().submit(launch("true"), 1)
+    monkeypatch.setattr("mwpy._batch.slurm.TIMEOUT_S", 1.0)
+    every_call_says("no answer within 1 s", launch("true"))
+    with pytest.raises(BatchUnavailable, match="may be in the queue all the same"):
+        Slurm().submit(launch("true"), 1)

@@ -1,0 +1,119 @@
+"""What is read of Slurm's commands, in texts that they printed, and what is submitted."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch.slurm import Slurm, outcome, queue, script, seconds
+
+QUEUE = """\
+1_0|RUNNING|0:01|None|mwpy.a-1
+4_0|PENDING|0:00|JobHeldUser|mwpy.b
+5_1|PENDING|0:00|PartitionConfig|mwpy.b
+6_0|PENDING|0:00|Priority|mwpy.b
+7_3|COMPLETING|1:00|None|mwpy.a-1
+8_3|REQUEUE_HOLD|0:00|job_requeued_in_held_state|mwpy.a-1
+9|RUNNING|1-02:03:04|None|a|b
+10|RUNNING|0:04|None|mwpy
+"""
+
+SHOWN = (
+    "JobId=2 ArrayJobId=1 ArrayTaskId=0 JobName=mwpy.a b UserId=submit(20001) GroupId=submit(20001) MCS_label=N/A "
+    "Priority=4294901759 Nice=0 Account=(null) QOS=(null) JobState={state} Reason=NonZeroExitCode Dependency=(null) "
+    "Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code} RunTime=1-00:00:03 TimeLimit=00:05:00 TimeMin=N/A "
+    "ReqB:S:C:T=0:0:*:* CPUs/Task=1 Command=/w/job.sh 2 4 WorkDir=/w StdErr={stderr} StdIn=/dev/null "
+    "StdOut=/w/1_0.out Power= \n"
+)
+
+
+def test_only_jobs_of_mwpy_are_read_from_the_queue() -> None:
+    """Each with its mark, its state, and why it waits for somebody."""
+    assert queue(QUEUE) == [
+        Job("1_0", "a-1", JobState.RUNNING, 1.0),
+        Job("4_0", "b", JobState.HELD, 0.0, "JobHeldUser"),
+        Job("5_1", "b", JobState.QUEUED, 0.0, "PartitionConfig"),
+        Job("6_0", "b", JobState.QUEUED),
+        Job("7_3", "a-1", JobState.LEAVING),
+        Job("8_3", "a-1", JobState.HELD, 0.0, "job_requeued_in_held_state"),
+    ]
+    assert queue("") == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "meant"),
+    [("0:01", 1), ("59:59", 3599), ("2:00:01", 7201), ("1-02:03:04", 93784), ("INVALID", 0), ("", 0)],
+)
+def test_times_are_seconds(shown: str, meant: float) -> None:
+    """As `squeue` and `scontrol` write them."""
+    assert seconds(shown) == meant
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "ended", "exit_code"),
+    [
+        ("COMPLETED", "0:0", "exit code 0", 0),
+        ("FAILED", "4:0", "exit code 4", 4),
+        ("FAILED", "0:9", "killed by SIGKILL (9)", None),
+        ("FAILED", "0:53", "killed by signal 53", None),
+        ("TIMEOUT", "0:15", "its time limit was reached", None),
+        ("NODE_FAIL", "0:0", "its node failed", None),
+        ("OUT_OF_MEMORY", "0:125", "killed by Slurm: out of memory", None),
+    ],
+)
+def test_the_end_of_a_job_is_put_into_words(state: str, code: str, ended: str, exit_code: int | None) -> None:
+    """An exit code counts only where the job exited by itself."""
+    text = SHOWN.format(state=state, code=code, stderr="/none/such")
+    assert outcome(text) == Outcome(ended, exit_code, 86403.0, "")
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "REQUEUED"])
+def test_a_job_that_is_there_has_no_outcome(state: str) -> None:
+    """Nor one that runs again."""
+    assert outcome(SHOWN.format(state=state, code="0:0", stderr="")) is None
+    assert outcome("") is None
+
+
+def test_the_end_of_a_long_error_file_is_kept(tmp_path: Path) -> None:
+    """Whatever its name."""
+    path = tmp_path / "job 1_0.err"
+    path.write_text("first\n" + "x" * 9000 + "\nlast\n")
+    found = outcome(SHOWN.format(state="FAILED", code="1:0", stderr=path))
+    assert found is not None
+    assert found.stderr.endswith("x\nlast")
+    assert len(found.stderr) < 5000
+
+
+def test_the_script_of_a_job_says_who_it_is_and_becomes_the_agent(tmp_path: Path) -> None:
+    """A path with blanks stays one word; options of the user stand before the first command."""
+    words = ("/bin/sh", "-c", 'echo $MWPY_JOB $PLACE "$0" "$@"', "--mw-slave", "--", "own")
+    launch = Launch(
+        "m", str(tmp_path / "a b"), words, 4, "/logs", ("export PLACE=here", "--time=5", "#SBATCH -p short")
+    )
+    text = script(launch)
+    options = [line for line in text.splitlines() if line.startswith("#")]
+    assert options == [
+        "#!/bin/sh",
+        "#SBATCH --cpus-per-task=4",
+        "#SBATCH --signal=B:TERM@60",
+        "#SBATCH --time=5",
+        "#SBATCH -p short",
+    ]
+    assert text.splitlines()[: len(options)] == options
+    variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["/bin/sh", "-c", text], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout == f"7_3 here --mw-slave --mw-resource-file {tmp_path / 'a b'} -- own\n"
+
+
+def test_without_slurm_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its commands are not in PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    edge = Slurm()
+    launch = Launch("m", "/r.rsc", ("true", "--mw-slave"), 1, "/logs")
+    for call in (edge.jobs, lambda: edge.remove(["1_1"]), lambda: edge.submit(launch, 1)):
+        with pytest.raises(BatchUnavailable, match="cannot be run: No such file or directory; run this where Slurm's"):
+            call()
+    assert edge.outcome("1_1") is None
