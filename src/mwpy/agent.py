@@ -71,6 +71,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     Raises:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
+    ends_at = _ends_at(options)
     direction = find_master(options)
     if direction is None:
         return ExitCode.OK
@@ -85,12 +86,20 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         options.slave_processes,
         options.grace_period,
         os.environ.get(JOB_VARIABLE, ""),
+        ends_at,
     )
     agent = _Agent(AgentCore(settings), link, audit, command)
     try:
         return agent.run()
     finally:
         agent.close()
+
+
+def _ends_at(options: Options) -> float | None:
+    """When this agent will be ended, on the clock that measures; what the user says counts over the batch system."""
+    if options.lifetime is not None:
+        return _clock.monotonic() + options.lifetime
+    return None if options.job_end is None else _clock.monotonic() + options.job_end - _clock.wall()
 
 
 def _connect(direction: Direction, options: Options) -> AgentLink:

@@ -41,7 +41,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4
     """No candidate address of the master answered."""
     EVICTED = 5
-    """SIGTERM: the batch system wants the machine back."""
+    """SIGTERM, or the end of the job is near: the batch system wants the machine back."""
     CANNOT_START = 6
     """The slaves of this agent die before they can take a task."""
     INTERRUPTED = 130

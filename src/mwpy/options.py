@@ -18,6 +18,7 @@ from mwpy.errors import UsageError
 
 __all__ = [
     "AGENT_VARIABLE",
+    "END_VARIABLE",
     "JOB_VARIABLE",
     "KEY_VARIABLE",
     "OPTIONS",
@@ -34,6 +35,9 @@ that count instead of those on its command line, which is the master's."""
 
 JOB_VARIABLE = "MWPY_JOB"
 """The environment variable that tells an agent which job of a batch system it is; set by who submits it."""
+
+END_VARIABLE = "SLURM_JOB_END_TIME"
+"""The environment variable with the time at which Slurm will end this job, in Unix seconds."""
 
 KEY_VARIABLE = "MWPY_KEY"
 """The environment variable with a key, as `--mw-key-file` has it in a file."""
@@ -74,6 +78,9 @@ class Options:
     key_file: str | None = None
     key: str | None = None
     grace_period: float = 5.0
+    lifetime: float | None = None
+    job_end: float | None = None
+    """When this job ends, Unix seconds, as the batch system says."""
     after_file: frozenset[str] = field(factory=frozenset)
     """Which of master_host, master_port and member_id were given after `--mw-resource-file`: in a slave
     these win over the file, as in CL-MW."""
@@ -195,6 +202,13 @@ OPTIONS: tuple[Option, ...] = (
         "What running tasks get to end when an agent is told to go (SIGTERM).",
         "5",
     ),
+    Option(
+        "lifetime",
+        "SECONDS",
+        _SECONDS,
+        "An agent goes before so long a time is over: its running tasks still get the grace period.",
+        f"until {END_VARIABLE}, which Slurm may set",
+    ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
     Option(
@@ -308,7 +322,12 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
         raise UsageError("--mw-local is for masters: with --mw-slave, --mw-slave-processes N says how many slaves")
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
     options = Options(role=role, key=environment.get(KEY_VARIABLE), **values)
-    return evolve(options, after_file=after_file)
+    return evolve(options, after_file=after_file, job_end=_moment(environment.get(END_VARIABLE, "")))
+
+
+def _moment(text: str) -> float | None:
+    """A time that a batch system gave; what is no number means that there is no end."""
+    return float(text) if text.isdecimal() else None
 
 
 def help_text(program: str) -> str:

@@ -366,13 +366,18 @@ def exit_code(returned: object, whose: str) -> int:
 
 
 def _prepare_process(agent_pid: int, fault: int) -> None:
-    """Die with the agent, whatever a task is doing; leave Ctrl-C to the master; tell of crashes in C."""
+    """Die with the agent, whatever a task is doing; leave Ctrl-C to the master; tell of crashes in C.
+
+    Some batch systems send SIGTERM to all processes of a job. What it means for a slave is for the agent to say: it
+    gives the running task its grace, and kills what does not end. What a task forks or starts ends by it as usual.
+    """
     if platform.system() == "Linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != agent_pid:
             os._exit(ExitCode.FAILED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     faulthandler.enable(fault)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a task printed is seen at once, and survives a kill

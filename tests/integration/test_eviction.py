@@ -76,6 +76,24 @@ def test_a_kill_of_a_whole_job_is_charged_to_no_task(stage: Stage) -> None:
     stage.nobody_left()
 
 
+def test_a_signal_to_all_processes_of_a_job_leaves_the_running_task_its_grace(stage: Stage) -> None:
+    """As Slurm sends it: the slave that hears of it before its agent runs its task to the end."""
+    begun, enough = stage.folder / "begun", stage.folder / "enough"
+    master = stage.master("behind.py", begun, enough)
+    evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)
+    until(begun.exists, "a long task")
+    [slave] = slaves_of(evicted.pid)
+    kill(slave, signal.SIGTERM)
+    evicted.send(signal.SIGTERM)
+    until(lambda: bool(lines(stage, "SLAVE-0 -> shutting-down")), "a slave that is told to go")
+    enough.touch()
+    assert evicted.end() == 5, evicted.err
+    other = stage.agent("behind.py")
+    assert (master.end(), other.end()) == (0, 0), master.err + other.err
+    assert ["long", "SLAVE-0"] in master.told
+    stage.nobody_left()
+
+
 def sent(stage: Stage, sid: str) -> int:
     """How many tasks went to a slave."""
     return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} <- "))

@@ -240,3 +240,24 @@ def test_tasks_that_were_never_passed_on_are_charged_with_no_death(core: AgentCo
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 0), 0.0)
     died = [message for message, _ in core.take_actions().to_master]
     assert died == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
+
+
+def test_an_agent_goes_before_its_time_is_over() -> None:
+    """So early that running tasks get their grace; what was not started is given back, and no slave is to blame."""
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", grace_s=5.0, ends_at=100.0))
+    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
+    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
+    core.handle(_sent_tasks(1, 2), 1.0)
+    assert core.next_deadline() == 93.0
+    core.allocate(92.9)
+    core.take_actions()
+    core.allocate(93.0)
+    actions = core.take_actions()
+    assert actions.recall
+    assert [message for message, _ in actions.to_master] == [messages.Leaving("the time that it was given is over")]
+    core.handle(Recalled(1, 1, 1000), 93.0)
+    assert core.next_deadline() == 98.0
+    core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 1), 95.0)
+    actions = core.take_actions()
+    assert [type(message) for message, _ in actions.to_master] == [messages.Revoked, messages.Goodbye]
+    assert actions.exit is ExitCode.EVICTED

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent.parent
 MANUAL = (ROOT / "docs" / "manual.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
 HTCONDOR = (ROOT / "condor" / "README.md").read_text(encoding="utf-8")
+SLURM = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 NUMBERS: dict[float, str] = dict(enumerate(("none", "one", "two", "three", "four", "five", "six")))
@@ -95,7 +96,7 @@ def test_the_manual_shows_the_options_of_the_table() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", [README, MANUAL, HTCONDOR], ids=["README.md", "manual.md", "condor/README.md"])
+@pytest.mark.parametrize("text", [README, MANUAL, HTCONDOR, SLURM], ids=["README.md", "manual.md", "condor", "slurm"])
 def test_every_option_that_is_named_is_there(text: str) -> None:
     """No document speaks of an option that mwpy does not have."""
     named = {*re.findall(r"--mw-[a-z-]+[a-z]", text)}
@@ -122,10 +123,25 @@ def test_the_manual_shows_the_exit_codes() -> None:
     assert [int(code) for code, _ in rows(section(MANUAL, "Exit codes"))] == [code.value for code in ExitCode]
 
 
-def test_the_exit_codes_for_htcondor_are_those_of_a_slave() -> None:
-    """The page on HTCondor names all codes but that of an interrupted master."""
-    named = re.findall(r"\b\d+\b", HTCONDOR[HTCONDOR.index("The exit codes of a slave") :].split("\n\n")[0])
+@pytest.mark.parametrize("text", [HTCONDOR, SLURM], ids=["condor", "slurm"])
+def test_the_exit_codes_for_batch_systems_are_those_of_a_slave(text: str) -> None:
+    """The pages name all codes but that of an interrupted master."""
+    named = re.findall(r"\b\d+\b", text[text.index("The exit codes of a slave") :].split("\n\n")[0])
     assert [int(code) for code in named] == [code.value for code in ExitCode if code is not ExitCode.INTERRUPTED]
+
+
+SCRIPTS = (ROOT / "slurm" / "master.sbatch", ROOT / "slurm" / "slaves.sbatch")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_option_of_the_scripts_for_slurm_is_explained(script: Path) -> None:
+    """The table on a script has its options with their values, in their order."""
+    options = re.findall(r"^#SBATCH (.*)$", script.read_text(encoding="utf-8"), re.MULTILINE)
+    table = rows(section(SLURM, f"{script.name}, line by line"))
+    shown = [code for line, _ in table for code in code_in(line) if re.match("--(?!mw-|pings)", code)]
+    assert [
+        option if "=" in code else option.partition("=")[0] for option, code in zip(options, shown, strict=True)
+    ] == shown
 
 
 # Files

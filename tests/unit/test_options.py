@@ -50,6 +50,13 @@ def test_what_is_given_after_the_resource_file_wins_over_it() -> None:
     assert after.directed_to("the file's") == "mine"
 
 
+@pytest.mark.parametrize(("text", "end"), [("1795271766", 1795271766.0), ("NONE", None), ("", None)])
+def test_slurm_tells_when_a_job_ends(text: str, end: float | None) -> None:
+    """A job without a time limit has no end; a local agent's is its master's affair."""
+    assert parse(["--mw-slave"], {"SLURM_JOB_END_TIME": text})[0].job_end == end
+    assert parse([], {"SLURM_JOB_END_TIME": text, "MWPY_AGENT": "[]"})[0].job_end is None
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

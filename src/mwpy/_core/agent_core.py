@@ -62,6 +62,13 @@ class AgentSettings:
     slaves: int = 1
     grace_s: float = 5.0
     job: str = ""
+    ends_at: float | None = None
+    """When whatever runs this agent will end it, if that is known; it goes as much earlier as it takes to go well."""
+
+    @property
+    def leave_at(self) -> float | None:
+        """When to begin to go."""
+        return None if self.ends_at is None else self.ends_at - self.grace_s - FAREWELL_S
 
 
 @frozen
@@ -236,6 +243,11 @@ class AgentCore:
         mine = self.settings
         return messages.Hello(mine.member_id, mine.generation, mine.host, mine.pid, mine.python, mine.slaves, mine.job)
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it is on its way out, for whatever reason."""
+        return self._leaving is not None
+
     # ---- what happened outside -----------------------------------------------------------------------
 
     def handle(self, event: AgentEvent, now: float) -> None:
@@ -400,7 +412,10 @@ class AgentCore:
         return [child for child in self.children.values() if child.state in (_S.STARTING, _S.READY, _S.STOPPING)]
 
     def allocate(self, now: float) -> None:
-        """Decide what is due: kill slaves whose grace is over, and go when none is left."""
+        """Decide what is due: leave before the end comes, kill slaves whose grace is over, and go when none is left."""
+        leave_at = self.settings.leave_at
+        if not self.leaving and leave_at is not None and now >= leave_at:
+            self._leave(ExitCode.EVICTED, "the time that it was given is over", self.settings.grace_s, now)
         if self._deadline is None or now < self._deadline:
             return
         living = self._living()
@@ -425,7 +440,7 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """When `allocate` should be called even if nothing happens; None if there is no need."""
-        return self._deadline
+        return self._deadline if self.leaving else self.settings.leave_at
 
     def take_actions(self) -> AgentActions:
         """All that must be done now; given out once."""

@@ -1,0 +1,241 @@
+"""The life of a computation in a real Slurm, through the scripts in slurm/, as a user without privileges."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import define
+from tests.batch.systems import ROOT, System, furnish, until
+
+from mwpy.resource_file import FINISHED
+
+STAY = ROOT / "tests" / "batch" / "apps" / "stay.py"
+COUNT = ROOT / "tests" / "integration" / "apps" / "count.py"
+WORK = "--tasks 1500 --milliseconds 20"
+"""Half a minute of work for one slave."""
+
+OWN_PORT = "6917"
+
+
+@define
+class Cluster:
+    """A Slurm, and the folder of a user with the two scripts."""
+
+    slurm: System
+    folder: Path
+    app: tuple[str, ...] = ()
+    """A script and its arguments; ping if there is none."""
+
+    def use(self, app: Path, arguments: str) -> None:
+        """Run another application than ping."""
+        shutil.copy(app, self.folder)
+        self.app = (app.name, *arguments.split())
+
+    @property
+    def resource(self) -> Path:
+        return self.folder / f"{Path(self.app[0]).stem if self.app else 'ping'}.rsc"
+
+    def replace(self, script: str, old: str, new: str) -> None:
+        """Edit a script as a user would."""
+        path = self.folder / "slurm" / f"{script}.sbatch"
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    def __call__(self, *command: object) -> str:
+        return self.slurm(*command, cwd=self.folder).stdout.strip()
+
+    def master(self, *options: str) -> str:
+        """Submit the master, wait until it runs, and return its job id."""
+        resource = self.resource
+        before = resource.stat().st_mtime_ns if resource.exists() else 0
+        job = self("sbatch", "--parsable", *options, "slurm/master.sbatch", *self.app)
+        until(lambda: resource.exists() and resource.stat().st_mtime_ns > before, "a new resource file")
+        return job
+
+    def slaves(self, array: str = "0-3", *options: str) -> str:
+        return self("sbatch", "--parsable", f"--array={array}", *options, "slurm/slaves.sbatch", *self.app[:1])
+
+    def queue(self) -> list[tuple[str, str]]:
+        """Id and state of each job of this folder that is in the queue."""
+        lines = [line.split("|") for line in self("squeue", "-h", "-r", "-o", "%i|%T|%Z").splitlines()]
+        return [(job, state) for job, state, place in lines if place == str(self.folder)]
+
+    def running(self, job: str) -> int:
+        return sum(state == "RUNNING" and name.startswith(f"{job}_") for name, state in self.queue())
+
+    def ended(self, job: str) -> list[str]:
+        """State and exit code of a job, or of each element of an array."""
+        shown = self("scontrol", "-o", "show", "job", job).splitlines()
+        fields = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in shown]
+        return [f"{each['JobState']} {each['ExitCode']}" for each in fields]
+
+    def gone(self, job: str) -> None:
+        until(
+            lambda: job not in [name.split("_")[0] for name, _ in self.queue()], lambda: f"no job {job}: {self.queue()}"
+        )
+
+    def nobody_left(self) -> None:
+        until(lambda: not self.queue(), lambda: f"no job in the queue, but {self.queue()}\n{self.story()}")
+
+    def audit(self, job: str) -> str:
+        path = self.folder / "slurm" / f"master.{job}.audit"
+        return path.read_text() if path.exists() else ""
+
+    def told(self, job: str) -> dict[str, object]:
+        """The JSON that a master printed last."""
+        text = (self.folder / "slurm" / f"master.{job}.out").read_text()
+        assert text, self.story()
+        told: dict[str, object] = json.loads(text.splitlines()[-1])
+        return told
+
+    def story(self) -> str:
+        return "\n".join(f"{path.name}: {path.read_text()[-500:]}" for path in self.folder.glob("slurm/*.err"))
+
+    def result_comes(self, job: str) -> None:
+        until(lambda: "-> 1 result" in self.audit(job), lambda: f"a first result\n{self.story()}")
+
+
+@pytest.fixture
+def cluster(slurm: System, slurm_dir: Path) -> Cluster:
+    return Cluster(slurm, slurm_dir)
+
+
+ALL_CAME = {"submitted": 1500, "came": 1500, "twice": [], "wrong": [], "unrunnable": []}
+
+
+def test_ping_as_the_page_tells(cluster: Cluster) -> None:
+    """The two scripts as they are, more slaves than there is room for: those that come late read that it is over."""
+    assert cluster("sinfo", "-h", "-o", "%C").endswith("/8"), "with more processors nobody comes late"
+    master = cluster("sbatch", "--parsable", "slurm/master.sbatch")
+    slaves = cluster("sbatch", "--parsable", f"--dependency=after:{master}", "slurm/slaves.sbatch")
+    cluster.nobody_left()
+    assert cluster.ended(master) == ["COMPLETED 0:0"], cluster.story()
+    assert cluster.ended(slaves) == ["COMPLETED 0:0"] * 10
+    assert "100000 pings: 100000 good, 0 bad" in (cluster.folder / "slurm" / f"master.{master}.out").read_text()
+    audit = cluster.audit(master)
+    assert audit.count("-> connected, host") == audit.count("-> left: told to shut down") >= 1
+    late = [path for path in cluster.folder.glob("slurm/slaves.*.err") if "is finished" in path.read_text()]
+    assert len(late) >= 3, cluster.story()
+    assert FINISHED in cluster.resource.read_text()
+
+
+def test_slaves_join_the_next_life_of_a_killed_master(cluster: Cluster) -> None:
+    """The jobs stay, and what they run is started anew with the new resource file."""
+    cluster.use(COUNT, WORK)
+    first = cluster.master()
+    slaves = cluster.slaves()
+    cluster.result_comes(first)
+    cluster("scancel", "--signal=KILL", "--batch", first)
+    until(lambda: cluster.ended(first) == ["FAILED 0:9"], lambda: f"a killed master, not {cluster.ended(first)}")
+    assert cluster.running(slaves) == 4
+    second = cluster.master()
+    cluster.nobody_left()
+    assert cluster.told(second) == ALL_CAME
+    assert cluster.audit(second).count("-> connected, host") == 4
+    assert cluster.ended(slaves) == ["COMPLETED 0:0"] * 4
+
+
+class Stays:
+    """The task of `stay.py` in this cluster: how often it was started, and its leave to end."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.diary, self.enough = cluster.folder / "diary", cluster.folder / "enough"
+        self.cluster = cluster
+        cluster.use(STAY, f"{self.diary} {self.enough}")
+        cluster.replace("slaves", "--mw-slave", "--mw-slave --mw-grace-period 0.5")
+
+    def starts(self) -> int:
+        return len(self.diary.read_text().splitlines()) if self.diary.exists() else 0
+
+    def again(self, *options: str) -> str:
+        """Submit a slave, and wait until it has started the task."""
+        before = self.starts()
+        slave = self.cluster.slaves("0", *options)
+        until(lambda: self.starts() > before, lambda: f"start {before + 1}: {self.cluster.story()}")
+        return slave
+
+
+def test_scancel_and_requeue_of_slaves_lose_nothing_and_are_charged_to_no_task(cluster: Cluster) -> None:
+    """A task that was running in five slaves when these were taken away is tried once more."""
+    stays = Stays(cluster)
+    master = cluster.master()
+    for _ in range(4):
+        slave = stays.again()
+        cluster("scancel", slave)
+        cluster.gone(slave)
+    slave = stays.again()
+    cluster("scontrol", "requeue", f"{slave}_0")
+    until(lambda: stays.starts() == 6, lambda: f"another start: {cluster.story()}")
+    stays.enough.touch()
+    cluster.nobody_left()
+    assert cluster.told(master) == {"starts": [6], "unrunnable": []}
+    assert cluster.ended(slave) == ["COMPLETED 0:0"]
+
+
+def test_a_slave_goes_before_its_time_limit_kills_it(cluster: Cluster) -> None:
+    """By the time that the environment tells, and by the signal before the limit; its work is done elsewhere."""
+    stays = Stays(cluster)
+    master = cluster.master()
+    soon = stays.again(f"--export=ALL,SLURM_JOB_END_TIME={int(time.time()) + 20}")
+    cluster.gone(soon)
+    signalled = stays.again()
+    cluster("scancel", "--batch", "--signal=TERM", f"{signalled}_0")
+    cluster.gone(signalled)
+    warned = cluster.slaves("0", "--time=1", "--signal=B:TERM@55")
+    cluster.gone(warned)
+    assert [cluster.ended(job) for job in (soon, signalled, warned)] == [["FAILED 5:0"]] * 3, cluster.story()
+    stays.enough.touch()
+    cluster.slaves("0")
+    cluster.nobody_left()
+    assert cluster.told(master)["unrunnable"] == []
+    assert "-> left: the time that it was given is over" in cluster.audit(master)
+    assert "-> left: evicted (SIGTERM)" in cluster.audit(master)
+
+
+def test_slaves_of_no_master_wait_for_one_and_go_when_told(cluster: Cluster) -> None:
+    """They try again after growing pauses; a cancelled one starts nothing more, and one gives up at last."""
+    slaves = cluster.slaves("0-1")
+
+    def tries() -> list[int]:
+        found = cluster.folder.glob(f"slurm/slaves.{slaves}_*.err")
+        return [path.read_text().count("start the master first") for path in found]
+
+    until(lambda: len(tries()) == 2 and min(tries()) >= 2, lambda: f"a second try of each: {cluster.story()}")
+    cluster("scancel", slaves)
+    cluster.nobody_left()
+    assert max(tries()) <= 3
+    cluster.replace("slaves", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20", "0 1")
+    last = cluster.slaves("0")
+    cluster.nobody_left()
+    assert cluster.ended(last) == ["FAILED 2:0"]
+
+
+@pytest.fixture
+def own_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A Slurm that no other test uses."""
+    monkeypatch.setenv("SLURM_NODE_DIR", "/var/lib/slurm-node-restarted")
+    monkeypatch.setenv("SLURM_NODE_PORT", OWN_PORT)
+    node = System("slurm-node")
+    node.up()
+    folder = node.workdir("test")
+    furnish(folder)
+    yield Cluster(node, folder)
+    node.leave(empty=True)
+
+
+def test_a_restart_of_slurm_in_mid_run_disturbs_nobody(own_cluster: Cluster) -> None:
+    """Its daemons go and come; the jobs run on."""
+    own_cluster.use(COUNT, WORK)
+    master = own_cluster.master()
+    slaves = own_cluster.slaves()
+    own_cluster.result_comes(master)
+    own_cluster.slurm.do("restart")
+    own_cluster.nobody_left()
+    assert own_cluster.told(master) == ALL_CAME
+    assert own_cluster.audit(master).count("-> connected, host") == 4
+    assert own_cluster.ended(slaves) == ["COMPLETED 0:0"] * 4
