@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-__all__ = ["Ran", "run"]
+__all__ = ["Ran", "killed", "run"]
 
 
 @frozen
@@ -26,6 +26,11 @@ class Ran:
         """What it said of its failure, in one line."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return "; ".join(dict.fromkeys(lines)) or f"nothing (exit code {self.code})"
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it said of its failure."""
+        return self.words.rpartition("; ")[2]
 
 
 def run(
@@ -58,3 +63,11 @@ def run(
                 raise TimeoutError(f"no answer within {timeout_s:.0f} s") from None
             raise
     return Ran(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def killed(number: int) -> str:
+    """An end by a signal in words."""
+    try:
+        return f"killed by {signal.Signals(number).name} ({number})"
+    except ValueError:
+        return f"killed by signal {number}"

@@ -16,11 +16,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 from collections.abc import Sequence
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
-from mwpy._batch._command import Ran, run
+from mwpy._batch._command import Ran, killed, run
 
 __all__ = ["Slurm"]
 
@@ -158,17 +157,10 @@ def outcome(shown: str) -> Outcome | None:
     if told:
         ended, exit_code = told, None
     elif int(number or 0):
-        ended, exit_code = _killed(int(number)), None
+        ended, exit_code = killed(int(number)), None
     else:
         ended, exit_code = f"exit code {code}", int(code)
     return Outcome(ended, exit_code, seconds(fields.get("RunTime", "")), stderr)
-
-
-def _killed(number: int) -> str:
-    try:
-        return f"killed by {signal.Signals(number).name} ({number})"
-    except ValueError:
-        return f"killed by signal {number}"
 
 
 def _tail(path: str) -> str:

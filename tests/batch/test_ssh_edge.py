@@ -1,0 +1,287 @@
+"""`_batch.ssh` against a real sshd on four addresses that look like four hosts with one home directory."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.batch.systems import System, until
+
+from mwpy._batch import BatchUnavailable, Job, JobState, Launch
+from mwpy._batch.ssh import Ssh
+
+HOLD = 'trap "echo bye >&2; exit 5" TERM; echo $MWPY_JOB $*; while :; do sleep 0.1; done'
+
+
+class Edge(Ssh):
+    """The edge, its hosts file, and what it said."""
+
+    def __init__(self, hosts: Path, config: str, *options: str) -> None:
+        self.said: list[str] = []
+        super().__init__(hosts, ("-F", config, *options), self.said.append)
+
+
+@pytest.fixture
+def config(ssh_node: System) -> str:
+    return ssh_node.environment()["SSH_NODE_CONFIG"]
+
+
+@pytest.fixture
+def home(ssh_node: System) -> Path:
+    """The folder of mwpy in the home directory that the hosts share."""
+    return Path(ssh_node("sh", "-c", "echo $HOME").stdout.strip()) / ".mwpy-ssh"
+
+
+@pytest.fixture
+def edge(ssh_dir: Path, config: str) -> Iterator[Callable[..., Edge]]:
+    """Makes edges of a hosts file; what they started is removed at the end."""
+    made: list[Edge] = []
+
+    def make(*lines: str, options: tuple[str, ...] = ()) -> Edge:
+        (ssh_dir / "hosts").write_text("\n".join(lines) + "\n")
+        made.append(Edge(ssh_dir / "hosts", config, *options))
+        return made[-1]
+
+    yield make
+    mark = mark_of(ssh_dir)
+    for each in made:
+        try:
+            each.remove([job.job_id for job in each.jobs() if job.mark == mark])
+        except BatchUnavailable:
+            pass
+
+
+def mark_of(folder: Path) -> str:
+    return folder.name.replace(".", "-")
+
+
+@pytest.fixture
+def launch(ssh_dir: Path) -> Callable[..., Launch]:
+    """Makes a launch of a shell command, which finds the resource file as its last argument."""
+    (ssh_dir / "r.rsc").write_text("content 1\n")
+
+    def make(command: str, *, slaves: int = 1, words: tuple[str, ...] = ()) -> Launch:
+        words = words or ("sh", "-c", command, "agent", "--mw-slave")
+        return Launch(mark_of(ssh_dir), str(ssh_dir / "r.rsc"), words, slaves, str(ssh_dir))
+
+    return make
+
+
+def mine(edge: Edge, launch: Callable[..., Launch]) -> list[Job]:
+    """The jobs of this test that do not leave."""
+    mark = launch("").mark
+    return [job for job in edge.jobs() if job.mark == mark and job.state is not JobState.LEAVING]
+
+
+def output(home: Path, job: str) -> str:
+    """What a job wrote to standard output, on whatever host."""
+    return "".join(path.read_text() for path in home.glob(f"jobs/*/{job}/out"))
+
+
+def test_jobs_run_where_there_are_slots_and_others_wait(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
+) -> None:
+    """They know their id, survive the connection, are seen by another edge, and make room when they are removed."""
+    one = edge("node1 slots=2 # the big one", "", "node2 slots=1")
+    jobs = one.submit(launch(HOLD), 4)
+    assert len({*jobs}) == 4
+    found = {job.job_id: job.state for job in mine(one, launch)}
+    assert [found[job] for job in jobs] == [JobState.RUNNING] * 3 + [JobState.QUEUED]
+    until(lambda: all(output(home, job) for job in jobs[:3]), "three that run")
+    assert all(output(home, job).startswith(f"{job} --mw-slave --mw-resource-file /") for job in jobs[:3])
+
+    other = edge("node1 slots=2", "node2 slots=1")
+    seen = {job.job_id: job for job in mine(other, launch)}
+    assert sorted(seen) == sorted(jobs[:3])
+    until(lambda: all(job.running_s > 0.5 for job in mine(other, launch)), "a time that grows")
+    other.remove([jobs[0], "ssh-none"])
+    until(lambda: jobs[0] not in [job.job_id for job in other.jobs()], "a job that is gone")
+    outcome = other.outcome(jobs[0])
+    assert outcome is not None
+    assert (outcome.ended, outcome.exit_code) == ("exit code 5", 5)
+    assert outcome.stderr.endswith("bye")
+    until(lambda: [job.job_id for job in mine(one, launch) if job.state is JobState.RUNNING] != jobs[1:3], "the last")
+    one.remove(jobs)
+    until(lambda: not mine(one, launch), "none left")
+
+
+def test_the_end_of_a_job_is_told_with_its_last_words(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
+) -> None:
+    """Its exit code or its signal; the resource file with the keys is gone by then."""
+    it = edge("node1 slots=9")
+    [failing] = it.submit(launch("cat $3; echo no such module >&2; exit 4"), 1)
+    [crashing] = it.submit(launch("kill -SEGV $$"), 1)
+    [killed] = it.submit(launch(HOLD), 1)
+    until(lambda: output(home, killed) != "", "one that runs")
+    groups = [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={killed}" in environ(path)]
+    assert len(groups) >= 2
+    for path in groups:
+        os.kill(int(path.name), 9)
+    until(lambda: not mine(it, launch), "no job left")
+    told = [it.outcome(job) for job in (failing, crashing, killed)]
+    assert [outcome and (outcome.ended, outcome.exit_code) for outcome in told] == [
+        ("exit code 4", 4),
+        ("killed by SIGSEGV (11)", None),
+        ("its processes are gone without an exit code", None),
+    ]
+    assert told[0] is not None
+    assert told[0].stderr == "no such module"
+    assert output(home, failing) == "content 1\n"
+    assert not list(home.glob(f"jobs/node1/{failing}/resource-file"))
+    assert it.outcome("ssh-none") is None
+
+
+def environ(process: Path) -> list[str]:
+    try:
+        return (process / "environ").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def test_a_job_that_ignores_its_removal_is_killed_later(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is leaving until then; nothing of it is left behind."""
+    source = "mwpy._batch.ssh.SOURCE"
+    it = edge("node1 slots=9")
+    [job] = it.submit(launch('trap "" TERM; echo up; while :; do sleep 0.1; done'), 1)
+    until(lambda: output(home, job) == "up\n", "a job that ignores SIGTERM")
+    it.remove([job])
+    assert [each.state for each in it.jobs() if each.job_id == job] == [JobState.LEAVING]
+    from mwpy._batch import ssh
+
+    monkeypatch.setattr(source, ssh.SOURCE.replace(b"KILL_S = 20.0", b"KILL_S = 0.0"))
+    until(lambda: job not in [each.job_id for each in it.jobs()], "a job that was killed")
+    outcome = it.outcome(job)
+    assert outcome is not None
+    assert (outcome.ended, outcome.exit_code) == ("removed", None)
+    assert not [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={job}" in environ(path)]
+
+
+def test_an_application_is_used_where_it_is_if_the_host_sees_it(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path
+) -> None:
+    """Not copied; and the resource file is read anew at each start."""
+    app = ssh_dir / "app.py"
+    app.write_text(f"import sys\nprint(__file__, open(sys.argv[-1]).read())\n# {ssh_dir}\n")
+    it = edge(f"node1 slots=9 python={sys.executable}")
+    started = launch("", words=("/no/such/python3", str(app), "--mw-slave"))
+    [first] = it.submit(started, 1)
+    until(lambda: output(home, first) == f"{app} content 1\n\n", lambda: output(home, first))
+    (ssh_dir / "r.rsc").write_text("content 2\n")
+    [second] = it.submit(started, 1)
+    until(lambda: output(home, second) == f"{app} content 2\n\n", lambda: output(home, second))
+
+
+def test_an_application_is_copied_once_to_hosts_that_share_a_home_directory(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path, tmp_path: Path
+) -> None:
+    """`tmp_path` is root's, so no host sees it; a changed application is another one."""
+    app = tmp_path / "packed.pex"
+    app.write_text(f"#!/bin/sh\n# {ssh_dir}\necho $0 $MWPY_JOB; stat -c %i $0\n")
+    app.chmod(0o755)
+    it = edge("node1 slots=1", "node2 slots=1", "node3 slots=1")
+    jobs = it.submit(launch("", words=(str(app), "--mw-slave")), 3)
+    until(lambda: all(output(home, job).count("\n") == 2 for job in jobs), "three outputs")
+    places = {output(home, job).split()[0] for job in jobs}
+    assert len(places) == 1
+    assert len({output(home, job).split()[2] for job in jobs}) == 1
+    [place] = [Path(place) for place in places]
+    assert (place.name, place.parent.parent) == ("packed.pex", home / "apps")
+    written = place.stat().st_ctime_ns
+    until(lambda: not mine(it, launch), "no job left")
+    [again] = it.submit(launch("", words=(str(app), "--mw-slave")), 1)
+    until(lambda: output(home, again).startswith(str(place)), "the same copy")
+    assert place.stat().st_ctime_ns == written
+    app.write_text(app.read_text() + "true\n")
+    [changed] = it.submit(launch("", words=(str(app), "--mw-slave")), 1)
+    until(lambda: output(home, changed) != "" and not output(home, changed).startswith(str(place)), "another copy")
+
+
+def test_a_host_that_does_not_answer_is_told_of_once_and_does_without(
+    edge: Callable[..., Edge], launch: Callable[..., Launch]
+) -> None:
+    """In ssh's words; its slots do not count, and it is not asked again at once."""
+    it = edge("no-such-host slots=50", "node1 slots=1")
+    jobs = it.submit(launch(HOLD), 2)
+    states = {job.job_id: job.state for job in mine(it, launch)}
+    assert [states[job] for job in jobs] == [JobState.RUNNING, JobState.QUEUED]
+    [said] = it.said
+    assert said.startswith("host no-such-host cannot be used: ssh: Could not resolve hostname no-such-host: ")
+    assert said.endswith("; it is tried again, first in 5 s")
+    it.jobs()
+    assert len(it.said) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "words"),
+    [
+        (
+            "node1 python=/no/such/python",
+            (),
+            r"/no/such/python: .*; name its Python with python=PATH in the hosts file",
+        ),
+        ("node1", ("-o", "Port=1"), r"ssh: connect to host 127.0.0.1 port 1: Connection refused"),
+        ("node1", ("-o", "UserKnownHostsFile=/dev/null"), r"Host key verification failed\."),
+        ("node1", ("-o", "PubkeyAuthentication=no"), r"Permission denied"),
+        ("node1 python=true", (), r"nothing \(exit code 0\)"),
+    ],
+)
+def test_without_a_host_every_call_says_why(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], line: str, options: tuple[str, ...], words: str
+) -> None:
+    """In one line."""
+    it = edge(line)
+    config = it._options
+    it._options = (*options, *config)
+    for call in (it.jobs, lambda: it.submit(launch(HOLD), 1)):
+        with pytest.raises(BatchUnavailable, match=rf"^no host of .*hosts can be used: node1: .*{words}") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_host_that_comes_back_has_its_jobs(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are believed to run for a while, then given up, and found again; what was to be removed is."""
+    it = edge("node1 slots=1", "node2 slots=1")
+    jobs = it.submit(launch(HOLD), 2)
+    good, it._options = it._options, ("-o", "Port=1", *it._options)
+    monkeypatch.setattr("mwpy._batch.ssh.FIRST_PAUSE_S", 0.0)
+    with pytest.raises(BatchUnavailable, match="Connection refused"):
+        it.jobs()
+    it.remove([jobs[0]])
+    monkeypatch.setattr("mwpy._batch.ssh.BELIEVED_S", 0.0)
+    with pytest.raises(BatchUnavailable):
+        it.jobs()
+    outcome = it.outcome(jobs[1])
+    assert outcome is not None
+    assert outcome.ended in ("its host node1 does not answer", "its host node2 does not answer")
+    it._options = good
+    assert jobs[1] in [job.job_id for job in it.jobs()]
+    assert len([line for line in it.said if line.endswith("answers again")]) == 2
+    until(lambda: [job.job_id for job in mine(it, launch)] == [jobs[1]], "the one that was not removed")
+
+
+def test_words_of_the_hosts_shell_do_not_disturb(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_node: System
+) -> None:
+    """A login shell may greet."""
+    ssh_node("sh", "-c", "echo 'echo hello; echo there >&2' >$HOME/.bashrc")
+    try:
+        assert mine(edge("node1"), launch) == []
+    finally:
+        ssh_node("sh", "-c", "rm $HOME/.bashrc")
+
+
+def test_a_path_with_blanks_is_one_word(edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path) -> None:
+    """So are quotes and dollars: no shell sees them on their way."""
+    odd = "a b'c\"d$HOME\\"
+    [job] = (it := edge("node1 slots=1")).submit(launch("", words=("printf", "%s|", odd, "--mw-slave")), 1)
+    until(lambda: output(home, job).startswith(f"{odd}|--mw-slave|"), lambda: shlex.quote(output(home, job)))
+    until(lambda: not mine(it, launch), "its end")

@@ -1,0 +1,76 @@
+"""What is read of a hosts file, and which word of a command is the application."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mwpy._batch import BatchUnavailable, Launch
+from mwpy._batch.ssh import HostLine, Ssh, _app_of, read_hosts
+from mwpy.errors import UsageError
+
+
+def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) -> None:
+    """Comments and empty lines are passed over."""
+    path = tmp_path / "hosts"
+    path.write_text("# ours\n\nnode1\nme@node2  slots=4 # big\nnode3 python=/opt/bin/python3.12 slots=64\n")
+    assert read_hosts(path) == [
+        HostLine("node1"),
+        HostLine("me@node2", 4),
+        HostLine("node3", 64, "/opt/bin/python3.12"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is no host: write HOST"),
+        ("slots=3", "line 1: slots=3 is no host"),
+        ("../a", r"line 1: \.\./a is no host"),
+        ("a slots=0", "line 1: slots=0 must be a whole number from 1"),
+        ("a slots=many", "line 1: slots=many must be a whole number"),
+        ("a slots", "line 1: slots is not understood: write slots=N or python=PATH"),
+        ("a color=red", "line 1: color=red is not understood"),
+        ("a\n\na slots=2", "line 3: a is there already: give it more slots"),
+        ("# none", "names no host: write a line `HOST slots=N` for each"),
+    ],
+)
+def test_a_fault_in_a_hosts_file_is_one_line_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    """And says what to write."""
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=words) as caught:
+        Ssh(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_hosts_file_is_told(tmp_path: Path) -> None:
+    """By its name."""
+    with pytest.raises(UsageError, match=r"cannot read the hosts file .*none: .*No such file"):
+        read_hosts(tmp_path / "none")
+
+
+def test_the_application_is_in_front_or_behind_an_interpreter(tmp_path: Path) -> None:
+    """A module has no file that could be copied."""
+    app = tmp_path / "app.pex"
+    app.touch()
+    assert _app_of([str(app), "--mw-slave"]) == 0
+    assert _app_of(["/usr/bin/python3", str(app), "--mw-slave"]) == 1
+    assert _app_of([sys.executable, "-m", "mwpy", "--mw-slave"]) is None
+
+
+def test_without_ssh_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And which host that was for."""
+    (tmp_path / "hosts").write_text("node1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said: list[str] = []
+    edge = Ssh(tmp_path / "hosts", (), said.append)
+    launch = Launch("m", str(tmp_path / "hosts"), ("true", "--mw-slave"), 1, str(tmp_path))
+    for call in (edge.jobs, lambda: edge.submit(launch, 1)):
+        with pytest.raises(BatchUnavailable, match="node1: ssh cannot be run: No such file or directory"):
+            call()
+    edge.remove(["x"])
+    assert len(said) == 1
