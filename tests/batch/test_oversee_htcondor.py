@@ -48,11 +48,11 @@ class Desk:
         self._runs: list[Run] = []
         shutil.copy(ROOT / "tests" / "integration" / "apps" / "waves.py", folder)
 
-    def start(self, *words: object) -> Run:
+    def start(self, *words: object, user: str = "submit") -> Run:
         written = self.folder / f"{len(self._runs)}.written"
         with written.open("wb") as file:
             process = subprocess.Popen(
-                [str(word) for word in (self.pool.tool, "exec", "-u", "submit", "-C", self.folder, "--", *words)],
+                [str(word) for word in (self.pool.tool, "exec", "-u", user, "-C", self.folder, "--", *words)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

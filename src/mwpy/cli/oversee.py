@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import os
 import shlex
@@ -42,17 +41,17 @@ def _htcondor(arguments: argparse.Namespace) -> Batch:
 
 
 def _slurm(_: argparse.Namespace) -> Batch:
-    module: Any = importlib.import_module("mwpy._batch.slurm")
-    batch: Batch = module.Slurm()
-    return batch
+    from mwpy._batch.slurm import Slurm
+
+    return Slurm()
 
 
 def _ssh(arguments: argparse.Namespace) -> Batch:
     if arguments.hosts is None:
-        raise UsageError("--with ssh needs --hosts FILE, with a line `HOST SLOTS` for each machine")
-    module: Any = importlib.import_module("mwpy._batch.ssh")
-    batch: Batch = module.Ssh(arguments.hosts)
-    return batch
+        raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+    from mwpy._batch.ssh import Ssh
+
+    return Ssh(arguments.hosts, arguments.ssh_options)
 
 
 SYSTEMS: dict[str, Callable[[argparse.Namespace], Batch]] = {
@@ -126,7 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--disk", default="1GB", metavar="SIZE", help="htcondor: disk that a job asks for; 1GB")
     transfer = "htcondor: carry this file to the job, and name it there where the command names it (repeatable)"
     add("--transfer", type=Path, action="append", default=[], metavar="FILE", help=transfer)
-    add("--hosts", type=Path, metavar="FILE", help="ssh: the machines, a line `HOST SLOTS` each")
+    add("--hosts", type=Path, metavar="FILE", help="ssh: the machines, a line `HOST [slots=N] [python=PATH]` each")
+    add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="ssh: options for ssh itself")
     add("--once", action="store_true", help="look and act once, and end")
     add("--dry-run", action="store_true", help="look once, and say what would be done; do nothing")
     add("--remove", action="store_true", help="remove all jobs of these computations, busy or not, and end")

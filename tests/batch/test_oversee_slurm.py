@@ -1,0 +1,118 @@
+"""`mwpy oversee --with slurm` in a real Slurm: master and overseer run there as a user without privileges."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.batch.systems import System, furnish, until
+from tests.batch.test_oversee_htcondor import Desk, Run
+
+PATIENT_S = 8
+"""Longer than a resource file may tell of a job that works that it idles."""
+
+
+class SlurmDesk(Desk):
+    """A desk in front of Slurm."""
+
+    def oversee(self, *words: object) -> Run:
+        options = ("--with", "slurm", "--interval", 0.5)
+        return self.start(self.folder / ".venv/bin/mwpy", "oversee", self.resource, *options, *words)
+
+    def queue(self) -> list[dict[str, Any]]:
+        lines = self.pool("squeue", "-h", "-r", "-o", "%i|%T|%j|%Z").stdout.splitlines()
+        fields = [dict(zip(("id", "state", "name", "folder"), line.split("|"), strict=True)) for line in lines]
+        return [job for job in fields if job["folder"] == str(self.folder)]
+
+
+@pytest.fixture
+def desk(slurm: System, slurm_dir: Path) -> Iterator[SlurmDesk]:
+    desk = SlurmDesk(slurm, slurm_dir)
+    yield desk
+    desk.end()
+
+
+def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SlurmDesk) -> None:
+    """It is killed in between; the next one submits nothing twice, removes what idles, and ends with the master."""
+    master = desk.master()
+    desk.order("tasks 3 first")
+    first = desk.oversee("--max", 4, "--patience", PATIENT_S)
+    before = desk.until_jobs(3)
+    first.send(signal.SIGKILL)
+    first.end()
+    assert "submits" not in desk.once("--patience", 60)
+    assert sorted(job["id"] for job in desk.queue()) == sorted(before)
+
+    desk.order("tasks 4 second")
+    second = desk.oversee("--max", 4, "--patience", PATIENT_S)
+    assert desk.until_jobs(4).keys() > before.keys()
+    assert len({job["name"] for job in desk.queue()}) == 1
+    (desk.folder / "first").touch()
+    second.says("3 jobs more would be of use, but no more than 4 are allowed (--max)")
+    desk.until_jobs(4)
+    (desk.folder / "second").touch()
+    desk.until_jobs(0)
+    desk.order("return 0")
+    assert (master.end(), second.end()) == (0, 0), second.out
+    assert "waves.rsc: is finished, and no job of it is left" in second.out
+    assert desk.queue() == []
+    assert second.out.count("submits 1 job:") == 1, second.out
+
+
+def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: SlurmDesk) -> None:
+    """Their last words come from their error files."""
+    desk.master()
+    desk.need(2)
+    overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
+    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
+    overseer.says("    | ModuleNotFoundError: No module named 'sky'")
+
+
+def test_a_held_job_is_shown_with_its_reason(desk: SlurmDesk) -> None:
+    """One that a user's line holds from the start."""
+    desk.master()
+    desk.need(1)
+    overseer = desk.oversee("--line=--hold")
+    overseer.says("is held: JobHeldUser")
+    overseer.send(signal.SIGTERM)
+    assert overseer.end() == 130
+    assert "removed " in desk.once("--remove")
+    until(lambda: desk.queue() == [], "no job left")
+
+
+@pytest.fixture
+def own_desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmDesk]:
+    """In front of a Slurm that no other test uses."""
+    monkeypatch.setenv("SLURM_NODE_DIR", "/var/lib/slurm-node-broken")
+    monkeypatch.setenv("SLURM_NODE_PORT", "6937")
+    node = System("slurm-node")
+    node.up()
+    furnish(folder := node.workdir("test"))
+    desk = SlurmDesk(node, folder)
+    yield desk
+    desk.end()
+    node.leave(empty=True)
+
+
+def test_a_controller_that_is_down_is_told_of_once_and_waited_for(own_desk: SlurmDesk) -> None:
+    """Nothing is decided meanwhile; its jobs run on, are found again, and none is submitted twice."""
+    desk = own_desk
+    master = desk.master()
+    desk.order("tasks 2 done")
+    overseer = desk.oversee()
+    before = desk.until_jobs(2)
+    desk.pool("sh", "-c", 'kill $(cat "$(dirname "$SLURM_CONF")/run/slurmctld.pid")', user="root")
+    overseer.says("nothing is decided, the batch system does not answer: Slurm does not show its queue: ")
+    desk.order("tasks 1 done")
+    until(lambda: desk.told()["slaves-needed"] == 1, "a need")
+    desk.pool("sh", "-c", "slurmctld >/dev/null 2>&1", user="root")
+    overseer.says("the batch system answers again")
+    assert desk.until_jobs(3).keys() > before.keys()
+    assert overseer.out.count("nothing is decided") == 1
+    assert overseer.out.count("submits 1 job:") == 1, overseer.out
+    (desk.folder / "done").touch()
+    desk.order("return 0")
+    assert (master.end(), overseer.end()) == (0, 0), overseer.out

@@ -1,0 +1,81 @@
+"""`mwpy oversee --with ssh` with a real sshd that looks like four hosts; the overseer runs as root, who has the key."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.batch.systems import System, until
+from tests.batch.test_oversee_htcondor import Desk, Run
+from tests.batch.test_oversee_slurm import PATIENT_S
+
+
+class SshDesk(Desk):
+    """A desk from which hosts can be reached by ssh."""
+
+    def oversee(self, *words: object) -> Run:
+        config = self.pool.environment()["SSH_NODE_CONFIG"]
+        options = ("--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {config}", "--interval", 0.5)
+        return self.start(self.folder / ".venv/bin/mwpy", "oversee", self.resource, *options, *words, user="root")
+
+    def hosts(self, text: str) -> None:
+        (self.folder / "hosts").write_text(text)
+
+
+@pytest.fixture
+def desk(ssh_node: System, ssh_dir: Path) -> Iterator[SshDesk]:
+    desk = SshDesk(ssh_node, ssh_dir)
+    yield desk
+    desk.once("--remove")
+    desk.end()
+
+
+def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SshDesk) -> None:
+    """A dead host is told of; it is killed in between, and the next one starts nothing twice."""
+    desk.hosts("node1 slots=2\nnode2 slots=2\ndead-host slots=9\n")
+    master = desk.master()
+    desk.order("tasks 3 first")
+    first = desk.oversee("--patience", PATIENT_S)
+    before = desk.until_jobs(3)
+    first.says("host dead-host cannot be used: ssh: Could not resolve hostname dead-host")
+    first.send(signal.SIGKILL)
+    first.end()
+    assert "submits" not in desk.once("--patience", 60)
+
+    desk.order("tasks 1 second")
+    second = desk.oversee("--patience", PATIENT_S)
+    assert desk.until_jobs(4).keys() > before.keys()
+    (desk.folder / "first").touch()
+    desk.until_jobs(1)
+    (desk.folder / "second").touch()
+    desk.order("return 0")
+    assert (master.end(), second.end()) == (0, 0), second.out
+    assert "waves.rsc: is finished, and no job of it is left" in second.out
+
+
+def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: SshDesk) -> None:
+    """Their last words come from the hosts."""
+    desk.hosts("node1 slots=4\n")
+    desk.master()
+    desk.need(2)
+    overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
+    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
+    overseer.says("    | ModuleNotFoundError: No module named 'sky'")
+
+
+def test_without_any_host_nothing_is_decided(desk: SshDesk) -> None:
+    """It says why, and goes on when there is one."""
+    desk.hosts("node3 slots=2\n")
+    desk.master()
+    desk.need(1)
+    config = desk.folder / "config"
+    good = Path(desk.pool.environment()["SSH_NODE_CONFIG"]).read_text()
+    config.write_text(good.replace("Port ", "Port 1 # "))
+    overseer = desk.oversee("--ssh-options", f"-F {config}")
+    overseer.says("nothing is decided, the batch system does not answer: no host of hosts can be used: node3: ssh: ")
+    config.write_text(good)
+    overseer.says("the batch system answers again")
+    desk.until_jobs(1)
+    until(lambda: overseer.out.count("host node3 answers again") == 1, "its return")
