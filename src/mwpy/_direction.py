@@ -1,4 +1,4 @@
-"""Where an agent finds its master, and what lets it in: by a resource file, by options, or by both."""
+"""Where an agent finds its master, what lets it in, and the way there: by a resource file, by options, or by both."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 from attrs import frozen
 
 from mwpy import _clock, resource_file
-from mwpy._link import CurvePair, member_keys, server_keys
-from mwpy.errors import MwpyError, UsageError
+from mwpy._addresses import ipv4_of
+from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
+from mwpy.errors import MasterUnreachable, MwpyError, Refused, UsageError
 from mwpy.options import Options
 
-__all__ = ["Direction", "find_master", "read_key"]
+__all__ = ["Direction", "connect", "find_master", "read_key"]
+
+CONNECT_S = 5.0
+"""Seconds that one candidate address gets to answer."""
 
 
 @frozen
@@ -96,3 +100,43 @@ def read_key(options: Options) -> str | None:
     if not key:
         raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
     return key
+
+
+def connect(direction: Direction, client_timeout: float) -> AgentLink:
+    """Try the candidate addresses one after the other.
+
+    Raises:
+        Refused: somebody at one of them did not let us in.
+        MasterUnreachable: nobody answered.
+    """
+    tried: list[str] = []
+    refused = False
+    for address in direction.addresses:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        found = ipv4_of(host)
+        if found is None:
+            tried.append(f"{address}: no such host is known here")
+            continue
+        link = AgentLink(
+            f"tcp://{found}:{port}",
+            direction.server_public,
+            direction.member,
+            client_timeout,
+        )
+        fate = _first_fate(link)
+        if isinstance(fate, Connected):
+            return link
+        link.close(0.0)
+        refused = refused or fate.fate == "refused"
+        tried.append(f"{address}: {fate.reason}")
+    error = Refused if refused else MasterUnreachable
+    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
+
+
+def _first_fate(link: AgentLink) -> Connected | Broken:
+    deadline = _clock.monotonic() + CONNECT_S
+    while (left := deadline - _clock.monotonic()) > 0:
+        fates, _, _ = link.poll(left)
+        if fates:
+            return fates[0]
+    return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")

@@ -18,15 +18,14 @@ from attrs import define, field
 
 from mwpy import _clock, _process, _wire, records
 from mwpy import _messages as messages
-from mwpy._addresses import ipv4_of
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
-from mwpy._direction import Direction, find_master
-from mwpy._link import AgentLink, Broken, Connected
+from mwpy._direction import connect, find_master
+from mwpy._link import AgentLink, Broken
 from mwpy._pipe import SETTLE_S, AgentEnd, open_channel
 from mwpy._streams import Inlet, Outlet
 from mwpy.audit import AuditFile
-from mwpy.errors import ExitCode, MasterUnreachable, ProtocolError, Refused
+from mwpy.errors import ExitCode, ProtocolError
 from mwpy.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy.options import JOB_VARIABLE, Options
 from mwpy.task import Buffer
@@ -53,9 +52,6 @@ KILLED_TOO_S = 0.25
 """Seconds for which the end of a slave by SIGKILL is kept to oneself. Batch systems end a job by killing its processes
 in any order: an agent that is killed too must not have charged its slave's task with a death."""
 
-CONNECT_S = 5.0
-"""Seconds that one candidate address gets to answer."""
-
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -75,7 +71,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     direction = find_master(options)
     if direction is None:
         return ExitCode.OK
-    link = _connect(direction, options)
+    link = connect(direction, options.client_timeout)
     audit.write([records.Started("AGENT", direction.member_id, f"MASTER {link.address}")], _clock.wall())
     settings = AgentSettings(
         direction.member_id,
@@ -100,41 +96,6 @@ def _ends_at(options: Options) -> float | None:
     if options.lifetime is not None:
         return _clock.monotonic() + options.lifetime
     return None if options.job_end is None else _clock.monotonic() + options.job_end - _clock.wall()
-
-
-def _connect(direction: Direction, options: Options) -> AgentLink:
-    """Try the candidate addresses one after the other."""
-    tried: list[str] = []
-    refused = False
-    for address in direction.addresses:
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        found = ipv4_of(host)
-        if found is None:
-            tried.append(f"{address}: no such host is known here")
-            continue
-        link = AgentLink(
-            f"tcp://{found}:{port}",
-            direction.server_public,
-            direction.member,
-            options.client_timeout,
-        )
-        fate = _first_fate(link)
-        if isinstance(fate, Connected):
-            return link
-        link.close(0.0)
-        refused = refused or fate.fate == "refused"
-        tried.append(f"{address}: {fate.reason}")
-    error = Refused if refused else MasterUnreachable
-    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
-
-
-def _first_fate(link: AgentLink) -> Connected | Broken:
-    deadline = _clock.monotonic() + CONNECT_S
-    while (left := deadline - _clock.monotonic()) > 0:
-        fates, _, _ = link.poll(left)
-        if fates:
-            return fates[0]
-    return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")
 
 
 @define(eq=False)

@@ -259,5 +259,6 @@ def test_an_agent_goes_before_its_time_is_over() -> None:
     assert core.next_deadline() == 98.0
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 1), 95.0)
     actions = core.take_actions()
-    assert [type(message) for message, _ in actions.to_master] == [messages.Revoked, messages.Goodbye]
+    told = [type(message) for message, _ in actions.to_master]
+    assert told == [messages.Revoked, messages.SlaveDied, messages.Goodbye]
     assert actions.exit is ExitCode.EVICTED

@@ -126,7 +126,7 @@ def test_the_manual_shows_the_exit_codes() -> None:
 @pytest.mark.parametrize("text", [HTCONDOR, SLURM], ids=["condor", "slurm"])
 def test_the_exit_codes_for_batch_systems_are_those_of_a_slave(text: str) -> None:
     """The pages name all codes but that of an interrupted master."""
-    named = re.findall(r"\b\d+\b", text[text.index("The exit codes of a slave") :].split("\n\n")[0])
+    named = re.findall(r"\b\d+\b", text[text.index("The exit codes of a slave") :].split("\n\n", maxsplit=1)[0])
     assert [int(code) for code in named] == [code.value for code in ExitCode if code is not ExitCode.INTERRUPTED]
 
 
