@@ -40,6 +40,7 @@ LAYERS = (
             "_addresses",
             "_batch",
             "_imports",
+            "_packages",
             "audit",
             "resource_file",
             "run_database",

@@ -75,7 +75,7 @@ class MasterIo:
         self.submitted: list[Any] = []
         """The fields of submitted tasks one after the other, which takes no object a task; see `task.spans_of`. Whoever
         appends to it wakes the link if it is asleep."""
-        self.definitions: deque[tuple[Algorithm, str, str, str, bytes]] = deque()
+        self.definitions: deque[tuple[Algorithm, str, str, str, bytes, dict[str, str]]] = deque()
         self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.published = Published({}, {}, 0, 0)

@@ -29,6 +29,7 @@ __all__ = [
     "Algorithms",
     "Goodbye",
     "Hello",
+    "Installed",
     "Message",
     "Probe",
     "Refused",
@@ -98,6 +99,8 @@ class AlgorithmDefinition:
     digest: str
     python: str
     """`major.minor` of the master's interpreter: functions by value do not cross it."""
+    packages: dict[str, str] = field(factory=dict)
+    """The packages that its code imports, and their versions on the master."""
 
 
 @frozen
@@ -105,6 +108,13 @@ class Algorithms:
     """Master to agent to slave: definitions that later tasks refer to by number."""
 
     definitions: list[AlgorithmDefinition]
+
+
+@frozen
+class Installed:
+    """Agent to master: the versions here of packages that definitions named; empty for one that is not installed."""
+
+    packages: dict[str, str]
 
 
 @frozen
@@ -228,6 +238,7 @@ Message = (
     | Welcome
     | Refused
     | Algorithms
+    | Installed
     | Tasks
     | Results
     | Revoke

@@ -38,6 +38,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     14: messages.Shutdown,
     15: messages.Goodbye,
     16: messages.Leaving,
+    17: messages.Installed,
 }
 """A number is never given to another kind; a new kind is a new protocol version."""
 

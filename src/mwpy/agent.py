@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from mwpy import _clock, _process, _wire, records
+from mwpy import _clock, _packages, _process, _wire, records
 from mwpy import _messages as messages
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
@@ -374,7 +374,9 @@ class _Agent:
                 self._link.send(_wire.encode(message, frames))
             if actions.exit is not None:
                 return actions.exit
-            if not (actions.recall or actions.start):
+            if actions.look_up:
+                self._core.handle(agent_core.LookedUp(_packages.versions(actions.look_up)), now)
+            if not (actions.recall or actions.start or actions.look_up):
                 return None
 
     def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:

@@ -178,13 +178,15 @@ def _command_line() -> list[str]:
 def _program() -> list[str]:
     """What starts an agent for slaves of this script: interpreter, `mwpy slave`, its options, script (absolute).
 
-    A packed application (PEX) has mwpy inside, and is an agent by itself.
+    A packed application (PEX) has mwpy inside, and is an agent by itself: the file, not what it has unpacked here.
     """
+    if "PEX" in os.environ:
+        return [getattr(sys, "_base_executable", sys.executable), os.environ["PEX"]]
     own = len(sys.argv) - 1
     words = sys.orig_argv[1 : len(sys.orig_argv) - own]
     if words[-1:] == sys.argv[:1] and os.path.isfile(words[-1]):
         words[-1] = os.path.abspath(words[-1])
-    return [sys.executable, *(() if "PEX" in os.environ else AGENT), *words]
+    return [sys.executable, *AGENT, *words]
 
 
 def _cores() -> int:

@@ -147,6 +147,9 @@ def _text_of_agents(record: records.Record) -> str:
             return f"DROPPED {peer}: {reason}"
         case records.AlgorithmRefused(agent, algorithm, reason):
             return f"{agent} cannot run {algorithm}: {reason}"
+        case records.PackagesCompared(agent, same, different):
+            told = "; ".join([*([f"as the master {', '.join(same)}"] if same else []), *different])
+            return f"{agent} has {told}"
         case _:
             return ""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from attrs import define, field
 
-from mwpy import _clock
+from mwpy import _clock, _packages
 from mwpy._codec import Codec
 from mwpy._core.silence import Waiting
 from mwpy.algorithm import Algorithm, algorithm_of
@@ -177,7 +177,8 @@ class Master:
             reference = ""
         packed = b"" if reference else self._codec.dumps_function(algorithm.function, algorithm.name)
         digest = algorithm.digest if reference else ""
-        self._io.definitions.append((algorithm, reference, digest, PYTHON, packed))
+        packages = _packages.used_by(algorithm.function, by_value=not reference)
+        self._io.definitions.append((algorithm, reference, digest, PYTHON, packed, packages))
         self._submitted[algorithm] = 0
 
     def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:

@@ -22,6 +22,7 @@ __all__ = [
     "AlgorithmRefused",
     "Ended",
     "Notice",
+    "PackagesCompared",
     "PeerDropped",
     "Record",
     "ResultsReceived",
@@ -148,6 +149,17 @@ class AlgorithmRefused:
 
 
 @frozen
+class PackagesCompared:
+    """An agent told the versions of packages that algorithms import."""
+
+    agent: str
+    same: Sequence[str]
+    """Name and version of those that the master has too."""
+    different: Sequence[str]
+    """Name, version there, and the master's."""
+
+
+@frozen
 class TasksSubmitted:
     """The master algorithm handed over tasks."""
 
@@ -250,6 +262,7 @@ Record = (
     | SlaveChanged
     | SlaveEnded
     | AlgorithmRefused
+    | PackagesCompared
     | TasksSubmitted
     | TasksAllocated
     | ResultsReceived

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,9 @@ from tests.integration.apps.stage import APPS, SOURCES, Running, Stage, until
 ROOT = SOURCES.parent
 MY_APP = APPS / "packed" / "my-app.py"
 EXPECTED = "[[0, 0, 7], [1, 7, 1000], [4, 7, 2000], [7, 9, 3000]]"
+OLDER = "2.3.0"
+"""Another version of sortedcontainers than is installed for the tests."""
+
 PACKING_S = 300.0
 """So long may it take to get packages from a slow index."""
 
@@ -47,7 +52,7 @@ def mwpy(*arguments: object, folder: Path, code: int = 0, program: tuple[str, ..
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A packed application, and what was said when it was packed."""
     folder = tmp_path_factory.mktemp("packed")
-    said = mwpy("pack", MY_APP, "-o", "app.pex", folder=folder)
+    said = mwpy("pack", MY_APP, "-o", "app.pex", "--with", f"sortedcontainers=={OLDER}", folder=folder)
     return folder / "app.pex", said
 
 
@@ -63,12 +68,15 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def start(stage: Stage, bare: str, pex: Path, *arguments: object) -> Running:
-    """Start a packed application as HTCondor starts a job: with next to no environment."""
+    """Start a packed application."""
+    return alone(stage, bare, str(pex), *map(str, arguments))
+
+
+def alone(stage: Stage, *command: str) -> Running:
+    """Start a program as HTCondor starts a job: with next to no environment."""
     scratch = stage.folder / "scratch"
     scratch.mkdir(exist_ok=True)
-    mark = stage.mark
-    nothing_but = ["env", "-i", mark, f"_CONDOR_SCRATCH_DIR={scratch}", bare, str(pex), *map(str, arguments)]
-    return stage.start("", program=nothing_but)
+    return stage.start("", program=["env", "-i", stage.mark, f"_CONDOR_SCRATCH_DIR={scratch}", *command])
 
 
 def test_what_is_packed_is_said_in_a_line(packed: tuple[Path, str]) -> None:
@@ -76,18 +84,23 @@ def test_what_is_packed_is_said_in_a_line(packed: tuple[Path, str]) -> None:
     told = packed[1].splitlines()
     line = next(line for line in told if line.startswith("packed "))
     assert re.search(r"with shapes, units for Python 3\.\d+ into app\.pex", line)
-    for word in ("mwpy_cluster ", "pyzmq ", "sortedcontainers ", "python3 app.pex --mw-slave"):
+    for word in ("mwpy_cluster ", "pyzmq ", f"sortedcontainers {OLDER}", "python3 app.pex --mw-slave"):
         assert word in line
     assert any("not_to_be_had is not packed" in line and str(MY_APP) in line for line in told)
 
 
 def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
-    """The master runs the script itself; the agent and its slaves run from the packed file and nothing else."""
+    """The master runs the script itself; the agent and its slaves run from the packed file and nothing else.
+
+    What differs from the master's packages is said.
+    """
     master = stage.master(str(MY_APP), "word", "--mw-audit-file", "-")
     agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 2)
     assert master.end(60.0) == 0, master.err
     assert agent.end() == 0, agent.err
     assert EXPECTED in master.out
+    differs = rf"^mwpy: AGENT-0 \(.+\) has sortedcontainers {OLDER}, the master {version('sortedcontainers')}: "
+    assert len(re.findall(differs, master.err, re.MULTILINE)) == 1, master.err
     places = re.findall(r"^from (.+)$", master.out, re.MULTILINE)
     assert places, master.out
     assert all(place.startswith(str(stage.folder / "scratch")) for place in places[0].split(", "))
@@ -99,7 +112,9 @@ def test_a_packed_script_is_a_master_too(stage: Stage, packed: tuple[Path, str],
     own = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
     master = start(stage, bare, packed[0], *own, "word")
     until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file", 60.0)
-    agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource)
+    written = json.loads(stage.resource.read_text())
+    assert written["slave-arguments"][0] == str(packed[0])
+    agent = alone(stage, written["slave-executable"], *written["slave-arguments"])
     assert master.end(60.0) == 0, master.err
     assert agent.end() == 0, agent.err
     assert f"{EXPECTED} ['word']" in master.out

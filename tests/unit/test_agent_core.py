@@ -11,6 +11,7 @@ from mwpy._core.agent_core import (
     AgentSettings,
     ChildEvent,
     Heard,
+    LookedUp,
     Recalled,
     SlaveExited,
     SlaveHeard,
@@ -262,3 +263,20 @@ def test_an_agent_goes_before_its_time_is_over() -> None:
     told = [type(message) for message, _ in actions.to_master]
     assert told == [messages.Revoked, messages.SlaveDied, messages.Goodbye]
     assert actions.exit is ExitCode.EVICTED
+
+
+def test_packages_that_definitions_name_are_looked_up_once(core: AgentCore) -> None:
+    """After the definitions are passed on; the master is told what was found."""
+
+    def hear(**packages: str) -> list[str]:
+        definition = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11", packages)
+        core.handle(Heard(messages.Algorithms([definition])), 0.0)
+        actions = core.take_actions()
+        assert [number for number, *_ in actions.to_slaves] == [1]
+        return actions.look_up
+
+    assert hear() == []
+    assert hear(numpy="2.0", scipy="1.0") == ["numpy", "scipy"]
+    assert hear(scipy="1.0", pandas="2.0") == ["pandas"]
+    core.handle(LookedUp({"pandas": ""}), 0.0)
+    assert core.take_actions().to_master == [(messages.Installed({"pandas": ""}), ())]

@@ -12,12 +12,13 @@ from mwpy.errors import ProtocolError
 from mwpy.last_words import LastWords
 from mwpy.task import SlaveId
 
-DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11")
+DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
     (messages.Welcome("A", 30.0, 0, 1 << 30), []),
     (messages.Refused("why"), []),
     (messages.Algorithms([DEFINITION]), []),
+    (messages.Installed({"p": "1", "q": ""}), []),
     (messages.Tasks(1, [1], [1], [1], [0], [1], [1]), [b"x", b"large"]),
     (messages.Results(1, [1], [1], [1], [0.5], [0], [1]), [b"x"]),
     (messages.Revoke(1, 2), []),

@@ -2,6 +2,10 @@
 
 An agent's first message says which computation it was sent to. It is let in or refused with the reason, which both
 sides are told; what a refused one sends after that is not heard.
+
+Whoever is let in may have another Python or other packages than the master. A function that travels by value does not
+cross Python's minor versions, so no task of it is sent there. All else is tried: it is said once for each difference,
+with both versions, and what is the same stands in the audit file alone.
 """
 
 from __future__ import annotations
@@ -13,11 +17,15 @@ from mwpy import records
 from mwpy._core.dispatch import Dispatcher
 from mwpy._core.events import Send
 from mwpy._core.stable import Agent, SlaveEvent
+from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
 from mwpy.last_words import LastWords
 from mwpy.task import SlaveId, SlaveKind, SlaveState
 
 __all__ = ["Admission"]
+
+VERSION_CHARACTERS = 100
+"""So much is believed of a version that an agent tells."""
 
 
 @define(eq=False)
@@ -43,13 +51,15 @@ class Admission(Dispatcher):
             self._dropped[peer] = None
             return
         self._refusals = 0
-        agent = self.stable.add_agent(peer, address, max(0, hello.slaves), hello.job)
+        agent = self.stable.add_agent(peer, address, max(0, hello.slaves), hello.job, hello.python)
         self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid, hello.job))
         settings = self.settings
         self._send(
             agent,
             messages.Welcome(agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes),
         )
+        for algorithm in self._definitions:
+            self._compare_python(agent, algorithm)
 
     def _why_not(self, hello: messages.Hello) -> str:
         mine = self.settings
@@ -64,6 +74,52 @@ class Admission(Dispatcher):
                 f"generation {mine.generation}: the file is stale, give it a fresh copy"
             )
         return ""
+
+    def _compare_python(self, agent: Agent, algorithm: Algorithm) -> None:
+        definition, _ = self._definitions[algorithm]
+        if agent.python == definition.python:
+            return
+        if not definition.reference:
+            self._refuse_algorithm(
+                agent,
+                algorithm,
+                f"{definition.name} travels by value, which Python {definition.python} (master) and {agent.python} "
+                f"(slave) cannot do: use the same minor version, or give the slave the script",
+            )
+            return
+        self._say_once(
+            f"{agent.name} ({agent.address}) has Python {agent.python}, the master {definition.python}: functions that "
+            f"travel by name are run there, those by value are not, and results may differ; use the same minor version",
+            key=f"python {agent.python}",
+        )
+
+    def _refuse_algorithm(self, agent: Agent, algorithm: Algorithm, reason: str) -> None:
+        """Note that an agent's slaves cannot run an algorithm; they are sent no more of it."""
+        if algorithm in agent.refused:
+            return
+        agent.refused[algorithm] = reason
+        self._record(records.AlgorithmRefused(agent.name, algorithm.name, reason))
+        self._say_once(
+            f"the slaves of {agent.name} ({agent.address}) cannot run {algorithm.name} and are sent no more "
+            f"of it: {reason}",
+            key=algorithm.name + reason,
+        )
+
+    def _compare_packages(self, agent: Agent, installed: dict[str, str]) -> None:
+        mine: dict[str, str] = {}
+        for algorithm in agent.known:
+            mine |= self._definitions[algorithm][0].packages
+        told = {name: version[:VERSION_CHARACTERS] for name, version in installed.items() if name in mine}
+        same = [f"{name} {version}" for name, version in told.items() if version == mine[name]]
+        other = {name: version for name, version in told.items() if version != mine[name]}
+        different = [f"{name} {version or 'missing'}, not {mine[name]}" for name, version in other.items()]
+        self._record(records.PackagesCompared(agent.name, same, different))
+        for name, version in other.items():
+            self._say_once(
+                f"{agent.name} ({agent.address}) has {f'{name} {version}' if version else f'no package {name}'}, the "
+                f"master {mine[name]}: results may differ; install the same version, or pack the script (mwpy pack)",
+                key=f"package {name} {version}",
+            )
 
     def _note_refusal(self, address: str, reason: str) -> None:
         self._refusals += 1

@@ -110,6 +110,13 @@ class Recalled:
 
 
 @frozen
+class LookedUp:
+    """The packages that were to be looked up, and their versions; empty for one that is not installed."""
+
+    packages: dict[str, str]
+
+
+@frozen
 class Terminated:
     """The batch system (SIGTERM) wants the machine back."""
 
@@ -123,7 +130,7 @@ class Disconnected:
     reason: str
 
 
-AgentEvent = Heard | SlaveHeard | SlaveExited | Recalled | Terminated | Disconnected
+AgentEvent = Heard | SlaveHeard | SlaveExited | Recalled | LookedUp | Terminated | Disconnected
 
 
 class ChildState(Enum):
@@ -218,6 +225,8 @@ class AgentActions:
     recall: list[tuple[int, int]] = field(factory=list)
     """(slave, at most how many): to be answered with `Recalled`, if the slave is there."""
     kill: list[int] = field(factory=list)
+    look_up: list[str] = field(factory=list)
+    """Packages: to be answered with `LookedUp`."""
     to_master: list[tuple[messages.Message, Sequence[Buffer]]] = field(factory=list)
     exit: ExitCode | None = None
 
@@ -233,6 +242,7 @@ class AgentCore:
     _started: int = 0
     _failed_starts: int = 0
     _algorithms: list[tuple[messages.Algorithms, Sequence[Buffer]]] = field(factory=list)
+    _looked_up: dict[str, None] = field(factory=dict)
     _leaving: ExitCode | None = None
     _why: str = ""
     _deadline: float | None = None
@@ -261,6 +271,8 @@ class AgentCore:
                 self._child_exited(self.children[event.slave], event, now)
             case Recalled(number, started, amount):
                 self._recalled(self.children[number], started, amount)
+            case LookedUp(packages):
+                self._send(messages.Installed(packages))
             case Terminated(reason):
                 self._leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
             case Disconnected(reason):
@@ -275,6 +287,7 @@ class AgentCore:
                 self._algorithms.append((message, frames))
                 for child in self._living():
                     self._tell(child, message, frames)
+                self._look_up(message)
             case messages.Tasks():
                 self._pass_on(message, frames)
             case messages.Revoke(number, count):
@@ -289,6 +302,13 @@ class AgentCore:
                 self._leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
             case _:
                 pass
+
+    def _look_up(self, message: messages.Algorithms) -> None:
+        """Have looked up what definitions name, once each package."""
+        wanted = {name: None for definition in message.definitions for name in definition.packages}
+        unknown = {name: None for name in wanted if name not in self._looked_up}
+        self._looked_up |= unknown
+        self._actions.look_up.extend(unknown)
 
     def _name(self, number: int, message: messages.SlaveNamed) -> None:
         child = self.children.get(number)

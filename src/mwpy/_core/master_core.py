@@ -12,8 +12,9 @@ so what an old connection still delivers can neither count twice nor count wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
+from types import MappingProxyType
 
 from attrs import define, field, frozen
 
@@ -68,7 +69,15 @@ class MasterCore(Admission):
 
     # ---- the master algorithm's wishes -------------------------------------------------------------
 
-    def define(self, algorithm: Algorithm, reference: str, digest: str, python: str, packed: bytes) -> None:
+    def define(
+        self,
+        algorithm: Algorithm,
+        reference: str,
+        digest: str,
+        python: str,
+        packed: bytes,
+        packages: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Make a task algorithm known before its first task.
 
         Args:
@@ -76,11 +85,14 @@ class MasterCore(Admission):
             digest: of its code; see `Algorithm.digest`.
             python: `major.minor` of this interpreter.
             packed: the pickled function if it travels by value, else empty.
+            packages: what its code imports, and the versions here.
         """
         number = len(self._by_number)
-        definition = messages.AlgorithmDefinition(number, algorithm.name, reference, digest, python)
+        definition = messages.AlgorithmDefinition(number, algorithm.name, reference, digest, python, dict(packages))
         self._definitions[algorithm] = (definition, packed)
         self._by_number.append(algorithm)
+        for agent in self.stable.agents.values():
+            self._compare_python(agent, algorithm)
 
     def submit(self, spans: Sequence[Span]) -> None:
         """Take tasks over; too large ones fail, ones addressed to a slave that is gone are handed back."""
@@ -194,6 +206,8 @@ class MasterCore(Admission):
                 self._slave_died(agent, message)
             case messages.AlgorithmFailed():
                 self._algorithm_failed(agent, message)
+            case messages.Installed(packages):
+                self._compare_packages(agent, packages)
             case messages.Leaving(reason):
                 self._retire(agent, reason or "it said so")
             case messages.Goodbye(reason):
@@ -282,15 +296,7 @@ class MasterCore(Admission):
             return
         if not 0 <= message.number < len(self._by_number):
             raise ProtocolError(f"AlgorithmFailed names algorithm {message.number}, which was never defined")
-        algorithm = self._by_number[message.number]
-        if algorithm not in agent.refused:
-            agent.refused[algorithm] = message.reason
-            self._record(records.AlgorithmRefused(agent.name, algorithm.name, message.reason))
-            self._say_once(
-                f"the slaves of {agent.name} ({agent.address}) cannot run {algorithm.name} and are sent no more "
-                f"of it: {message.reason}",
-                key=algorithm.name + message.reason,
-            )
+        self._refuse_algorithm(agent, self._by_number[message.number], message.reason)
         named = zip(message.tasks, message.attempts, strict=True)
         returned = [span for task, attempt in named for span in self._take(slave, task, 1, attempt)]
         self._return(slave.sid, returned, "its slave cannot run it")

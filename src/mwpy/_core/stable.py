@@ -57,6 +57,8 @@ class Agent:
     """How many slaves it keeps, those included that are not up; none once it leaves."""
     job: str = ""
     """Which job of a batch system it is; empty if that is not known."""
+    python: str = ""
+    """`major.minor` of its interpreter."""
     slaves: dict[int, Slave] = field(factory=dict)
     """Its slaves by the agent's own number of them."""
     known: dict[Algorithm, None] = field(factory=dict)
@@ -123,9 +125,9 @@ class Stable:
     agents_seen: int = 0
     slaves_seen: int = 0
 
-    def add_agent(self, peer: bytes, address: str, announced: int = 0, job: str = "") -> Agent:
+    def add_agent(self, peer: bytes, address: str, announced: int = 0, job: str = "", python: str = "") -> Agent:
         """Let an agent in and name it."""
-        agent = Agent(f"AGENT-{self.agents_seen}", peer, address, announced, job)
+        agent = Agent(f"AGENT-{self.agents_seen}", peer, address, announced, job, python)
         self.agents_seen += 1
         self.agents[peer] = agent
         return agent

@@ -1,0 +1,117 @@
+"""Which installed packages the code of a task algorithm imports, and in which versions packages are here.
+
+The master looks at what its modules hold, which they imported already; nothing is imported for that. An agent is told
+the names, and looks up those alone: in a large environment the way from all modules to their packages takes long, that
+from a package to its version a millisecond. Whoever imports nothing but mwpy and the standard library pays for neither.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any
+
+__all__ = ["used_by", "versions"]
+
+OWN = ("__main__", "mwpy")
+
+
+def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
+    """The packages that a function's code imports, by name, and their versions.
+
+    Args:
+        by_value: whether the function travels alone; otherwise all that its module imports is imported with it.
+
+    Returns:
+        Also what is imported by modules that belong to no package. A package whose version is not known is left out.
+    """
+    found: dict[str, str] = {}
+    done: set[str] = set()
+    waiting = deque(_roots(inspect.unwrap(function), by_value))
+    while waiting:
+        name = waiting.popleft()
+        top = name.partition(".")[0]
+        if name in done or top in OWN or top in sys.stdlib_module_names:
+            continue
+        done.add(name)
+        if package := _package_of(top):
+            found |= versions([package])
+        elif name in sys.modules:
+            waiting.extend(_homes(vars(sys.modules[name]).values()))
+    return {name: version for name, version in found.items() if version}
+
+
+def _roots(function: Callable[..., Any], by_value: bool) -> Iterator[str]:
+    """The modules that a function uses."""
+    code = getattr(function, "__code__", None)
+    if isinstance(code, types.CodeType):
+        yield from _imported_inside(code)
+    if not by_value:
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
+        yield from _homes(vars(module).values()) if module else ()
+    elif isinstance(function, types.FunctionType):
+        bound = inspect.getclosurevars(function)
+        yield from _homes([*bound.globals.values(), *bound.nonlocals.values()])
+
+
+def _imported_inside(code: types.CodeType) -> Iterator[str]:
+    """What import statements inside a function import, when it runs."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imported_inside(constant)
+
+
+def _homes(values: Iterable[object]) -> Iterator[str]:
+    """The modules that values are, or come from."""
+    for value in values:
+        if isinstance(value, types.ModuleType):
+            yield value.__name__
+        else:
+            owner = value if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) else type(value)
+            if isinstance(owner.__module__, str):
+                yield owner.__module__
+
+
+@cache
+def _package_of(module: str) -> str:
+    """The package that has a top-level module; empty if none has."""
+    if versions([module])[module]:
+        return module
+    loaded = sys.modules.get(module)
+    places = [getattr(loaded, "__file__", None) or "", *getattr(loaded, "__path__", ())]
+    if not any("-packages" in place for place in places):
+        return ""  # of the user's own; what is installed is in site-packages or dist-packages
+    return _owner_of(module)
+
+
+def _owner_of(module: str) -> str:
+    """The package whose list of files has a module: as text, which takes half the time of parsing all."""
+    from importlib import metadata
+
+    for each in metadata.distributions():
+        files = "\n" + (each.read_text("RECORD") or "")
+        named = (each.read_text("top_level.txt") or "").split()
+        if module in named or any(f"\n{module}{end}" in files for end in ("/", ".py,", ".cpython-")):
+            return each.name
+    return ""
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """The version of each package that is installed here; empty for one that is not."""
+    from importlib import metadata
+
+    found = dict.fromkeys(packages, "")
+    for name in found:
+        try:
+            found[name] = metadata.version(name) or ""
+        except (metadata.PackageNotFoundError, ValueError):
+            pass
+    return found
