@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.batch.systems import ROOT, System
 from tests.integration.test_docs import blocks, faults
 
@@ -39,8 +38,6 @@ def test_what_is_shown_of_htcondor_works(condor: System, pool_dir: Path) -> None
 
 def test_what_is_shown_of_slurm_works(slurm: System, slurm_dir: Path) -> None:
     """A user comes from nothing to a finished computation."""
-    if "Slurm" not in SECTIONS:
-        pytest.skip("the document has no section on Slurm")
     follow(slurm, slurm_dir, SECTIONS["Slurm"])
 
 

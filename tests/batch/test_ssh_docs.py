@@ -1,0 +1,36 @@
+"""Every command that docs/batch-systems.md shows of hosts that are reached by ssh is run, as a user would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.batch.systems import System
+from tests.batch.test_batch_docs import SECTIONS, follow
+from tests.integration.test_docs import blocks
+
+
+@pytest.fixture
+def configured(ssh_node: System) -> Iterator[None]:
+    """A user whom ssh asks nothing: with a key and a configuration of his own."""
+    config = Path(ssh_node.environment()["SSH_NODE_CONFIG"])
+    told = ssh_node("sh", "-c", "echo $HOME; id -u").stdout.split()
+    folder, user = Path(told[0]) / ".ssh", int(told[1])
+    folder.mkdir(mode=0o700)
+    text = config.read_text().replace(str(config.parent / "keys" / "id"), str(folder / "id"))
+    (folder / "config").write_text(text)
+    shutil.copy(config.parent / "keys" / "id", folder)
+    for path in (folder, folder / "config", folder / "id"):
+        os.chown(path, user, user)
+    yield
+    shutil.rmtree(folder)
+
+
+def test_what_is_shown_of_hosts_behind_ssh_works(ssh_node: System, ssh_dir: Path, configured: None) -> None:
+    """With the script of the section before."""
+    [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_script]
+    (ssh_dir / str(script.name)).write_text(script.text)
+    follow(ssh_node, ssh_dir, SECTIONS["Hosts that are reached by ssh"])
