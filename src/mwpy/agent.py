@@ -254,7 +254,7 @@ class _Agent:
         if signal.SIGTERM in caught or signal.SIGINT in caught:
             self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
         if caught:  # one SIGCHLD may stand for several ends
-            leaving = self._core.next_deadline() is not None
+            leaving = self._core.leaving
             for running in self._slaves.values():
                 code = running.child.poll()
                 if code is not None and running.bury_at is None:

@@ -56,13 +56,14 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_are_run_elsewhere_at_once
     stage.nobody_left()
 
 
-def test_a_kill_of_a_whole_job_is_charged_to_no_task(stage: Stage) -> None:
+@pytest.mark.parametrize("options", [(), ("--mw-lifetime", 3600)], ids=["endless", "limited"])
+def test_a_kill_of_a_whole_job_is_charged_to_no_task(stage: Stage, options: tuple[object, ...]) -> None:
     """Batch systems kill the processes of a job in any order: the slave, then its agent, and that time and again."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
     for _ in range(4):
         begun.unlink(missing_ok=True)
-        agent = stage.agent("behind.py")
+        agent = stage.agent("behind.py", *options)
         until(begun.exists, "a long task")
         [slave] = slaves_of(agent.pid)
         kill(slave, signal.SIGKILL)
