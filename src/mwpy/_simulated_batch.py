@@ -54,8 +54,8 @@ LATE_S = 5
 LAG_S = 20
 """Seconds by which a submission may be missing in the list."""
 
-NOTICE_S = LATE_S + resource_file.JOBS_S + 2
-"""Seconds within which an overseer can know that a job is at work, its own interval not counted."""
+NOTICE_S = LATE_S + 1
+"""Seconds within which an overseer can know that a job is at work."""
 
 
 @define(eq=False)
@@ -255,7 +255,8 @@ class OverseenPool:
         self.transcript: list[str] = []
         self.batch = _Batch(self.random)
         self.processes = self.random.choice([1, 1, 4])
-        self.settings = OverseerSettings(self.random.choice([5, 20, 1000]), self.random.choice([3, 200]), 30.0, 5.0)
+        most, a_minute, patience_s = (self.random.choice(each) for each in ([5, 20, 1000], [3, 200], [0.0, 30.0]))
+        self.settings = OverseerSettings(int(most), int(a_minute), patience_s, 5.0)
         self.masters = [
             _Master(f"m{number}", self.random, self.processes, self.random.randint(1, 4))
             for number in range(self.random.randint(1, 3))

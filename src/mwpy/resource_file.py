@@ -31,8 +31,8 @@ MUCH = 0.1
 """A change of the slaves needed by this part of them is written at once."""
 
 JOBS_S = 5.0
-"""Seconds after which it is written that a job came, went, fell idle or got to work. Who removes idle jobs learns of it
-in time; and where tasks come and go each second, the file is not written each second."""
+"""Seconds after which it is written that a job came, went or fell idle; that one got to work is written at once. Where
+tasks come and go each second, the file is not written each second."""
 
 
 @frozen
@@ -224,7 +224,10 @@ def due(last: ResourceFile | None, new: ResourceFile) -> bool:
     changed = abs(new.slaves_needed - last.slaves_needed)
     if changed and changed > MUCH * last.slaves_needed:
         return True
-    interval = last.update_interval if _at_work(new) == _at_work(last) else min(JOBS_S, last.update_interval)
+    before, after = _at_work(last), _at_work(new)
+    if any(after.get(job) for job, worked in before.items() if not worked):
+        return True  # who removes idle jobs must not take this one for idle
+    interval = last.update_interval if after == before else min(JOBS_S, last.update_interval)
     return not 0 <= new.timestamp - last.timestamp < interval
 
 

@@ -258,6 +258,18 @@ def test_idle_jobs_go_after_a_while_when_nothing_is_missing_and_busy_ones_stay(d
     assert desk.look(59.0).remove == []
 
 
+def test_an_idle_job_is_not_believed_to_be_idle_before_its_master_would_have_told_otherwise() -> None:
+    """Three seconds, without any patience too: those since the file was written count, when it is first looked at."""
+    desk = Desk(patience_s=0.0)
+    desk.watch("a", age_s=1.0, connected={"1.0": 0})
+    desk.watch("b", age_s=3.0, connected={"2.0": 0})
+    desk.job("1.0", RUNNING)
+    desk.job("2.0", RUNNING, mark="b")
+    assert desk.look().remove == ["2.0"]
+    assert desk.look(1.0).remove == []
+    assert desk.look(1.0).remove == ["1.0"]
+
+
 def test_a_removed_job_is_named_again_only_if_it_stays(desk: Desk) -> None:
     """It counts no more; and one that the batch system would not remove is tried again at the next look."""
     desk = Desk(patience_s=0.0)

@@ -98,13 +98,19 @@ def test_a_master_that_writes_nothing_of_jobs_has_none(tmp_path: Path) -> None:
 
 
 def test_what_jobs_do_is_written_soon_but_not_each_second() -> None:
-    """That one came, went, fell idle or got to work; how many of its slaves are at work matters to nobody."""
+    """That one came, went or fell idle; how many of its slaves are at work matters to nobody."""
     last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
-    for jobs in ({"1.0": 2}, {"1.0": 2, "1.1": 0, "1.2": 0}, {"1.0": 0, "1.1": 0}, {"1.0": 2, "1.1": 1}):
+    for jobs in ({"1.0": 2}, {"1.0": 2, "1.1": 0, "1.2": 0}, {"1.0": 0, "1.1": 0}, {"1.0": 2, "1.1": 0, "1.2": 1}):
         new = evolve(last, connected_jobs=jobs)
         assert not due(last, evolve(new, timestamp=104.0))
         assert due(last, evolve(new, timestamp=105.0))
     assert not due(last, evolve(last, connected_jobs={"1.0": 1, "1.1": 0}, timestamp=399.0))
+
+
+def test_that_an_idle_job_got_to_work_is_written_at_once() -> None:
+    """Else who removes idle jobs would remove it."""
+    last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
+    assert due(last, evolve(last, connected_jobs={"1.0": 2, "1.1": 1}, timestamp=100.1))
 
 
 def test_a_file_is_stale_after_three_missed_updates() -> None:

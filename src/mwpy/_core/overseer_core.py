@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
-from mwpy._core.oversight import UNSEEN_S, YOUNG_S, Need, Oversight, explain, is_failure
+from mwpy._core.oversight import CERTAIN_S, ROUNDING_S, UNSEEN_S, YOUNG_S, Need, Oversight, explain, is_failure
 from mwpy._jobs import Job, JobState, Outcome
 
 __all__ = [
@@ -53,8 +53,6 @@ ASKED_JOBS = 5
 tell what the others would."""
 
 STDERR_LINES = 20
-
-ROUNDING_S = 1e-6
 
 
 @frozen
@@ -328,8 +326,7 @@ class OverseerCore:
         if each.surplus_since is not None and now >= each.surplus_since + patience_s - ROUNDING_S:
             self._remove(each, each.waiting()[each.missing :], "waiting, and not needed any more")
         if each.need is not None and each.need.slaves_needed == 0:
-            idle = [job for job, since in each.idle_since.items() if now >= since + patience_s - ROUNDING_S]
-            self._remove(each, [each.jobs[job] for job in idle], f"idle for {patience_s:.0f} s")
+            self._remove(each, each.idle(patience_s, now), f"idle for {max(patience_s, CERTAIN_S):.0f} s")
 
     def _remove(self, each: Oversight, jobs: Sequence[Job], why: str) -> None:
         if not jobs:
@@ -356,7 +353,7 @@ class OverseerCore:
             self._submit(each, given[each.mark], now)
             self._reclaim([other for other in going_on if other.priority < each.priority], short)
             self._tell_limit(each, short, now)
-        self._cut(going_on, max(0, -free - going))
+        self._cut(going_on, max(0, -free - going), now)
 
     def _wish(self, each: Oversight, now: float) -> int:
         if each.unexplained or now < each.retry_at:
@@ -383,12 +380,11 @@ class OverseerCore:
             self._remove(other, jobs, "waiting, and others are more important")
             count -= len(jobs)
 
-    def _cut(self, going_on: list[Oversight], count: int) -> None:
+    def _cut(self, going_on: list[Oversight], count: int, now: float) -> None:
         """Remove what is too much: what waits before what is idle, the least important first; nothing that works."""
         for kind in ("waiting", "idle"):
             for each in reversed(going_on):
-                idle = [each.jobs[job_id] for job_id in each.idle_since if job_id not in each.removed]
-                jobs = (each.waiting() if kind == "waiting" else idle)[-count:] if count else []
+                jobs = (each.waiting() if kind == "waiting" else each.idle(0.0, now))[-count:] if count else []
                 self._remove(each, jobs, f"{kind}, and more than --max {self.settings.most}")
                 count -= len(jobs)
 

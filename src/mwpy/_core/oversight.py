@@ -36,11 +36,18 @@ SETTLE_S = 30.0
 REMOVE_AGAIN_S = 60.0
 """Seconds after which a job that was removed and is still there is removed again."""
 
+CERTAIN_S = 3.0
+"""Seconds for which a file must have shown a job idle to be believed: had it got to work, a master that is not held up
+would have written that."""
+
 UNSEEN_S = 600.0
 """Seconds that a job may run without being connected before nobody waits for it any longer."""
 
 STALE_INTERVALS = 3
 """A resource file that missed so many updates was left behind by a master that is dead or stuck."""
+
+ROUNDING_S = 1e-6
+"""A sum of seconds that is short by so little is due."""
 
 EXPLANATIONS = {
     1: "its script failed before it came to mwpy.main()",
@@ -222,9 +229,19 @@ class Oversight:
         """Note since when its jobs have been idle, and since when more wait than are needed."""
         assert self.need is not None
         idle = [job.job_id for job in self.live(JobState.RUNNING) if self.need.connected.get(job.job_id) == 0]
-        self.idle_since = {job_id: self.idle_since.get(job_id, now) for job_id in idle}
+        first = now - max(0.0, self.need.age_s) if self._changed_at is None else now
+        self.idle_since = {job_id: self.idle_since.get(job_id, first) for job_id in idle}
         surplus = self.waiting() if self.missing < 0 else []
         self.surplus_since = (self.surplus_since if self.surplus_since is not None else now) if surplus else None
+
+    def idle(self, patience_s: float, now: float) -> list[Job]:
+        """Its jobs that have been idle for so long, and certainly are."""
+        least_s = max(patience_s, CERTAIN_S) - ROUNDING_S
+        return [
+            self.jobs[job_id]
+            for job_id, since in self.idle_since.items()
+            if now >= since + least_s and job_id not in self.removed
+        ]
 
     def live(self, *states: JobState) -> list[Job]:
         """Its jobs in one of these states that were not removed."""
