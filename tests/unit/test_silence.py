@@ -535,6 +535,18 @@ def test_the_reason_that_is_named_is_that_of_the_waiting_algorithm() -> None:
     assert "second reason" in master.words[-1][1]
 
 
+def test_tasks_that_wait_for_a_slave_that_is_leaving_are_told_of() -> None:
+    """Others are here, but must not run them; the leaving one takes its time."""
+    master = _Master()
+    master.core.allocate_slaves(1, SlaveKind.ORDERED)
+    master.agent(1)
+    master.agent(1, b"b")
+    master.hears(messages.Leaving("evicted"))
+    master.submits(sid="SLAVE-0")
+    master.passes(PROMISED_S)
+    assert "1 tasks are at slaves that are leaving, or addressed to them" in master.words[-1][1]
+
+
 def test_agents_that_come_and_all_refuse_do_not_put_the_word_off() -> None:
     """A new one every four seconds, none of which can run the task: that is no progress."""
     master = _Master()
