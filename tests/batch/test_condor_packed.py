@@ -1,0 +1,73 @@
+"""A packed script in the pool, on machines that share no file with the one it is submitted from."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.batch.condor_jobs import Jobs
+from tests.batch.systems import ROOT, System, cannot
+
+PACKING_S = 300.0
+"""Packages come from an index, which may be slow."""
+
+OF_THE_POOL = "/usr/bin/python3"
+OF_THE_TESTS = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+"""Two bare Pythons, of different versions."""
+
+ABOUT = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+@pytest.fixture(scope="module")
+def packed(condor: System, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ping example, for both Pythons in one file."""
+    if importlib.util.find_spec("pex") is None:
+        cannot("pex is not installed: pip install 'mwpy-cluster[pack]'")
+    versions = {condor(python, "-c", ABOUT).stdout.strip() for python in (OF_THE_POOL, OF_THE_TESTS)}
+    wanted = [word for version in sorted(versions) for word in ("--python", version)]
+    path = tmp_path_factory.mktemp("packed") / "ping.pex"
+    done = subprocess.run(
+        [sys.executable, "-m", "mwpy", "pack", ROOT / "examples/ping/ping.py", "-o", path, *wanted],
+        cwd=ROOT / "src",
+        capture_output=True,
+        text=True,
+        timeout=PACKING_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@contextmanager
+def nothing_shared(jobs: Jobs) -> Iterator[None]:
+    """A pool whose jobs see neither the checkout nor the folder from which they were submitted."""
+    hidden = f"/tmp, /var/tmp, {ROOT}, {jobs.folder.parent}"
+    jobs.pool.do("config", f"MOUNT_UNDER_SCRATCH = {hidden}")
+    try:
+        yield
+    finally:
+        jobs.pool.do("config")
+
+
+@pytest.mark.parametrize("python", [OF_THE_TESTS, OF_THE_POOL], ids=["of the tests", "of the pool"])
+def test_a_packed_script_needs_nothing_but_python(jobs: Jobs, packed: Path, python: str) -> None:
+    """Slaves run from the one file that HTCondor has brought, for a master that runs from the script."""
+    (jobs.folder / "ping.pex").write_bytes(packed.read_bytes())
+    lacking = jobs.pool(python, "-c", "import mwpy", cwd=jobs.folder, check=False)
+    assert "No module named 'mwpy'" in lacking.stderr
+    with nothing_shared(jobs):
+        master = jobs.submit("master.sub", ARGS="--pings 2000")
+        jobs.until_resource_file("ping.rsc")
+        shared = jobs.submit("slaves.sub", SLAVES=1)
+        jobs.until(lambda: "Failed to execute" in str(jobs.queue(shared)), "a job that does not find .venv")
+        jobs.do("condor_rm", shared)
+        slaves = jobs.submit("slaves-pex.sub", PYTHON=python, SLAVES=2)
+        jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 2
+    assert "2000 pings: 2000 good, 0 bad" in jobs.text("master.*.out")
