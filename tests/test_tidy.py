@@ -46,7 +46,10 @@ LAYERS = (
             "run_database",
         ),
     ),
-    ("shells", ("master", "_master_io", "_computation", "_direction", "agent", "slave", "overseer", "executor")),
+    (
+        "shells",
+        ("master", "_master_io", "_computation", "_direction", "agent", "slave", "examination", "overseer", "executor"),
+    ),
     ("doors", ("app", "cli", "web", "testing", "_witness", "_simulated_batch", "__init__", "__main__")),
 )
 """Name of each layer and the modules or packages in it, lowest first."""

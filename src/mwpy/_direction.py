@@ -14,7 +14,7 @@ from mwpy._link import AgentLink, Broken, Connected, CurvePair, member_keys, ser
 from mwpy.errors import MasterUnreachable, MwpyError, Refused, UsageError
 from mwpy.options import Options
 
-__all__ = ["Direction", "connect", "find_master", "read_key"]
+__all__ = ["Direction", "connect", "find_master", "read_key", "try_address"]
 
 CONNECT_S = 5.0
 """Seconds that one candidate address gets to answer."""
@@ -112,25 +112,27 @@ def connect(direction: Direction, client_timeout: float) -> AgentLink:
     tried: list[str] = []
     refused = False
     for address in direction.addresses:
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        found = ipv4_of(host)
-        if found is None:
-            tried.append(f"{address}: no such host is known here")
-            continue
-        link = AgentLink(
-            f"tcp://{found}:{port}",
-            direction.server_public,
-            direction.member,
-            client_timeout,
-        )
-        fate = _first_fate(link)
-        if isinstance(fate, Connected):
-            return link
-        link.close(0.0)
-        refused = refused or fate.fate == "refused"
-        tried.append(f"{address}: {fate.reason}")
+        found = try_address(direction, address, client_timeout)
+        if isinstance(found, AgentLink):
+            return found
+        refused = refused or found.fate == "refused"
+        tried.append(f"{address}: {found.reason}")
     error = Refused if refused else MasterUnreachable
     raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
+
+
+def try_address(direction: Direction, address: str, client_timeout: float) -> AgentLink | Broken:
+    """Connect to one candidate address: the connection, or why there is none."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    found = ipv4_of(host)
+    if found is None:
+        return Broken("unreachable", "no such host is known here")
+    link = AgentLink(f"tcp://{found}:{port}", direction.server_public, direction.member, client_timeout)
+    fate = _first_fate(link)
+    if isinstance(fate, Connected):
+        return link
+    link.close(0.0)
+    return fate
 
 
 def _first_fate(link: AgentLink) -> Connected | Broken:

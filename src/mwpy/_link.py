@@ -386,6 +386,11 @@ _FATES: dict[int, Broken] = {
 }
 
 
+def library_versions() -> dict[str, str]:
+    """Of libzmq and its binding."""
+    return {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
+
+
 class AgentLink:
     """An agent's end: one connection to one address. A reconnect is a new link.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-__all__ = ["used_by", "versions"]
+__all__ = ["imported", "used_by", "versions"]
 
 OWN = ("__main__", "mwpy")
 
@@ -44,6 +44,12 @@ def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
         elif name in sys.modules:
             waiting.extend(_homes(vars(sys.modules[name]).values()))
     return {name: version for name, version in found.items() if version}
+
+
+def imported() -> dict[str, str]:
+    """The packages that this process has imported, and their versions."""
+    tops = {name.partition(".")[0] for name in list(sys.modules)}.difference(sys.stdlib_module_names, OWN)
+    return versions(sorted({package for top in tops if (package := _package_of(top))}))
 
 
 def _roots(function: Callable[..., Any], by_value: bool) -> Iterator[str]:

@@ -20,10 +20,13 @@ from attrs import asdict, frozen
 
 from mwpy.errors import UsageError
 
-__all__ = ["FAULT_VARIABLE", "SLAVE_VARIABLE", "Child", "SlaveSettings", "describe_exit", "start"]
+__all__ = ["EXAMINED", "FAULT_VARIABLE", "SLAVE_VARIABLE", "Child", "SlaveSettings", "describe_exit", "run", "start"]
 
 SLAVE_VARIABLE = "MWPY_SLAVE"
-"""The environment variable that makes a process a slave; its value is `SlaveSettings.to_json()`."""
+"""The environment variable that makes a process a slave; its value is `SlaveSettings.to_json()`, or `EXAMINED`."""
+
+EXAMINED = "examined"
+"""The value that has a slave tell, as JSON on standard output, which packages its script has imported, and end."""
 
 FAULT_VARIABLE = "PYTHONFAULTHANDLER"
 """The environment variable that has an interpreter tell of crashes from its start: a slave's, until it has a better
@@ -166,6 +169,31 @@ def start(
             bufsize=0,
         )
     )
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> tuple[str, str, str]:
+    """Run a short program to its end: that in words, and what it wrote to standard output and error.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    child = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        out, err = child.communicate()
+        return f"still running after {timeout_s:.0f} s, and killed", out, err
+    return describe_exit(child.returncode), out, err
 
 
 OUT_OF_MEMORY = (

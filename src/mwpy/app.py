@@ -76,9 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Be an agent whose slaves are started by `slave_command`."""
-    from mwpy import agent
+    from mwpy import agent, examination
 
     os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, and not for what its tasks start
+    if options.examine:
+        return examination.run(options, slave_command, VERSION)
     return agent.run(options, _audit(options, sys.stdout), slave_command)
 
 

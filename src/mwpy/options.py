@@ -73,6 +73,7 @@ class Options:
     slave_result_group: int | None = None
     member_id: str = DEFAULT_MEMBER_ID
     slave_executable: str | None = None
+    examine: bool = False
     local: int | None = None
     slave_processes: int = 1
     key_file: str | None = None
@@ -246,6 +247,7 @@ OPTIONS: tuple[Option, ...] = (
         "What the resource file names as the program of a slave.",
         "this program",
     ),
+    Option("examine", "", None, "Be no agent, but look whether one could serve here, and tell `mwpy doctor`."),
 )
 
 _BY_NAME = {option.name: option for option in OPTIONS}

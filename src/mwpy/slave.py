@@ -25,7 +25,7 @@ from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads_call, loads_function
 from mwpy._pipe import SlaveEnd, SlaveFds
-from mwpy._process import FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
+from mwpy._process import EXAMINED, FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
 from mwpy.errors import AlgorithmUnavailable, ExitCode
 from mwpy.task import Buffer, SlaveId
@@ -341,6 +341,10 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     """
     for name in (SLAVE_VARIABLE, FAULT_VARIABLE):  # a program that a task starts is no slave
         os.environ.pop(name, None)
+    if described == EXAMINED:
+        from mwpy import examination
+
+        return examination.tell_of_imports()
     settings = SlaveSettings.from_json(described)
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid, end.fault)

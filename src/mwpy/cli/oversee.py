@@ -16,7 +16,7 @@ from mwpy._core.overseer_core import OverseerSettings
 from mwpy.errors import UsageError
 from mwpy.overseer import OverseerOptions
 
-__all__ = ["SYSTEMS", "main"]
+__all__ = ["SYSTEMS", "Parser", "add_places", "main", "number"]
 
 DESCRIPTION = """Look after computations: read their resource files, submit agents to a batch system while their masters
 lack slaves, and remove jobs that wait or idle without need. It ends when all computations are finished and no job of
@@ -71,12 +71,16 @@ def main(arguments: Sequence[str]) -> int:
     return overseer.remove(options, batch) if given.remove else overseer.run(options, batch)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser that says in one line what is wrong."""
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; `{self.prog} --help` tells more")
 
 
-def _number(least: float, unit: Callable[[str], Any]) -> Callable[[str], Any]:
+def number(least: float, unit: Callable[[str], Any]) -> Callable[[str], Any]:
+    """How an option that is a number is read."""
+
     def convert(text: str) -> Any:
         try:
             number = unit(text)
@@ -97,7 +101,7 @@ def _priority(text: str) -> tuple[str, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="mwpy oversee", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
+    parser = Parser(prog="mwpy oversee", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False)
     add = parser.add_argument
     add(
         "paths",
@@ -108,14 +112,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--with", dest="system", required=True, choices=[*SYSTEMS], help="where the agents are to run")
     limit = "at most N jobs in the queue at once, for all computations together; default 1000, local: one a core"
-    add("--max", type=_number(0, int), metavar="N", help=limit)
-    add("--processes-per-agent", type=_number(1, int), default=1, metavar="N", help="how many slaves a job has; 1")
-    add("--per-minute", type=_number(1, int), default=200, metavar="N", help="submit at most N jobs a minute; 200")
-    add("--interval", type=_number(0.1, float), default=10.0, metavar="SECONDS", help="between two looks; 10")
+    add("--max", type=number(0, int), metavar="N", help=limit)
+    add("--processes-per-agent", type=number(1, int), default=1, metavar="N", help="how many slaves a job has; 1")
+    add("--per-minute", type=number(1, int), default=200, metavar="N", help="submit at most N jobs a minute; 200")
+    add("--interval", type=number(0.1, float), default=10.0, metavar="SECONDS", help="between two looks; 10")
     patience = "how long a job must have waited or idled without need before it is removed; 60, with --once 0"
-    add("--patience", type=_number(0, float), metavar="SECONDS", help=patience)
+    add("--patience", type=number(0, float), metavar="SECONDS", help=patience)
     priority = "when --max is short, computations of a higher number are served first; 0 (repeatable)"
     add("--priority", type=_priority, action="append", default=[], metavar="RESOURCE_FILE=N", help=priority)
+    add_places(parser)
+    add("--once", action="store_true", help="look and act once, and end")
+    add("--dry-run", action="store_true", help="look once, and say what would be done; do nothing")
+    add("--remove", action="store_true", help="remove all jobs of these computations, busy or not, and end")
+    return parser
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a job is made."""
+    add = parser.add_argument
     command = "the program, with its first arguments, that is run instead of the one in the resource file"
     add("--command", type=shlex.split, default=[], metavar="'PROGRAM ARGUMENT ...'", help=command)
     add("--log-dir", type=Path, metavar="DIR", help="where jobs' output goes; RESOURCE_FILE.jobs")
@@ -127,10 +141,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--transfer", type=Path, action="append", default=[], metavar="FILE", help=transfer)
     add("--hosts", type=Path, metavar="FILE", help="ssh: the machines, a line `HOST [slots=N] [python=PATH]` each")
     add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="ssh: options for ssh itself")
-    add("--once", action="store_true", help="look and act once, and end")
-    add("--dry-run", action="store_true", help="look once, and say what would be done; do nothing")
-    add("--remove", action="store_true", help="remove all jobs of these computations, busy or not, and end")
-    return parser
 
 
 def _options(given: argparse.Namespace) -> OverseerOptions:

@@ -1,0 +1,52 @@
+"""`mwpy doctor` through a real Slurm, and through a real sshd."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.batch.systems import System
+from tests.batch.test_oversee_htcondor import Desk
+from tests.batch.test_oversee_slurm import SlurmDesk
+from tests.batch.test_oversee_ssh import SshDesk
+
+
+@pytest.fixture
+def slurm_desk(slurm: System, slurm_dir: Path) -> Iterator[SlurmDesk]:
+    desk = SlurmDesk(slurm, slurm_dir)
+    yield desk
+    desk.end()
+
+
+@pytest.fixture
+def ssh_desk(ssh_node: System, ssh_dir: Path) -> Iterator[SshDesk]:
+    desk = SshDesk(ssh_node, ssh_dir)
+    yield desk
+    desk.end()
+
+
+def is_well(desk: Desk, *options: object, user: str = "submit") -> str:
+    """Ask the doctor about a healthy computation, and hear that all is well; what else it says."""
+    desk.master()
+    run = desk.start(desk.folder / ".venv/bin/mwpy", "doctor", desk.resource, *options, user=user)
+    assert run.end() == 0, run.out
+    assert re.search(r"^ok +master: let it in as AGENT-1; there and back in [\d.]+ ms$", run.out, re.MULTILINE)
+    assert run.out.endswith("all is well\n")
+    return run.out
+
+
+def test_one_job_goes_through_slurm(slurm_desk: SlurmDesk) -> None:
+    """It tells what it found, and leaves the queue."""
+    told = is_well(slurm_desk, "--with", "slurm")
+    assert re.search(r"^job \d+_0 is submitted$", told, re.MULTILINE)
+    assert slurm_desk.queue() == []
+
+
+def test_one_process_is_started_behind_ssh(ssh_desk: SshDesk) -> None:
+    """What it found comes back from the host."""
+    ssh_desk.hosts("node1 slots=2\n")
+    config = ssh_desk.pool.environment()["SSH_NODE_CONFIG"]
+    told = is_well(ssh_desk, "--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {config}", user="root")
+    assert re.search(r"^job ssh-\w+ is submitted$", told, re.MULTILINE), told
