@@ -18,7 +18,7 @@ COVERED := src/mwpy/errors.py,src/mwpy/last_words.py,src/mwpy/task.py,src/mwpy/a
 	src/mwpy/options.py,src/mwpy/_messages.py,src/mwpy/_jobs.py,src/mwpy/_core/*
 
 .DELETE_ON_ERROR:
-.PHONY: help ping test test-core test-processes test-batch simulate bench clean
+.PHONY: help ping test test-core test-processes test-condor test-batch simulate bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -26,9 +26,9 @@ help: ## say what can be made
 ping: $(VENV)/installed ## install and run the ping example on local slaves (PINGS=10000)
 	$(BIN)/python examples/ping/ping.py --pings $(PINGS)
 
-test: $(VENV)/installed-for-tests ## install what the tests need and run them all, in three parts at a time
-	@echo "three parts run at a time, some minutes each; each shows what it has to say when it has ended"
-	$(MAKE) --jobs 3 --keep-going --output-sync=target test-core test-processes test-batch
+test: $(VENV)/installed-for-tests ## install what the tests need and run them all, in four parts at a time
+	@echo "four parts run at a time, ten minutes or so; each shows what it has to say when it has ended"
+	$(MAKE) --jobs 4 --keep-going --output-sync=target test-core test-processes test-condor test-batch
 
 test-core: $(VENV)/installed-for-tests ## the tests without processes, and that they reach every line of the core
 	$(BIN)/python -m coverage erase
@@ -40,8 +40,11 @@ test-processes: $(VENV)/installed-for-tests ## the tests with real processes on 
 	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios \
 		--ignore tests/simulation --ignore tests/batch
 
-test-batch: $(VENV)/installed-for-tests ## the tests with a real HTCondor, Slurm and sshd; skipped where these cannot be
-	$(BIN)/python -m pytest tests/batch --durations 15
+test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped where it cannot be
+	$(BIN)/python -m pytest tests/batch -k condor --durations 10
+
+test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped where these cannot be
+	$(BIN)/python -m pytest tests/batch -k 'not condor' --durations 10
 
 simulate: $(VENV)/installed-for-tests ## run the simulator with every fault on (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0

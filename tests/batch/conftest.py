@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.batch.condor_jobs import Jobs
@@ -31,8 +32,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and report.when == "call" and isinstance(item, pytest.Function):
         for name, value in item.funcargs.items():
             if hasattr(value, "told_at_failure"):
-                report.sections.append((f"{name} at the failure", value.told_at_failure()))
+                report.sections.append((f"{name} at the failure", _told(value)))
     return report
+
+
+def _told(value: Any) -> str:
+    try:
+        return str(value.told_at_failure())
+    except Exception as error:  # the system itself may be what failed
+        return f"nothing is to be had: {error}"
 
 
 @pytest.fixture(scope="session")

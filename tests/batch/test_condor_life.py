@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.batch.condor_jobs import HELD, IDLE, RUNNING, Jobs
-from tests.batch.systems import System, until
+from tests.batch.systems import UP_S, System, until
 
 SHORT = "--mw-grace-period 1"
 """For slaves whose tasks do not end: nobody waits for these when a slave must go."""
@@ -172,7 +172,7 @@ def test_a_restart_of_the_whole_pool_in_mid_run_loses_nothing(jobs: Jobs) -> Non
     """The master starts anew with a new resource file, the slaves join it, and the computation finishes."""
     master, slaves, resource = started(jobs, tasks=6, slaves=3)
     lines = len(jobs.audit(master))
-    jobs.pool.do("restart")
+    jobs.pool.do("restart", timeout=UP_S)
     jobs.until_resource_file("gated.rsc", resource["generation"])
     jobs.until(lambda: busy(jobs, master, lines) == 3, "three slaves at work again")
     open_gate(jobs)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import ROOT, System, until
+from tests.batch.systems import System, until
 from tests.batch.test_oversee_htcondor import Desk, Run
 
 BARE = "/usr/bin/python3"
@@ -67,35 +64,3 @@ def test_what_is_wrong_there_is_told_of(desk: Desk) -> None:
     assert told[2][0].startswith("job: it is held: ")
     assert "missing.dat" in told[2][0]
     until(lambda: desk.queue() == [], lambda: f"no job left, but {desk.queue()}")
-
-
-def test_packed_agents_serve_on_a_bare_python_of_another_version(desk: Desk) -> None:
-    """Packed here for the pool's Python; the file is carried to the job, and is all that the job has."""
-    master = desk.master()
-    version = desk.pool(BARE, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").stdout.strip()
-    packed = desk.folder / "waves.pex"
-    app = ROOT / "tests" / "integration" / "apps" / "waves.py"
-    done = subprocess.run(
-        [sys.executable, "-m", "mwpy", "pack", app, "--python", version, "-o", packed],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    options = ("--command", f"{BARE} {packed}", "--transfer", packed)
-    found = doctor(desk, *options)
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert [each.split(" ")[0] for each in faults(found)] == ([] if version == own else ["Python:"]), found.out
-    assert re.search(rf"^(FAULT|ok) +Python: {version}\.", found.out, re.MULTILINE)
-    assert re.search(r"^ok +application: imported; its packages: .*pyzmq", found.out, re.MULTILINE)
-
-    desk.order("tasks 2 go")
-    overseer = desk.oversee("--max", 1, *options)
-    desk.until_jobs(1)
-    (desk.folder / "go").touch()
-    desk.order("return 0")
-    assert (master.end(), overseer.end()) == (0, 0), overseer.out
-    if version != own:
-        assert f"has Python {version}, the master {own}: " in master.out

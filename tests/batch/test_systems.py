@@ -13,7 +13,7 @@ ABOUT = "import mwpy, sys, os; print(mwpy.__file__, sys.version_info[:3], os.get
 TOLD = f"{mwpy.__file__} {sys.version_info[:3]} False"
 
 
-def test_a_user_of_the_pool_has_this_mwpy(condor: System, pool_dir: Path) -> None:
+def test_a_user_of_the_condor_pool_has_this_mwpy(condor: System, pool_dir: Path) -> None:
     assert condor(".venv/bin/python", "-c", ABOUT, cwd=pool_dir).stdout.strip() == TOLD
     assert condor(".venv/bin/mwpy", "version", cwd=pool_dir).stdout.strip() == mwpy.version_string()
 
