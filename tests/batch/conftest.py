@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Generator, Iterator
@@ -13,6 +14,8 @@ from tests.batch.condor_jobs import Jobs
 from tests.batch.systems import ROOT, UP_S, System, furnish
 
 HERE = Path(__file__).parent
+
+os.environ["PATH"] += f"{os.pathsep}/usr/sbin{os.pathsep}/sbin"  # root's commands, which bring the systems up
 
 LONGEST_S = UP_S + 120
 """What one test may take: the first one of a system waits until that is up."""
