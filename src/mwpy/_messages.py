@@ -30,6 +30,7 @@ __all__ = [
     "Goodbye",
     "Hello",
     "Installed",
+    "Leaving",
     "Message",
     "Probe",
     "Refused",

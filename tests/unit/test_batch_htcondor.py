@@ -93,7 +93,7 @@ def test_what_became_of_a_job(tmp_path: Path) -> None:
     assert told.stderr.endswith("x" * 100 + "the end")
     killed = htcondor._outcome({**times, "ExitBySignal": True, "ExitSignal": 9, "Err": "/nowhere"})
     assert killed == Outcome("killed by SIGKILL (9)", None, 4.0, "")
-    assert htcondor._outcome({**times, "ExitBySignal": True, "ExitSignal": 44}).ended == "killed by signal (44)"
+    assert htcondor._outcome({**times, "ExitBySignal": True, "ExitSignal": 44}).ended == "killed by signal 44"
     removed = htcondor._outcome(
         {"JobStatus": 3, "EnteredCurrentStatus": 104, "RemoveReason": "via condor_rm", "Err": ""}
     )

@@ -80,11 +80,11 @@ def test_a_job_that_is_there_has_no_outcome(state: str) -> None:
 def test_the_end_of_a_long_error_file_is_kept(tmp_path: Path) -> None:
     """Whatever its name."""
     path = tmp_path / "job 1_0.err"
-    path.write_text("first\n" + "x" * 9000 + "\nlast\n")
+    path.write_text("first\n" + "x" * 20_000 + "\nlast\n")
     found = outcome(SHOWN.format(state="FAILED", code="1:0", stderr=path))
     assert found is not None
     assert found.stderr.endswith("x\nlast")
-    assert len(found.stderr) < 5000
+    assert len(found.stderr) < 10_000
 
 
 def test_the_script_of_a_job_says_who_it_is_and_becomes_the_agent(tmp_path: Path) -> None:

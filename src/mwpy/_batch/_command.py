@@ -1,4 +1,4 @@
-"""A command of a batch system, run to its end or to its time limit."""
+"""A command of a batch system, run to its end or to its time limit; and what is left of a process that ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-__all__ = ["Ran", "killed", "run"]
+__all__ = ["Ran", "end_of", "killed", "run"]
+
+END_BYTES = 8192
+"""So much of the end of a file is enough to see why a process died."""
 
 
 @frozen
@@ -71,3 +74,13 @@ def killed(number: int) -> str:
         return f"killed by {signal.Signals(number).name} ({number})"
     except ValueError:
         return f"killed by signal {number}"
+
+
+def end_of(path: str) -> str:
+    """The end of what a process wrote into a file; empty if that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

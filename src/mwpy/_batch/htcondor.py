@@ -12,7 +12,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch._command import end_of, killed
 from mwpy.errors import UsageError
 
 __all__ = ["HTCondor", "description"]
@@ -30,8 +30,6 @@ CALL_S = 60.0
 
 HISTORY_S = 3600
 """Seconds for which the history is searched."""
-
-STDERR_BYTES = 8192
 
 STATES = {
     1: JobState.QUEUED,
@@ -200,14 +198,7 @@ def _outcome(ad: dict[str, Any]) -> Outcome:
     ran_s = float(ad["EnteredCurrentStatus"] - ad["JobCurrentStartDate"]) if "JobCurrentStartDate" in ad else 0.0
     if ad["JobStatus"] == 3 or not {"ExitCode", "ExitSignal"} & ad.keys():
         return Outcome(f"removed: {ad.get('RemoveReason', 'no reason is given')}", None, ran_s, "")
-    try:
-        with open(ad["Err"], "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - STDERR_BYTES))
-            stderr = file.read().decode(errors="replace")
-    except OSError:
-        stderr = ""
+    stderr = end_of(ad["Err"])
     if ad.get("ExitBySignal"):
-        number = ad["ExitSignal"]
-        name = signal.Signals(number).name if number in {*signal.Signals} else "signal"
-        return Outcome(f"killed by {name} ({number})", None, ran_s, stderr)
+        return Outcome(killed(ad["ExitSignal"]), None, ran_s, stderr)
     return Outcome(f"exit code {ad['ExitCode']}", ad["ExitCode"], ran_s, stderr)

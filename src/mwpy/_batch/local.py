@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch._command import end_of
 
 __all__ = ["Local"]
 
@@ -28,8 +29,6 @@ KILL_S = 20.0
 
 KEEP_S = 86400.0
 """Seconds for which is kept what became of a job."""
-
-STDERR_BYTES = 8192
 
 # $0 is the job's folder. The trap keeps the shell for the exit code when all of its group is told to go.
 SCRIPT = 'trap : TERM INT; echo $$ >"$0/pid"; "$@"; echo $? >"$0/exit.new"; mv "$0/exit.new" "$0/exit"'
@@ -99,12 +98,7 @@ class Local:
         if not (folder / "about").exists() or _lives(folder):
             return None
         about = json.loads((folder / "about").read_text(encoding="utf-8"))
-        try:
-            with open(about["stderr"], "rb") as file:
-                file.seek(max(0, os.path.getsize(file.name) - STDERR_BYTES))
-                stderr = file.read().decode(errors="replace")
-        except OSError:
-            stderr = ""
+        stderr = end_of(about["stderr"])
         try:
             code = int((folder / "exit").read_text())
         except (OSError, ValueError):

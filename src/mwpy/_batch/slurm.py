@@ -19,7 +19,7 @@ import shlex
 from collections.abc import Sequence
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
-from mwpy._batch._command import Ran, killed, run
+from mwpy._batch._command import Ran, end_of, killed, run
 
 __all__ = ["Slurm"]
 
@@ -28,9 +28,6 @@ TIMEOUT_S = 60.0
 
 WARNED_S = 60
 """Seconds before a job's time limit at which it gets SIGTERM: enough for an agent's grace period and its goodbye."""
-
-TAIL_BYTES = 4096
-"""So much of the end of a job's error file is read."""
 
 PREFIX = "mwpy."
 
@@ -153,7 +150,7 @@ def outcome(shown: str) -> Outcome | None:
     if told is None:
         return None
     code, _, number = fields.get("ExitCode", "0:0").partition(":")
-    stderr = _tail(fields.get("StdErr", ""))
+    stderr = end_of(fields.get("StdErr", "")).strip()
     if told:
         ended, exit_code = told, None
     elif int(number or 0):
@@ -161,15 +158,6 @@ def outcome(shown: str) -> Outcome | None:
     else:
         ended, exit_code = f"exit code {code}", int(code)
     return Outcome(ended, exit_code, seconds(fields.get("RunTime", "")), stderr)
-
-
-def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _ask(words: Sequence[str], *, given: str = "", unknown: str = "is slurmctld overloaded?") -> Ran:
