@@ -17,13 +17,16 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import count as counted
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
+
+from attrs import evolve, frozen
 
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads_call, loads_function
+from mwpy._core.holding import take
 from mwpy._pipe import SlaveEnd, SlaveFds
 from mwpy._process import EXAMINED, FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
@@ -42,8 +45,33 @@ FOREVER_S = 86400.0
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-_Job = tuple[int, int, int, int, Buffer, Sequence[Buffer]]
-"""A task as it was sent here: id, attempt, position, algorithm, payload and buffers."""
+@frozen(eq=False)
+class _Waiting:
+    """Tasks of one algorithm that were sent here and not started; see `holding`."""
+
+    first: int
+    attempt: int
+    position: int
+    """Of the first of them, counted from 1 in the order in which tasks were sent here."""
+    number: int
+    """Of the algorithm."""
+    payloads: Sequence[Buffer]
+    buffers: Sequence[Sequence[Buffer]]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def cut(self, count: int) -> tuple[_Waiting, _Waiting]:
+        """Its first `count` tasks, and the others."""
+        rest = _Waiting(
+            self.first + count,
+            self.attempt,
+            self.position + count,
+            self.number,
+            self.payloads[count:],
+            self.buffers[count:],
+        )
+        return evolve(self, payloads=self.payloads[:count], buffers=self.buffers[:count]), rest
 
 
 class SlaveLoop(NamedTuple):
@@ -82,11 +110,12 @@ class Slave:
         self._functions: dict[int, Callable[..., Any]] = {}
         self._unavailable: dict[int, str] = {}
         """Why algorithms cannot be run here."""
-        self._tasks: deque[_Job] = deque()
+        self._waiting: deque[_Waiting] = deque()
         """What was sent here and not started; some may be taken back by now."""
         self._passed_on = 0
         """How many tasks were ever sent here: the position of the last."""
-        self._sent_at = perf_counter()
+        self._due = 0.0
+        """When gathered results are to be sent."""
         self._completed = 0
         self._shutdown = False
         self._ready = False
@@ -120,7 +149,7 @@ class Slave:
         """
         self._get_ready()
         self._await(timeout)
-        self._run_here(len(self._tasks))
+        self._run_here(self._num_waiting)
         return self._state()
 
     def loop_iterate(self, timeout: float = 0.0001) -> SlaveLoop:
@@ -138,8 +167,12 @@ class Slave:
     def _ended(self) -> bool:
         return self._shutdown or self._lost
 
+    @property
+    def _num_waiting(self) -> int:
+        return sum(map(len, self._waiting))
+
     def _state(self) -> SlaveLoop:
-        waiting, unsent = len(self._tasks), self._end.journal.count
+        waiting, unsent = self._num_waiting, self._end.journal.count
         return SlaveLoop(self._ended, self._shutdown, self._completed, waiting, unsent, self._result_group)
 
     def _get_ready(self) -> None:
@@ -148,61 +181,84 @@ class Slave:
             self._drain()  # a module that ends the interpreter when it is imported must do so before we are ready
             self._send(messages.SlaveReady(self._number))
 
-    # ---- one task ------------------------------------------------------------------------------------------
+    # ---- running tasks -------------------------------------------------------------------------------------
 
     def _await(self, timeout: float | None) -> None:
         """Wait for tasks if none is here."""
-        if not self._tasks:
+        if not self._waiting:
             self._drain()
-        if not self._tasks:
+        if not self._waiting:
             self._flush()
             if not self._ended and timeout != 0.0:
                 self._end.poll(FOREVER_S if timeout is None else timeout)
                 self._drain()
+                self._due = perf_counter() + GATHER_S
 
     def _run_here(self, count: int) -> None:
         """Run up to `count` of the tasks that are here."""
-        tasks, end = self._tasks, self._end
-        while tasks and count and not self._lost:
-            if end.start(tasks[0][2]):
-                self._run(tasks.popleft())
-                count -= 1
-            else:
-                self._receive()  # perhaps which tasks were taken back
+        while self._waiting and count > 0 and not self._lost:
+            span = self._waiting.popleft()
+            ran = self._run(span, count)
+            count -= ran
+            if ran < len(span):
+                self._waiting.appendleft(span.cut(ran)[1])
+                if count > 0 and not self._lost:
+                    self._receive()  # perhaps which tasks were taken back
 
-    def _run(self, job: _Job) -> None:
-        task_id, attempt, _, number, payload, buffers = job
-        function = self._functions.get(number)
+    def _run(self, span: _Waiting, most: int) -> int:
+        """Run up to `most` tasks, until some are taken back or the agent is gone; how many were run.
+
+        This is what each task costs a slave, so it looks things up beforehand and calls little.
+        """
+        function = self._functions.get(span.number)
         if function is None:
-            reason = self._unavailable.get(number, "it was never defined")
-            self._send(messages.AlgorithmFailed(self._number, number, reason, [task_id], [attempt]))
-            return
-        failed = False
-        began = 0.0
-        try:
-            args, kwargs = loads_call(payload, buffers)
-            began = perf_counter()
-            value = function(*args, **kwargs)
-            ended = perf_counter()
-            result, large = self._pickled(value)
-        except BaseException as error:
-            ended = perf_counter()
-            failed, large = True, ()
-            result = self._codec.dumps_failure(error)
-        if self._end.forked:
-            _end_fork(task_id)
-        self._completed += 1
-        self._keep(task_id, attempt, ended - began if began else 0.0, failed, result, large)
-        journal, group = self._end.journal, self._result_group
-        if journal.count >= group if group else ended > self._sent_at + GATHER_S:
-            self._flush()
+            return self._refuse(span)
+        end, group, limit, attempt = self._end, self._result_group, self._limit, span.attempt
+        start, journal, dumps = end.start, end.journal, self._codec.dumps_value
+        note = journal.add
+        ran = 0
+        tasks = zip(counted(span.first), counted(span.position), span.payloads[:most], span.buffers, strict=False)
+        for task_id, position, payload, buffers in tasks:
+            if self._lost or not start(position):
+                break
+            ran += 1
+            began = ended = 0.0
+            value = failed = None
+            try:
+                args, kwargs = loads_call(payload, buffers)
+                began = perf_counter()
+                value = function(*args, **kwargs)
+                ended = perf_counter()
+                result, large = dumps(value)
+                if large or len(result) > limit:
+                    self._check_size(len(result) + sum(map(len, large)))
+            except BaseException as error:
+                failed, large = error, ()
+                result = self._codec.dumps_failure(error if not ended else _of_pickling(error, value))
+                ended = ended or perf_counter()
+            if end.forked:
+                _end_fork(task_id)
+            seconds = ended - began if began else 0.0
+            if large or not note(task_id, attempt, seconds, failed is not None, result):
+                self._send_or_note(task_id, attempt, seconds, failed is not None, result, large)
+            if journal.count >= group if group else ended > self._due:
+                self._flush()
+        self._completed += ran
+        return ran
 
-    def _keep(
+    def _refuse(self, span: _Waiting) -> int:
+        """Give tasks back of an algorithm that cannot be run here; how many."""
+        if not self._end.start(span.position):
+            return 0
+        reason = self._unavailable.get(span.number, "it was never defined")
+        ids = [*range(span.first, span.first + len(span))]
+        self._send(messages.AlgorithmFailed(self._number, span.number, reason, ids, [span.attempt] * len(span)))
+        return len(span)
+
+    def _send_or_note(
         self, task_id: int, attempt: int, seconds: float, failed: bool, result: bytes, large: Sequence[Buffer]
     ) -> None:
-        """Note a result, or send it if it is too large for that."""
-        if not large and self._end.journal.add(task_id, attempt, seconds, failed, result):
-            return
+        """Send a result that is too large to be noted, behind what is noted; one that merely found no room is noted."""
         self._flush()
         if large or not self._end.journal.add(task_id, attempt, seconds, failed, result):
             position = [0] if failed else []
@@ -210,17 +266,6 @@ class Slave:
                 self._number, [task_id], [1], [attempt], [seconds], position, [len(result)], [len(large)]
             )
             self._send(group, [result, *large])
-
-    def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
-        try:
-            result, large = self._codec.dumps_value(value)
-        except Exception as error:
-            raise ResultNotPicklable(
-                f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
-            ) from error
-        if len(result) > self._limit or large:
-            self._check_size(len(result) + sum(map(len, large)))
-        return result, large
 
     def _check_size(self, size: int) -> None:
         if size > self._limit:
@@ -235,7 +280,7 @@ class Slave:
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
             journal.clear()
-        self._sent_at = perf_counter()
+        self._due = perf_counter() + GATHER_S
 
     # ---- messages -------------------------------------------------------------------------------------------
 
@@ -259,10 +304,8 @@ class Slave:
                 self._take_in(message, payload)
             case messages.Revoked():
                 self._end.recall_heard()
-                revoked = frozenset(messages.each_task(message))
-                kept = [job for job in self._tasks if job[:2] not in revoked]
-                self._tasks.clear()
-                self._tasks.extend(kept)
+                for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
+                    take(self._waiting, first, count, attempt)
             case messages.Algorithms():
                 self._define(message, payload)
             case messages.SlaveNamed():
@@ -275,15 +318,13 @@ class Slave:
     def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         payloads, buffers = messages.slices(group, frames)
         start = 0
-        for first, count, attempt, number in zip(
-            group.tasks, group.counts, group.attempts, group.algorithms, strict=True
-        ):
-            position, end = self._passed_on + 1, start + count
-            ids, positions = range(first, first + count), range(position, position + count)
-            columns = (ids, repeat(attempt), positions, repeat(number), payloads[start:end], buffers[start:end])
-            self._tasks.extend(zip(*columns, strict=False))
+        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, strict=True)
+        for first, count, attempt, number in columns:
+            own = slice(start, start + count)
+            span = _Waiting(first, attempt, self._passed_on + 1, number, payloads[own], buffers[own])
+            self._waiting.append(span)
             self._passed_on += count
-            start = end
+            start += count
 
     def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
         packed = iter(payload)
@@ -302,6 +343,17 @@ class ResultTooLarge(Exception):
 
 class ResultNotPicklable(Exception):
     """A result that cannot travel; its cause tells why."""
+
+
+def _of_pickling(error: BaseException, value: object) -> BaseException:
+    """What to say of an error that came when a task had returned this value."""
+    if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
+        return error
+    told = ResultNotPicklable(
+        f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
+    )
+    told.__cause__ = error
+    return told
 
 
 def _end_fork(task_id: int) -> NoReturn:

@@ -45,30 +45,34 @@ class Journal:
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._word = memory[:8].cast("Q")
-        self._filling = 0
-        self._end = _PAYLOADS
-        self.count = 0
+        self._noted = 0
+        """What the slave has put into the word."""
+        self._row, self._end = _LINE_BYTES, _PAYLOADS
+        """Where the next row and the next payload go."""
+
+    @property
+    def count(self) -> int:
         """How many results the slave has noted and not sent."""
+        return self._noted % _FILLING
 
     def add(self, task_id: int, attempt: int, seconds: float, failed: bool, payload: bytes) -> bool:
         """Note a finished result; False if there is no room."""
-        count, start = self.count, self._end
+        row, start = self._row, self._end
         end = start + len(payload)
-        if count == CAPACITY or end > JOURNAL_BYTES:
+        if row == _PAYLOADS or end > JOURNAL_BYTES:
             return False
         memory = self._memory
-        _write_row(memory, _LINE_BYTES + count * _ROW_BYTES, task_id, seconds, attempt, len(payload), failed)
+        _write_row(memory, row, task_id, seconds, attempt, end - start, failed)
         memory[start:end] = payload
-        self._end = end
-        self.count = count = count + 1
-        self._word[0] = self._filling + count
+        self._row, self._end = row + _ROW_BYTES, end
+        self._word[0] = self._noted = self._noted + 1
         return True
 
     def clear(self) -> None:
         """Empty it; call this after its results were sent, never before."""
-        self._filling = (self._filling + _FILLING) % _FILLING**2
-        self._word[0] = self._filling
-        self.count, self._end = 0, _PAYLOADS
+        self._noted = (self._noted // _FILLING + 1) * _FILLING % _FILLING**2
+        self._word[0] = self._noted
+        self._row, self._end = _LINE_BYTES, _PAYLOADS
 
     def read(self, slave: int) -> tuple[messages.Results, list[Buffer]] | None:
         """Read what is noted.
