@@ -101,9 +101,13 @@ class Codec:
         Raises:
             ArgumentNotPicklable: the message names the argument; the caller's fault.
         """
-        if not kwargs and _all_plain(args):
+        for value in args:
+            if type(value) not in _PLAIN:
+                break
+        else:
             try:
-                return _encode(args), ()
+                if not kwargs:
+                    return _encode(args), ()
             except _NOT_AFTER_ALL:
                 pass
         try:
@@ -156,13 +160,6 @@ class Codec:
                 f"pass that as an argument, or make it in the task"
             ) from error
         return data
-
-
-def _all_plain(values: Sequence[object]) -> bool:
-    for value in values:  # noqa: SIM110 (a generator costs twice as much)
-        if type(value) not in _PLAIN:
-            return False
-    return True
 
 
 def loads(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:

@@ -19,11 +19,11 @@ from mwpy import _clock, _link, _process, _wire, records, resource_file
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore
 from mwpy._core.silence import Waiting
+from mwpy._core.submissions import Submissions
 from mwpy.algorithm import Algorithm
 from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MwpyError, ProtocolError
 from mwpy.resource_file import ResourceFile
-from mwpy.task import spans_of
 
 __all__ = ["LocalAgent", "MasterIo", "Published"]
 
@@ -72,9 +72,8 @@ class MasterIo:
         self.core = core
         self.link = link
         self.audit = audit
-        self.submitted: list[Any] = []
-        """The fields of submitted tasks one after the other, which takes no object a task; see `task.spans_of`. Whoever
-        appends to it wakes the link if it is asleep."""
+        self.submissions = Submissions()
+        """Whoever adds to them wakes the link if it is asleep."""
         self.definitions: deque[tuple[Algorithm, str, str, str, bytes, dict[str, str]]] = deque()
         self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
@@ -123,7 +122,7 @@ class MasterIo:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.submitted) or bool(self.commands)
+        return bool(self.submissions) or bool(self.commands)
 
     def _note(self, happened: object, now: float) -> None:
         match happened:
@@ -140,14 +139,11 @@ class MasterIo:
                 self.core.handle(Stranger(address, reason), now)
 
     def _take_commands(self) -> None:
-        """Tasks first out of their deque: what defines their algorithms was put into its own before them."""
-        count = len(self.submitted)
-        submitted = self.submitted[:count]
-        del self.submitted[:count]
+        """Tasks first: what defines their algorithms was put into its deque before them."""
+        spans = self.submissions.take()
         commands = [self.commands.popleft() for _ in range(len(self.commands))]
         while self.definitions:
             self.core.define(*self.definitions.popleft())
-        spans = spans_of(submitted)
         if spans:
             for span in spans:
                 self._seen[span.algorithm] += len(span)

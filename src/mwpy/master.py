@@ -1,6 +1,6 @@
 """The master: what a master algorithm drives, and the thread that does what the core decides.
 
-The algorithm's thread and the `mwpy-io` thread share three things and no lock: a deque of submitted tasks, a deque
+The algorithm's thread and the `mwpy-io` thread share three things and no lock: submitted tasks, a deque
 of commands, and a queue of outcomes. Each is appended to by one thread and emptied by the other. The I/O thread
 owns the core and the link (see `_master_io.py`).
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import count
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -105,9 +104,8 @@ class Master:
         self._io = io
         self._codec = codec
         self._main_by_value = main_by_value
-        self._ids = cast("Iterator[TaskId]", count(1))
-        self._submitted: dict[Algorithm, int] = {}
-        """How many tasks of each algorithm that the slaves were told of, ever."""
+        self._defined: set[Algorithm] = set()
+        """What the slaves were told of."""
         self._has_mapped = False
         self._targets: dict[Algorithm | None, int] = {}
         self._results: list[Result[Any]] = []
@@ -144,14 +142,6 @@ class Master:
         Raises:
             ArgumentNotPicklable: naming the argument; the caller's fault.
         """
-        policy = (
-            DEFAULT_POLICY
-            if sid is None and retry and not do_it_anyway
-            else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
-        )
-        return self._submit(call, tag, policy)
-
-    def _submit(self, call: TaskCall[Any], tag: Any, policy: TaskPolicy) -> TaskId:
         try:
             algorithm = call.algorithm
         except AttributeError:
@@ -159,16 +149,17 @@ class Master:
                 f"mw.submit wants a call that is yet to be made, not a {type(call).__qualname__}: write "
                 f"mw.submit(f.task(x)), or mw.submit(mwpy.task(f, x))"
             ) from None
-        if algorithm not in self._submitted:
+        if algorithm not in self._defined:
             self._define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
         if type(tag) is _Place:
             tag.size = len(payload) + sum(map(len, buffers))
-        task_id = next(self._ids)
-        self._submitted[algorithm] += 1
-        self._io.submitted.extend((task_id, algorithm, policy, payload, buffers, tag))
-        if self._io.link.asleep:
-            self._io.link.wake()
+        plain = sid is None and retry and not do_it_anyway
+        policy = DEFAULT_POLICY if plain else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
+        io = self._io
+        task_id = io.submissions.add(algorithm, policy, payload, buffers, tag)
+        if io.link.asleep:
+            io.link.wake()
         return task_id
 
     def _define(self, algorithm: Algorithm) -> None:
@@ -179,7 +170,7 @@ class Master:
         digest = algorithm.digest if reference else ""
         packages = _packages.used_by(algorithm.function, by_value=not reference)
         self._io.definitions.append((algorithm, reference, digest, PYTHON, packed, packages))
-        self._submitted[algorithm] = 0
+        self._defined.add(algorithm)
 
     def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:
         """A function that submits calls of `function` under a policy: for the builtin `map` and the like.
@@ -199,7 +190,8 @@ class Master:
         algorithm = algorithm_of(function)
 
         def submit(*args: Any, **kwargs: Any) -> TaskId:
-            return self._submit(TaskCall(algorithm, args, kwargs), tag, checked)
+            call: TaskCall[Any] = TaskCall(algorithm, args, kwargs)
+            return self.submit(call, tag, checked.sid, checked.retry, checked.do_it_anyway)
 
         return submit
 
@@ -244,7 +236,8 @@ class Master:
                     exhausted = True
                     break
                 place = _Place(mine, submitted, item)
-                self._submit(TaskCall(algorithm, (item,), {}), place, policy)
+                call: TaskCall[R] = TaskCall(algorithm, (item,), {})
+                self.submit(call, place, policy.sid, policy.retry, policy.do_it_anyway)
                 mine.bytes_in_flight += place.size
                 submitted += 1
                 room -= 1
@@ -393,9 +386,9 @@ class Master:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
         known = self._io.published
         if algorithm is None:
-            return sum(known.pending.values()) + self._num_submitted - known.total_seen
+            return sum(known.pending.values()) + self._io.submissions.total - known.total_seen
         of = algorithm_of(algorithm)
-        return known.pending.get(of, 0) + self._submitted.get(of, 0) - known.seen.get(of, 0)
+        return known.pending.get(of, 0) + self._io.submissions.count(of) - known.seen.get(of, 0)
 
     def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks are missing to the target number; never negative."""
@@ -404,11 +397,7 @@ class Master:
     def num_runnable_tasks(self) -> int:
         """How many tasks are pending or at slaves."""
         known = self._io.published
-        return known.runnable + self._num_submitted - known.total_seen
-
-    @property
-    def _num_submitted(self) -> int:
-        return sum(self._submitted.values())
+        return known.runnable + self._io.submissions.total - known.total_seen
 
     def num_unrunnable_tasks(self) -> int:
         """How many unrunnable tasks wait to be fetched."""

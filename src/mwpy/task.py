@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, IntEnum
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, NewType, TypeVar
 
 from attrs import define, frozen
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from mwpy.algorithm import Algorithm
 
 __all__ = [
+    "DEFAULT_POLICY",
     "Death",
     "Result",
     "SlaveId",
@@ -39,7 +39,6 @@ __all__ = [
     "TaskPolicy",
     "TaskState",
     "UnrunnableTask",
-    "spans_of",
     "story_of",
     "unpickle_with",
 ]
@@ -236,29 +235,6 @@ class Span(Struct, eq=False, gc=False):
     def __str__(self) -> str:
         last = f" to {self.first + len(self) - 1}" if len(self) > 1 else ""
         return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
-
-
-SUBMISSION = 6
-"""Fields of a submitted task: id, algorithm, policy, payload, buffers, tag."""
-
-
-def spans_of(submitted: list[Any]) -> list[Span]:
-    """Put tasks that were submitted together to spans.
-
-    Args:
-        submitted: the fields of all tasks one after the other.
-    """
-    ids, algorithms, policies, payloads, buffers, tags = (submitted[field::SUBMISSION] for field in range(SUBMISSION))
-    if ids and [*ids] != [*range(ids[0], ids[0] + len(ids))]:
-        raise UsageError("tasks were submitted by two threads at once: a master is for one")
-    spans: list[Span] = []
-    start = 0
-    for (algorithm, policy), alike in groupby(zip(algorithms, policies, strict=True)):
-        end = start + len(list(alike))
-        own = buffers[start:end]
-        spans.append(Span(ids[start], algorithm, policy, payloads[start:end], own if any(own) else [], tags[start:end]))
-        start = end
-    return spans
 
 
 Loads = Callable[[Buffer, Sequence[Buffer]], Any]

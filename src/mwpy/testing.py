@@ -29,10 +29,11 @@ from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
+from mwpy._core.submissions import Submissions
 from mwpy._witness import Witness
 from mwpy.algorithm import algorithm_of
 from mwpy.last_words import NO_WORDS
-from mwpy.task import SUBMISSION, SlaveId, SlaveKind, TaskId, TaskPolicy, spans_of
+from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 __all__ = ["Cluster", "SimulationFailure"]
 
@@ -121,7 +122,7 @@ class Cluster:
         self.seed = seed
         self.random = random.Random(seed)
         self.now = 0.0
-        self.submitted = 0
+        self._submissions = Submissions()
         self.witness = Witness()
         self.transcript: list[str] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -192,26 +193,30 @@ class Cluster:
 
     def _algorithm(self) -> None:
         """Submit some tasks of every policy, now and then."""
-        tasks: list[Any] = []
         for _ in range(min(self._total - self.submitted, self.random.randint(1, 25))):
-            self.submitted += 1
-            tasks += self._task(self.submitted)
-        if tasks:
-            self._tell(f"submit {tasks[::SUBMISSION]}")
-            self.core.submit(spans_of(tasks))
+            self._submit_one()
+        if spans := self._submissions.take():
+            self._tell(f"submit {', '.join(map(str, spans))}")
+            self.core.submit(spans)
         if self._special and self.random.random() < 0.1:
             self.core.free_slave(self.random.choice(self._special))
         self._master_acts()
         if self.submitted < self._total:
             self._after(self.random.random(), self._algorithm)
 
-    def _task(self, number: int) -> tuple[Any, ...]:
+    @property
+    def submitted(self) -> int:
+        """How many tasks were submitted so far."""
+        return self._submissions.total
+
+    def _submit_one(self) -> None:
         sid = self.random.choice(self._special) if self._special and self.random.random() < 0.4 else None
         policy = TaskPolicy(sid, retry=self.random.random() > 0.15, do_it_anyway=self.random.random() < 0.5)
         kills = self.random.random() < 0.02
         payload = b"x" * (2000 if self.random.random() < 0.02 else self.random.randint(0, 40))
         algorithm = self.random.choice(self._algorithms)
-        return TaskId(number), algorithm, policy, payload, (), self.witness.submitted(number, policy, kills)
+        tag = self.witness.submitted(self.submitted + 1, policy, kills)
+        self._submissions.add(algorithm, policy, payload, (), tag)
 
     # ---- the master's shell ------------------------------------------------------------------------------
 

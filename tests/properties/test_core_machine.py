@@ -31,9 +31,10 @@ from mwpy._core import allocation
 from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master_core import Actions, MasterCore, MasterSettings
 from mwpy._core.silence import Waiting
+from mwpy._core.submissions import Submissions
 from mwpy.algorithm import algorithm_of
 from mwpy.last_words import NO_WORDS
-from mwpy.task import SlaveId, SlaveKind, TaskPolicy, spans_of
+from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 WORKED_S = 5.0
 """Who has worked for so long has progressed."""
@@ -114,6 +115,7 @@ class _MasterMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.jobs: list[_Job] = []
+        self.submissions = Submissions()
         self.peers: dict[bytes, _Peer] = {}
         self.names = 0
         self.sids: dict[SlaveId, _Worker] = {}
@@ -411,18 +413,17 @@ class _MasterMachine(RuleBasedStateMachine):
         elif address == "nobody":
             sid = SlaveId("SLAVE-1000")
         policy = TaskPolicy(sid, retry, anyway)
-        tasks: list[Any] = []
         for _ in range(count):
             number = len(self.jobs) + 1
             payload = b"x" * (MAX_CALL_BYTES + 1) if too_large else b"payload of %d" % number
             job = _Job(number, algorithm, policy, payload)
             self.jobs.append(job)
-            tasks += number, self.algorithms[algorithm], policy, payload, (), job.tag
+            self.submissions.add(self.algorithms[algorithm], policy, payload, (), job.tag)
             if too_large:
                 self.due[number] = "result"
             elif sid is not None and not anyway and not self.is_here(sid):
                 self.due[number] = "unrunnable"
-        self.core.submit(spans_of(tasks))
+        self.core.submit(self.submissions.take())
         self.core.check()
         self.settle()
 

@@ -12,7 +12,7 @@ import mwpy._codec  # noqa: F401  (which lets values be unpickled)
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import TaskFailed, UsageError
 from mwpy.last_words import LastWords
-from mwpy.task import DEFAULT_POLICY, Death, Result, SlaveId, TaskId, TaskPolicy, UnrunnableTask, spans_of
+from mwpy.task import Death, Result, SlaveId, TaskId, TaskPolicy, UnrunnableTask
 
 ALGORITHM = algorithm_of(max)
 SID = SlaveId("SLAVE-0")
@@ -94,28 +94,6 @@ def test_the_size_of_a_task_counts_its_buffers() -> None:
     """What travels is what counts against the limit."""
     assert span(1, ALGORITHM, 2, b"1234").sizes == [4, 4]
     assert span(1, ALGORITHM, 2, b"1234", buffers=[b"12", b"3"]).sizes == [7, 7]
-
-
-def test_tasks_that_differ_in_nothing_but_arguments_and_tag_are_one_span() -> None:
-    """In the order in which they were submitted; another algorithm or policy begins another."""
-    other, once = algorithm_of(min), TaskPolicy(retry=False)
-    submitted = [1, ALGORITHM, DEFAULT_POLICY, b"a", (), "A", 2, ALGORITHM, TaskPolicy(), b"b", (), "B"]
-    submitted += [3, ALGORITHM, once, b"c", (b"large",), "C", 4, other, once, b"d", (), "D"]
-    spans = spans_of(submitted)
-    assert [each.payloads for each in spans] == [[b"a", b"b"], [b"c"], [b"d"]]
-    assert [(each.first, each.algorithm, each.policy, each.buffers, each.tags) for each in spans] == [
-        (1, ALGORITHM, DEFAULT_POLICY, [], ["A", "B"]),
-        (3, ALGORITHM, once, [(b"large",)], ["C"]),
-        (4, other, once, [], ["D"]),
-    ]
-    assert [str(each) for each in spans] == ["tasks 1 to 2 (max)", "task 3 (max)", "task 4 (min)"]
-    assert spans_of([]) == []
-
-
-def test_two_threads_that_submit_at_once_are_told() -> None:
-    """Their tasks would get each other's results."""
-    with pytest.raises(UsageError, match="two threads"):
-        spans_of([2, ALGORITHM, DEFAULT_POLICY, b"", (), None, 1, ALGORITHM, DEFAULT_POLICY, b"", (), None])
 
 
 def test_a_span_is_cut_and_joined_without_a_change_to_itself() -> None:
