@@ -1,9 +1,9 @@
 """Objects to bytes and back: the only place that pickles.
 
 Numbers, texts, bytes and None, and calls with nothing but such arguments, none of them named, travel as MessagePack,
-which is quicker and smaller than their pickles;
-the first byte tells which it is, as no MessagePack of these starts as a pickle does. Everything else is pickled in
-protocol 5; buffers of 64 KiB and more (those of NumPy arrays, say) go out of band and are not copied on the way.
+which is quicker and smaller than their pickles, and of which a whole group is read at once. Everything else is pickled
+in protocol 5, and the pickle is an extension type among them; buffers of 64 KiB and more (those of NumPy arrays, say)
+go out of band and are not copied on the way.
 Plain pickle comes first, because it is ten times quicker; cloudpickle does what plain pickle cannot, and what it would
 do wrongly: in a REPL or notebook, what is defined in `__main__` is pickled by name, and the slave's `__main__` is
 another one (`main_by_value`).
@@ -24,8 +24,9 @@ import cloudpickle
 import msgspec
 from attrs import frozen
 
+from mwpy._messages import decode_entry
 from mwpy.errors import ArgumentNotPicklable
-from mwpy.task import Buffer, unpickle_with
+from mwpy.task import Buffer, Pickled, unpickle_with
 
 __all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function"]
 
@@ -42,10 +43,9 @@ _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types whose values come back from MessagePack as they were; told apart beforehand, for they are the most."""
 _NOT_AFTER_ALL = (OverflowError, UnicodeEncodeError)
 """What MessagePack raises for an integer of more than 64 bits and for half a surrogate pair."""
-_PICKLE_MARK = 0x80
-"""The first byte of every pickle since protocol 2; in MessagePack an empty map, which no call and no plain value is."""
+_PICKLE = 1
+"""The extension type."""
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
 _OWN_FILES = os.path.dirname(__file__) + os.sep
 
 
@@ -64,7 +64,8 @@ class Codec:
         """Pickle an object.
 
         Returns:
-            The payload, and the memory of its large buffers itself: send it before the object changes.
+            What stands for it in a group, and the memory of its large buffers itself: send it before the object
+            changes.
 
         Raises:
             Exception: whatever pickling raises; the object's fault.
@@ -74,6 +75,10 @@ class Codec:
                 return _encode(value), ()
             except _NOT_AFTER_ALL:
                 pass
+        pickled, buffers = self._pickled(value)
+        return _encode(msgspec.msgpack.Ext(_PICKLE, pickled)), buffers
+
+    def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         buffers: list[Buffer] = []
 
         def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -133,18 +138,18 @@ class Codec:
         """Pickle an exception so that it can be read anywhere, whatever it is.
 
         Returns:
-            A payload that `loads` turns into (type name, text, traceback, the exception or None), all but the
-            last text. The traceback starts at the first frame that is not mwpy's.
+            What stands for it in a group: `loads` makes of it (type name, text, traceback, the exception or None), all
+            but the last text. The traceback starts at the first frame that is not mwpy's.
         """
         told = describe_error(error)
         try:
-            cause, buffers = self.dumps_value(error)
-            loads(cause, buffers)  # one with a constructor of its own may pickle well and not unpickle
+            cause, buffers = self._pickled(error)
+            pickle.loads(cause, buffers=buffers)  # one with a constructor of its own may pickle well and not unpickle
         except Exception:
             cause, buffers = b"", ()
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
-        return pickle.dumps((*told, _Cause(cause)), 5)
+        return _encode(msgspec.msgpack.Ext(_PICKLE, pickle.dumps((*told, _Cause(cause)), 5)))
 
     def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
         """Pickle a function by value.
@@ -162,32 +167,30 @@ class Codec:
         return data
 
 
-def loads(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """Read what `dumps_value` or `dumps_failure` wrote.
+def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
+    """The object that an entry of a group stands for, as `dumps_value` or `dumps_failure` wrote it.
 
     Arrays use the memory of `buffers` from then on, and can be changed if it can.
 
     Raises:
         Exception: whatever unpickling raises: what was pickled needs something that is not here.
     """
-    if payload[0] != _PICKLE_MARK:
-        return _decode(payload)
-    return pickle.loads(payload, buffers=buffers) if buffers else pickle.loads(payload)
+    return pickle.loads(entry.pickle, buffers=buffers) if type(entry) is Pickled else entry
 
 
-def loads_call(payload: Buffer, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Read what `dumps_call` wrote: positional and keyword arguments.
+def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The positional and keyword arguments that an entry of a group stands for, as `dumps_call` wrote them.
 
     Raises:
         Exception: as `loads`.
     """
-    if payload[0] != _PICKLE_MARK:
-        return _decode(payload), {}
-    args, kwargs = pickle.loads(payload, buffers=buffers)
+    if type(entry) is not Pickled:
+        return entry, {}
+    args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
     return args, kwargs
 
 
-unpickle_with(loads, loads_call)
+unpickle_with(loads, lambda payload, buffers: loads_call(decode_entry(payload), buffers))
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

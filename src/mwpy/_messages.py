@@ -3,24 +3,26 @@
 A message is a small header, one of the classes below, and payload frames that nobody on the way
 looks into. The groups (`Tasks`, `Results`) name their tasks in spans: entry i of `tasks` is the first of `counts[i]`
 tasks with ids that follow on one another, all in attempt `attempts[i]`. What differs from task to task is in lists
-with an entry a task: its small payload is the next `sizes[j]` bytes of the first payload frame, and its large
-buffers (pickle protocol 5, out of band) are the next `buffers[j]` of the frames that follow. An
-empty `buffers` means that no task of the group has any.
+with an entry a task. The first payload frame is one of them, in MessagePack: of each task the arguments, or what came
+of it, where a pickle is an extension type. The large buffers of such a pickle (protocol 5, out of band) are
+the next `buffers[j]` of the frames that follow; an empty `buffers` means that no task of the group has any.
 
-`check` holds a message against its frames. What it lets through can be sliced without looking again.
+`check` holds a message against its frames, but for the first one's entries, which `entries` reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from math import isfinite
+from typing import Any
 
+import msgspec
 from attrs import field, frozen
 
 from mwpy.errors import ProtocolError
 from mwpy.last_words import LastWords
-from mwpy.task import Buffer, SlaveId
+from mwpy.task import Buffer, Pickled, SlaveId
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -44,11 +46,20 @@ __all__ = [
     "Tasks",
     "Welcome",
     "check",
+    "decode_entry",
     "each_task",
+    "entries",
+    "payload",
     "select",
-    "slices",
     "spans_of",
 ]
+
+_ARRAY = b"\xdd"
+"""How MessagePack begins a list with a length of four bytes, the most significant first."""
+_decode_list = msgspec.msgpack.Decoder(list, ext_hook=Pickled).decode
+_decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+decode_entry = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
+"""Reads a single entry."""
 
 PROTOCOL_VERSION = 1
 """Changes whenever an older agent could misunderstand a newer master, or the other way round."""
@@ -127,7 +138,6 @@ class Tasks:
     counts: list[int]
     attempts: list[int]
     algorithms: list[int]
-    sizes: list[int]
     buffers: list[int] = field(factory=list)
 
 
@@ -142,7 +152,6 @@ class Results:
     seconds: list[float]
     failed: list[int]
     """Positions in this group, ascending, of the results that are failures."""
-    sizes: list[int]
     buffers: list[int] = field(factory=list)
 
 
@@ -264,12 +273,11 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
     match message:
         case Tasks():
             count = _num_tasks("Tasks", message.tasks, message.counts, message.attempts, message.algorithms)
-            _same_length("Tasks", count, message.sizes)
-            _frames_fit("Tasks", count, message.sizes, message.buffers, frames)
+            _frames_fit("Tasks", count, message.buffers, frames)
         case Results():
             count = _num_tasks("Results", message.tasks, message.counts, message.attempts)
-            _same_length("Results", count, message.seconds, message.sizes)
-            _frames_fit("Results", count, message.sizes, message.buffers, frames)
+            _same_length("Results", count, message.seconds)
+            _frames_fit("Results", count, message.buffers, frames)
             failed = message.failed
             if failed != sorted(set(failed)) or (failed and not 0 <= failed[0] <= failed[-1] < count):
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
@@ -307,22 +315,33 @@ def _no_frames(message: Message, count: int) -> None:
         raise ProtocolError(f"{type(message).__name__}: {count} payload frames where none belong")
 
 
-def _frames_fit(kind: str, count: int, sizes: list[int], buffers: list[int], frames: Sequence[Buffer]) -> None:
+def _frames_fit(kind: str, count: int, buffers: list[int], frames: Sequence[Buffer]) -> None:
     if len(frames) != 1 + sum(buffers) or len(buffers) not in (0, count) or (buffers and min(buffers) < 0):
         raise ProtocolError(f"{kind}: {len(frames)} payload frames are not what its lists promise")
-    if (sizes and min(sizes) < 0) or sum(sizes) != len(frames[0]):
-        raise ProtocolError(f"{kind}: the sizes do not add up to the {len(frames[0])} bytes of its payload")
 
 
-def slices(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Buffer], list[Sequence[Buffer]]]:
-    """Cut a checked group's frames: a payload and the large buffers a task, in the group's order."""
-    payload = frames[0]
-    ends = list(accumulate(group.sizes, initial=0))
-    payloads = [payload[start:end] for start, end in pairwise(ends)]
+def payload(count: int, parts: Iterable[Buffer]) -> bytes:
+    """The first payload frame of a group: `count` encoded entries, one or more in each part."""
+    return b"".join((_ARRAY, count.to_bytes(4, "big"), *parts))
+
+
+def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any], list[Sequence[Buffer]]]:
+    """Read a checked group's frames: what stands for each task, and its large buffers, in the group's order.
+
+    Raises:
+        ProtocolError: the first frame is no list, or has not one entry for each task; the sender's fault.
+    """
+    count = sum(group.counts)
+    try:
+        found: list[Any] = _decode_list(frames[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"{type(group).__name__}: a payload that cannot be read: {error}") from error
+    if len(found) != count:
+        raise ProtocolError(f"{type(group).__name__}: {len(found)} entries for {count} tasks")
     if not group.buffers:
-        return payloads, [()] * len(payloads)
+        return found, [()] * count
     own = list(accumulate(group.buffers, initial=1))
-    return payloads, [frames[start:end] for start, end in pairwise(own)]
+    return found, [frames[start:end] for start, end in pairwise(own)]
 
 
 def each_task(group: Tasks | Results | Revoked) -> Iterator[tuple[int, int]]:
@@ -351,7 +370,7 @@ def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], 
 
 def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:
     """Make a smaller group of the results at these positions."""
-    payloads, buffers = slices(group, frames)
+    raw = _decode_raw(frames[0])
     named = list(each_task(group))
     failed = frozenset(group.failed)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
@@ -362,7 +381,8 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         attempts=attempts,
         seconds=[group.seconds[at] for at in kept],
         failed=[new for new, at in enumerate(kept) if at in failed],
-        sizes=[group.sizes[at] for at in kept],
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
     )
-    return smaller, [b"".join(payloads[at] for at in kept), *(buffer for at in kept for buffer in buffers[at])]
+    own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
+    buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]
+    return smaller, [payload(len(kept), [raw[at] for at in kept]), *buffers]

@@ -225,6 +225,9 @@ class _Agent:
     def _hear_slave(self, running: _Running, now: float) -> bool:
         try:
             found = [_wire.decode(frames) for frames in running.end.receive()]
+            for message, payload in found:
+                if isinstance(message, messages.Results):
+                    messages.entries(message, payload)
         except ProtocolError as error:
             self._say(f"slave {running.number} wrote nonsense to its agent and is killed: {error}")
             running.child.kill()
@@ -349,6 +352,7 @@ class _Agent:
             return False
         try:
             messages.check(*found)
+            messages.entries(*found)
         except ProtocolError as error:
             self._say(f"slave {running.number} overwrote its unsent results, which are lost: {error}")
         else:
@@ -427,7 +431,7 @@ class _Agent:
             return
         if isinstance(message, messages.Tasks):
             child = self._core.children[number]
-            if child.num_held == len(message.sizes):
+            if child.num_held == sum(message.counts):
                 running.heard, running.peeked = now, False
         running.end.send(_wire.encode(message, frames))
         self._watch_writable(running)

@@ -55,11 +55,11 @@ class _Waiting:
     """Of the first of them, counted from 1 in the order in which tasks were sent here."""
     number: int
     """Of the algorithm."""
-    payloads: Sequence[Buffer]
+    calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
 
     def __len__(self) -> int:
-        return len(self.payloads)
+        return len(self.calls)
 
     def cut(self, count: int) -> tuple[_Waiting, _Waiting]:
         """Its first `count` tasks, and the others."""
@@ -68,10 +68,10 @@ class _Waiting:
             self.attempt,
             self.position + count,
             self.number,
-            self.payloads[count:],
+            self.calls[count:],
             self.buffers[count:],
         )
-        return evolve(self, payloads=self.payloads[:count], buffers=self.buffers[:count]), rest
+        return evolve(self, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 
 
 class SlaveLoop(NamedTuple):
@@ -217,15 +217,15 @@ class Slave:
         start, journal, dumps = end.start, end.journal, self._codec.dumps_value
         note = journal.add
         ran = 0
-        tasks = zip(counted(span.first), counted(span.position), span.payloads[:most], span.buffers, strict=False)
-        for task_id, position, payload, buffers in tasks:
+        tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
+        for task_id, position, call, buffers in tasks:
             if self._lost or not start(position):
                 break
             ran += 1
             began = ended = 0.0
             value = failed = None
             try:
-                args, kwargs = loads_call(payload, buffers)
+                args, kwargs = loads_call(call, buffers)
                 began = perf_counter()
                 value = function(*args, **kwargs)
                 ended = perf_counter()
@@ -262,10 +262,8 @@ class Slave:
         self._flush()
         if large or not self._end.journal.add(task_id, attempt, seconds, failed, result):
             position = [0] if failed else []
-            group = messages.Results(
-                self._number, [task_id], [1], [attempt], [seconds], position, [len(result)], [len(large)]
-            )
-            self._send(group, [result, *large])
+            group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], position, [len(large)])
+            self._send(group, [messages.payload(1, [result]), *large])
 
     def _check_size(self, size: int) -> None:
         if size > self._limit:
@@ -316,12 +314,12 @@ class Slave:
                 pass
 
     def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
-        payloads, buffers = messages.slices(group, frames)
+        calls, buffers = messages.entries(group, frames)
         start = 0
         columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, strict=True)
         for first, count, attempt, number in columns:
             own = slice(start, start + count)
-            span = _Waiting(first, attempt, self._passed_on + 1, number, payloads[own], buffers[own])
+            span = _Waiting(first, attempt, self._passed_on + 1, number, calls[own], buffers[own])
             self._waiting.append(span)
             self._passed_on += count
             start += count

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_POLICY",
     "Death",
+    "Pickled",
     "Result",
     "SlaveId",
     "SlaveKind",
@@ -237,24 +238,29 @@ class Span(Struct, eq=False, gc=False):
         return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
 
 
-Loads = Callable[[Buffer, Sequence[Buffer]], Any]
-"""Turns a payload and its out-of-band buffers into the object that was pickled."""
+class Pickled(Struct, gc=False):
+    """What stands among plain values for an object that is no such value, until it is asked for."""
+
+    kind: int
+    """MessagePack's extension type; there is only one."""
+    pickle: Buffer
+
+
+Loads = Callable[[Any, Sequence[Buffer]], Any]
+"""Turns what was decoded and its out-of-band buffers into the object that it was."""
 
 _loads: list[Loads] = []
 
 
-def unpickle_with(value: Loads, call: Loads) -> None:
-    """Have values and calls unpickled; `_codec` calls it, for a value does not know how it was pickled."""
-    _loads[:] = [value, call]
-
-
-_UNSET: Any = object()
+def unpickle_with(value: Loads, arguments: Loads) -> None:
+    """Have pickled values and a task's encoded arguments read; `_codec` calls it, for these do not know how."""
+    _loads[:] = [value, arguments]
 
 
 class Result(Struct, Generic[R], eq=False):
     """What a finished task came to.
 
-    The value is unpickled when it is first asked for, in the thread that asks.
+    A value that is no plain one is unpickled when it is first asked for, in the thread that asks.
 
     Example:
         >>> for result in mw.results():                      # doctest: +SKIP
@@ -271,9 +277,8 @@ class Result(Struct, Generic[R], eq=False):
     compute_seconds: float
     """How long the task algorithm ran on the slave, in seconds."""
     _failed: bool
-    _payload: Buffer = b""
+    _value: Any
     _buffers: Sequence[Buffer] = ()
-    _value: Any = _UNSET
 
     @property
     def value(self) -> R:
@@ -283,7 +288,9 @@ class Result(Struct, Generic[R], eq=False):
             TaskFailed: the task raised an exception, or its value could not be brought back. The
                 task's fault; the remote traceback is in the message.
         """
-        value = self._load() if self._value is _UNSET else self._value
+        value = self._value
+        if type(value) is Pickled:
+            value = self._load(value)
         if self._failed:
             raise value
         return value  # type: ignore[no-any-return]
@@ -292,19 +299,19 @@ class Result(Struct, Generic[R], eq=False):
     def error(self) -> TaskFailed | None:
         """The `TaskFailed` that `.value` would raise, or None if the task succeeded."""
         # only loading shows whether a value that was computed can be brought back
-        outcome = self._load() if self._value is _UNSET else self._value
-        return outcome if self._failed else None
+        if type(self._value) is Pickled:
+            self._load(self._value)
+        return self._value if self._failed else None
 
-    def _load(self) -> Any:
+    def _load(self, pickled: Pickled) -> Any:
         try:
-            loaded = _loads[0](self._payload, self._buffers)
+            loaded = _loads[0](pickled, self._buffers)
         except Exception as error:
             loaded = self._not_unpickled(error)
         else:
             if self._failed:
                 loaded = self._failure(*loaded)
-        self._value = loaded
-        self._payload, self._buffers = b"", ()
+        self._value, self._buffers = loaded, ()
         return loaded
 
     def _not_unpickled(self, error: Exception) -> TaskFailed:

@@ -25,6 +25,7 @@ from attrs import define, field
 
 from mwpy import _messages as messages
 from mwpy import _wire
+from mwpy._codec import Codec
 from mwpy._core import agent_core
 from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
@@ -36,6 +37,8 @@ from mwpy.last_words import NO_WORDS
 from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 __all__ = ["Cluster", "SimulationFailure"]
+
+CODEC = Codec()
 
 FAULTY_S = 20.0
 """Simulated seconds during which faults happen."""
@@ -213,7 +216,7 @@ class Cluster:
         sid = self.random.choice(self._special) if self._special and self.random.random() < 0.4 else None
         policy = TaskPolicy(sid, retry=self.random.random() > 0.15, do_it_anyway=self.random.random() < 0.5)
         kills = self.random.random() < 0.02
-        payload = b"x" * (2000 if self.random.random() < 0.02 else self.random.randint(0, 40))
+        payload, _ = CODEC.dumps_value("x" * (2000 if self.random.random() < 0.02 else self.random.randint(0, 40)))
         algorithm = self.random.choice(self._algorithms)
         tag = self.witness.submitted(self.submitted + 1, policy, kills)
         self._submissions.add(algorithm, policy, payload, (), tag)
@@ -440,10 +443,10 @@ class Cluster:
             self._at(host.frozen_until, lambda: self._slave_flushes(host, slave))
             return
         tasks, attempts, seconds = (list(column) for column in zip(*slave.gathered, strict=True))
-        group = messages.Results(slave.number, *messages.spans_of(tasks, attempts), seconds, [], [0] * len(tasks))
+        group = messages.Results(slave.number, *messages.spans_of(tasks, attempts), seconds, [])
         if not keep:
             slave.gathered = []
-        self._agent_hears_slave(host, slave, group, [b""])
+        self._agent_hears_slave(host, slave, group, [messages.payload(len(tasks), [bytes(len(tasks))])])
 
     def _slave_dies(self, host: _AgentHost, slave: _SlaveProcess, cause: str) -> None:
         if slave.dead or host.core is None or host.slaves.get(slave.number) is not slave:

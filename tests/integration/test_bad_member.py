@@ -20,9 +20,9 @@ from mwpy._link import CurvePair
 from mwpy.task import Buffer
 
 READY = _wire.encode(messages.SlaveReady(1))
-RESULTS = _wire.encode(messages.Results(1, [1], [1], [1], [0.1], [], [5]), [b"12345"])
+RESULTS = _wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.payload(1, [b"\x05"])])
 GOODBYE = _wire.encode(messages.Goodbye("enough"))
-TASKS = _wire.encode(messages.Tasks(1, [], [], [], [], []), [b""])
+TASKS = _wire.encode(messages.Tasks(1, [], [], [], []), [messages.payload(0, [])])
 HELLO: list[Buffer] = [b"the first message of a member once more"]
 """Stands for a message that only the stage can make."""
 
@@ -40,7 +40,7 @@ TRUNCATED = [
     ([READY[:1]], "1 frames that do not start as a message does"),
     ([[READY[0], READY[1][:-1]]], "a malformed SlaveReady"),
     ([READY, RESULTS[:2]], "Results: 0 payload frames are not what its lists promise"),
-    ([READY, [*RESULTS[:2], RESULTS[2][:-1]]], "Results: the sizes do not add up to the 4 bytes of its payload"),
+    ([READY, [*RESULTS[:2], RESULTS[2][:-1]]], "Results: a payload that cannot be read: Input data was truncated"),
 ]
 REPLAYED = [
     ([HELLO], "a second Hello on one connection"),
@@ -145,10 +145,12 @@ def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubl
     bad.link.send(READY)
     ends.until(lambda: heard(bad, messages.Tasks), "a task")
     [(first, payload)] = heard(bad, messages.Tasks)
-    assert len(first.sizes) == 1
-    ((number, _), _) = loads_call(payload[0])
+    assert first.counts == [1]
+    (number, _), _ = loads_call(messages.entries(first, payload)[0][0])
     value, _ = Codec().dumps_value((number, os.getpid()))
-    answer = _wire.encode(messages.Results(1, first.tasks, [1], first.attempts, [0.001], [], [len(value)]), [value])
+    answer = _wire.encode(
+        messages.Results(1, first.tasks, [1], first.attempts, [0.001], []), [messages.payload(1, [value])]
+    )
     bad.link.send(answer)
     bad.link.send(answer)
     ends.until(lambda: len(heard(bad, messages.Tasks)) > 1, "more tasks")
@@ -156,7 +158,7 @@ def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubl
     bad.link.send(answer)
     bad.link.send(answer[:2])
     ends.until(lambda: heard(bad, messages.Refused), "refusal")
-    held = sum(len(group.sizes) for group, _ in heard(bad, messages.Tasks)) - 1
+    held = sum(sum(group.counts) for group, _ in heard(bad, messages.Tasks)) - 1
     until(lambda: bool(lines(stage, "SLAVE-0 -> gone")), "end of the slave in the trail")
     assert len(lines(stage, "DROPPED AGENT-0: Results: 0 payload frames")) == 1
     back = [re.search(r"SLAVE-0 -> (\d+) tasks? back", line) for line in lines(stage, "SLAVE-0 -> ")]

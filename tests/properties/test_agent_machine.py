@@ -188,9 +188,10 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.admitted[number] = None
             case messages.Results():
                 assert message.tasks, "results of nothing"
-                for (task, attempt), payload in zip(messages.each_task(message), frames[0], strict=True):
+                entries, _ = messages.entries(message, frames)
+                for (task, attempt), entry in zip(messages.each_task(message), entries, strict=True):
                     self.settle_fate(task, attempt, "finished")
-                    assert payload == task % 256, f"task {task} has the result of another"
+                    assert entry == task % 128, f"task {task} has the result of another"
             case messages.Revoked():
                 for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "given back")
@@ -255,7 +256,7 @@ class _AgentMachine(RuleBasedStateMachine):
         parts = [[(task, self.attempts[task]) for task in part] for part in (tasks[:cut], tasks[cut:]) if part]
         columns = zip(*(messages.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
         firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
-        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), [0] * len(tasks))
+        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts))
         self.happens(agent_core.Heard(group, (b"",)))
         self.act()
 
@@ -319,8 +320,8 @@ class _AgentMachine(RuleBasedStateMachine):
         if process.done:
             count = len(process.done)
             spans = messages.spans_of([*process.done], [*process.done.values()])
-            done = messages.Results(process.number, *spans, [0.1] * count, [], [1] * count)
-            payload = bytes(task % 256 for task in process.done)
+            done = messages.Results(process.number, *spans, [0.1] * count, [])
+            payload = messages.payload(count, [bytes(task % 128 for task in process.done)])
             self.happens(agent_core.SlaveHeard(process.number, done, (payload,)))
 
     @precondition(lambda self: not self.exited and self.processes)

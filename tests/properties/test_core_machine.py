@@ -271,13 +271,13 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
         assert group.tasks, "an empty group was sent"
-        assert self.group is None or len(group.sizes) <= self.group, "the group is larger than was asked for"
+        assert self.group is None or sum(group.counts) <= self.group, "the group is larger than was asked for"
         worker = peer.workers[group.slave]
-        payloads, _ = messages.slices(group, frames)
+        payloads, _ = messages.entries(group, frames)
         numbers = chain.from_iterable(map(repeat, group.algorithms, group.counts))
         for (task, attempt), number, payload in zip(messages.each_task(group), numbers, payloads, strict=True):
             job = self.jobs[task - 1]
-            assert payload == job.payload, f"task {task} was sent with another's arguments"
+            assert CODEC.dumps_value(payload)[0] == job.payload, f"task {task} was sent with another's arguments"
             assert number == job.algorithm, f"task {task} was sent as another algorithm"
             assert number in peer.known, f"task {task} was sent before its algorithm"
             self.send_is_allowed(job, worker)
@@ -415,7 +415,7 @@ class _MasterMachine(RuleBasedStateMachine):
         policy = TaskPolicy(sid, retry, anyway)
         for _ in range(count):
             number = len(self.jobs) + 1
-            payload = b"x" * (MAX_CALL_BYTES + 1) if too_large else b"payload of %d" % number
+            payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
             job = _Job(number, algorithm, policy, payload)
             self.jobs.append(job)
             self.submissions.add(self.algorithms[algorithm], policy, payload, (), job.tag)
@@ -509,13 +509,12 @@ class _MasterMachine(RuleBasedStateMachine):
             *messages.spans_of([job.number for job in jobs], [job.attempt for job in jobs]),
             [seconds] * len(jobs),
             [position for position, job in enumerate(jobs) if job.number % 5 == 0],
-            [len(payload) for payload in payloads],
         )
         for job in jobs:
             del worker.held[job.number]
             self.due[job.number] = "result"
         self.replies.append((worker.peer.name, group))
-        self.hear(worker.peer.name, group, (b"".join(payloads),))
+        self.hear(worker.peer.name, group, (messages.payload(len(jobs), payloads),))
         self.settle()
 
     @precondition(lambda self: self.workers)
@@ -625,8 +624,8 @@ class _MasterMachine(RuleBasedStateMachine):
         self.happens(Garbage(peer.name, "here", "nonsense"))
         if worker and worker.held:
             job = next(iter(worker.held.values()))
-            group = messages.Results(worker.number, [job.number], [1], [job.attempt], [0.1], [], [0])
-            self.hear(peer.name, group, (b"",))
+            group = messages.Results(worker.number, [job.number], [1], [job.attempt], [0.1], [])
+            self.hear(peer.name, group, (messages.payload(1, [b"x"]),))
         self.settle()
 
     @rule(how=st.sampled_from(["member", "generation", "key", "nonsense", "results"]), vanishes=st.booleans())
@@ -642,7 +641,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif how == "nonsense":
             self.happens(Garbage(name, "there", "nonsense"))
         else:
-            self.hear(name, messages.Results(1, [1], [1], [1], [0.1], [], [0]), (b"",))
+            self.hear(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
         if vanishes:
             self.happens(Vanished(name, "gone"))
         self.settle()
@@ -653,7 +652,8 @@ class _MasterMachine(RuleBasedStateMachine):
         """They counted before, and count no more."""
         name, group = self.replies[pick % len(self.replies)]
         if name in self.peers:
-            self.hear(name, group, (b"z" * sum(group.sizes),))
+            failure = CODEC.dumps_failure(ValueError("a lie"))
+            self.hear(name, group, (messages.payload(sum(group.counts), [failure] * sum(group.counts)),))
             self.settle()
 
     @precondition(lambda self: self.workers and self.jobs)
@@ -682,7 +682,11 @@ class _MasterMachine(RuleBasedStateMachine):
             worker.peer.refused[job.algorithm] = None
             self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [attempt]))
         else:
-            self.hear(worker.peer.name, messages.Results(slave, [number], [1], [attempt], [0.1], [], [0]), (b"",))
+            self.hear(
+                worker.peer.name,
+                messages.Results(slave, [number], [1], [attempt], [0.1], []),
+                (messages.payload(1, [b"x"]),),
+            )
             self.hear(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", NO_WORDS))
         self.settle()
 

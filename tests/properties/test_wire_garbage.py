@@ -27,8 +27,8 @@ seconds = st.lists(st.floats(), max_size=4)
 
 hostile = st.one_of(
     st.builds(messages.Hello, st.just("m"), st.sampled_from(["", "g", "x"]), st.text(), numbers, st.text(), numbers),
-    st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns, columns),
-    st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns, columns),
+    st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
+    st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns),
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
@@ -202,8 +202,8 @@ def _join(core: MasterCore, peer: bytes) -> None:
 
 def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
     count = len(tasks)
-    group = messages.Results(1, *messages.spans_of(tasks, attempts), [0.1] * count, [], [1] * count)
-    return _wire.encode(group, [b"x" * count])
+    group = messages.Results(1, *messages.spans_of(tasks, attempts), [0.1] * count, [])
+    return _wire.encode(group, [messages.payload(count, [b"x" * count])])
 
 
 def _core_with_tasks() -> MasterCore:

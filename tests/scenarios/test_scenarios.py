@@ -74,8 +74,8 @@ class _Story:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         count = len(tasks)
         named = messages.spans_of(tasks, attempts)
-        group = messages.Results(int(number), *named, [seconds] * count, [], [0] * count)
-        self.hear(peer, group, (b"",))
+        group = messages.Results(int(number), *named, [seconds] * count, [])
+        self.hear(peer, group, (messages.payload(count, [bytes(count)]),))
 
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
         """Results of tasks that took a hundredth of a second."""

@@ -24,6 +24,11 @@ from mwpy.task import SlaveId
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
 
+def _payload(digits: str) -> bytes:
+    """A group's first frame: for each task a digit."""
+    return messages.payload(len(digits), [bytes(map(int, digits))])
+
+
 @pytest.fixture
 def core() -> AgentCore:
     core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
@@ -64,7 +69,7 @@ def test_what_is_not_for_an_agent_is_passed_over(core: AgentCore) -> None:
     core.take_actions()
     for message in (messages.Probe(), messages.SlaveNamed(9, "SLAVE-9"), messages.Revoke(9, 1)):  # type: ignore[arg-type]
         core.handle(Heard(message), 0.0)
-    core.handle(Heard(messages.Tasks(9, [], [], [], [], []), (b"",)), 0.0)
+    core.handle(Heard(messages.Tasks(9, [], [], [], []), (b"",)), 0.0)
     core.handle("something else", 0.0)  # type: ignore[arg-type]
     actions = core.take_actions()
     assert not actions.to_slaves
@@ -74,7 +79,7 @@ def test_what_is_not_for_an_agent_is_passed_over(core: AgentCore) -> None:
 def test_results_that_were_all_rescued_before_are_dropped(core: AgentCore) -> None:
     """Nothing goes to the master twice."""
     core.handle(_sent_tasks(5), 0.0)
-    group = messages.Results(1, [5], [1], [1], [0.1], [], [0])
+    group = messages.Results(1, [5], [1], [1], [0.1], [])
     core.take_actions()
     core.handle(SlaveHeard(1, group, (b"",)), 0.0)
     core.handle(SlaveHeard(1, group, (b"",)), 0.0)
@@ -84,26 +89,26 @@ def test_results_that_were_all_rescued_before_are_dropped(core: AgentCore) -> No
 def test_results_of_which_some_were_rescued_before_are_sent_without_those(core: AgentCore) -> None:
     """Each with its own payload; failures and large buffers stay with theirs."""
     core.handle(_sent_tasks(*range(1, 8)), 0.0)
-    core.handle(SlaveHeard(1, messages.Results(1, [3], [2], [1], [0.1] * 2, [], [1] * 2), (b"34",)), 0.0)
+    core.handle(SlaveHeard(1, messages.Results(1, [3], [2], [1], [0.1] * 2, []), (_payload("34"),)), 0.0)
     core.take_actions()
-    group = messages.Results(1, [1], [6], [1], [0.1] * 6, [0, 2, 4], [1] * 6, [0, 1, 1, 0, 1, 0])
-    core.handle(SlaveHeard(1, group, (b"123456", b"two", b"three", b"five")), 0.0)
+    group = messages.Results(1, [1], [6], [1], [0.1] * 6, [0, 2, 4], [0, 1, 1, 0, 1, 0])
+    core.handle(SlaveHeard(1, group, (_payload("123456"), b"two", b"three", b"five")), 0.0)
     [(sent, frames)] = core.take_actions().to_master
-    assert sent == messages.Results(1, [1, 5], [2, 2], [1, 1], [0.1] * 4, [0, 2], [1] * 4, [0, 1, 1, 0])
-    assert frames == [b"1256", b"two", b"five"]
+    assert sent == messages.Results(1, [1, 5], [2, 2], [1, 1], [0.1] * 4, [0, 2], [0, 1, 1, 0])
+    assert frames == [_payload("1256"), b"two", b"five"]
     assert _held(core) == [(7, 1)]
 
 
 def test_results_in_an_order_of_the_slaves_own_go_with_their_own_payloads(core: AgentCore) -> None:
     """A span of results may lie in pieces of what was sent, the last first."""
     core.handle(_sent_tasks(3, 4, 1, 2), 0.0)
-    core.handle(SlaveHeard(1, messages.Results(1, [4], [1], [1], [0.1], [], [1]), (b"4",)), 0.0)
+    core.handle(SlaveHeard(1, messages.Results(1, [4], [1], [1], [0.1], []), (_payload("4"),)), 0.0)
     core.take_actions()
-    group = messages.Results(1, [1], [4], [1], [0.1] * 4, [0], [1] * 4)
-    core.handle(SlaveHeard(1, group, (b"1234",)), 0.0)
+    group = messages.Results(1, [1], [4], [1], [0.1] * 4, [0])
+    core.handle(SlaveHeard(1, group, (_payload("1234"),)), 0.0)
     [(sent, frames)] = core.take_actions().to_master
-    payload = frames[0]
-    assert sorted(zip(messages.each_task(sent), payload, strict=True)) == [((n, 1), ord(str(n))) for n in (1, 2, 3)]
+    entries, _ = messages.entries(sent, frames)
+    assert sorted(zip(messages.each_task(sent), entries, strict=True)) == [((1, 1), 1), ((2, 1), 2), ((3, 1), 3)]
     assert [name for name, at in zip(messages.each_task(sent), range(3), strict=True) if at in sent.failed] == [(1, 1)]
     assert _held(core) == []
 
@@ -112,7 +117,7 @@ def test_a_result_of_another_attempt_is_dropped_and_the_task_is_still_held(core:
     """It was taken back and came again before the slave's old word of it."""
     core.handle(_sent_tasks(5, 6, attempt=2), 0.0)
     core.take_actions()
-    core.handle(SlaveHeard(1, messages.Results(1, [5], [2], [1], [0.1] * 2, [], [0] * 2), (b"",)), 0.0)
+    core.handle(SlaveHeard(1, messages.Results(1, [5], [2], [1], [0.1] * 2, []), (b"",)), 0.0)
     core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [6], [1])), 0.0)
     assert [type(message) for message, _ in core.take_actions().to_master] == [messages.AlgorithmFailed]
     assert _held(core) == [(5, 2), (6, 2)]
@@ -156,7 +161,7 @@ def test_a_task_that_was_taken_back_and_comes_again_has_its_new_place(core: Agen
     core.take_actions()
     core.handle(Recalled(1, 2, 5), 0.0)
     assert core.take_actions().to_master == [(messages.Revoked(1, [3], [1], [2]), ())]
-    core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], [], [0]), (b"",)), 0.0)
+    core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], []), (b"",)), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 2), 0.0)
     assert core.take_actions().to_master == [(messages.SlaveDied(1, 2, "killed by signal 9", NO_WORDS), ())]
@@ -179,7 +184,7 @@ def test_nonsense_of_a_slave_and_impossible_ways_are_internal_errors(core: Agent
 
 def _sent_tasks(*tasks: int, attempt: int = 1) -> Heard:
     firsts, counts, attempts = messages.spans_of(tasks, [attempt] * len(tasks))
-    return Heard(messages.Tasks(1, firsts, counts, attempts, [0] * len(firsts), [0] * len(tasks)), (b"",))
+    return Heard(messages.Tasks(1, firsts, counts, attempts, [0] * len(firsts)), (b"",))
 
 
 def _held(core: AgentCore) -> list[tuple[int, int]]:
@@ -229,7 +234,7 @@ def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(core
 def test_the_rest_of_a_begun_span_is_charged_with_no_death(core: AgentCore) -> None:
     """The slave ended between two tasks of it."""
     core.handle(_sent_tasks(1, 2, 3), 0.0)
-    core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], [], [0]), (b"",)), 0.0)
+    core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], []), (b"",)), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
     assert core.take_actions().to_master == [(messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS), ())]

@@ -5,16 +5,24 @@ from __future__ import annotations
 import pickle
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
+from mwpy import _messages as messages
 from mwpy import algorithm
 from mwpy._codec import MAX_TEXT, OUT_OF_BAND_BYTES, Codec, describe_error, loads, loads_function
 from mwpy.errors import ArgumentNotPicklable
+from mwpy.task import Buffer
 
 CODEC = Codec()
+
+
+def read(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
+    """As who receives it."""
+    return loads(messages.decode_entry(payload), buffers)
 
 
 class Degrees(float):
@@ -31,14 +39,14 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES)
 def test_a_value_comes_back_equal(value: object) -> None:
     payload, buffers = CODEC.dumps_value(value)
-    back = loads(payload, buffers)
+    back = read(payload, buffers)
     assert (back, type(back), list(buffers)) == (value, type(value), [])
 
 
 @pytest.mark.parametrize("value", VALUES)
 def test_an_argument_comes_back_equal_whatever_its_neighbours(value: object) -> None:
     for others in ((), (0,), ([],)):
-        args, kwargs = loads(*CODEC.dumps_call((value, *others), {"word": value}, "f"))
+        args, kwargs = read(*CODEC.dumps_call((value, *others), {"word": value}, "f"))
         assert (tuple(args), kwargs) == ((value, *others), {"word": value})
         assert type(args[0]) is type(kwargs["word"]) is type(value)
 
@@ -49,7 +57,7 @@ def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() ->
     assert len(payload) < 1000
     array[0] = 9
     assert [bytes(buffer) for buffer in buffers] == [array.tobytes()]
-    back = loads(payload, [bytearray(buffers[0])])
+    back = read(payload, [bytearray(buffers[0])])
     back += 1
     assert back[0] == 10
 
@@ -58,7 +66,7 @@ def test_a_large_array_goes_out_of_band_and_shares_the_memory_of_its_buffer() ->
     "array", [np.zeros(10), np.arange(200_000).reshape(400, 500)[:, ::2], np.asfortranarray(np.ones((300, 300)))]
 )
 def test_small_arrays_and_any_layout_come_back_equal(array: Any) -> None:
-    np.testing.assert_array_equal(loads(*CODEC.dumps_value(array)), array)
+    np.testing.assert_array_equal(read(*CODEC.dumps_value(array)), array)
 
 
 def test_a_small_buffer_stays_in_band() -> None:
@@ -79,7 +87,7 @@ def test_what_happens_to_an_argument_after_submission_does_not_reach_the_task() 
     packed = CODEC.dumps_call((array,), {"words": words}, "f")
     array[:] = 1
     words.append("b")
-    args, kwargs = loads(*packed)
+    args, kwargs = read(*packed)
     assert (args[0].sum(), kwargs) == (0, {"words": ["a"]})
 
 
@@ -87,7 +95,7 @@ def test_lambdas_and_local_classes_are_pickled_by_value() -> None:
     class Local:
         answer = 42
 
-    function, kind = loads(*CODEC.dumps_value((lambda x: x + 1, Local)))
+    function, kind = read(*CODEC.dumps_value((lambda x: x + 1, Local)))
     assert (function(1), kind().answer) == (2, 42)
 
 
@@ -103,9 +111,9 @@ def test_what_main_defines_travels_by_value_only_from_a_repl(monkeypatch: pytest
     by_name, _ = CODEC.dumps_value(main.square)
     by_value, _ = Codec(main_by_value=True).dumps_value(main.square)
     del main.square
-    assert loads(by_value)(3) == 9
+    assert read(by_value)(3) == 9
     with pytest.raises(AttributeError):
-        loads(by_name)
+        read(by_name)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +145,7 @@ def test_arguments_that_cannot_be_pickled_together_are_told_of() -> None:
 
 
 def failure_of(error: BaseException) -> tuple[str, str, str, BaseException | None]:
-    failure: tuple[str, str, str, BaseException | None] = loads(CODEC.dumps_failure(error))
+    failure: tuple[str, str, str, BaseException | None] = read(CODEC.dumps_failure(error))
     return failure
 
 
@@ -164,7 +172,7 @@ def test_the_traceback_leaves_out_the_frames_of_mwpy_at_its_top() -> None:
 
     payload, _ = CODEC.dumps_value(Fuse())
     with pytest.raises(RuntimeError) as caught:
-        loads(payload)
+        loads(messages.decode_entry(payload))
     error = caught.value
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next
@@ -233,8 +241,8 @@ def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypat
     monkeypatch.setitem(sys.modules, "only_on_the_slave", module)
     payload = CODEC.dumps_failure(module.Odd("strange"))
     monkeypatch.delitem(sys.modules, "only_on_the_slave")
-    assert loads(payload)[:2] == ("only_on_the_slave.Odd", "strange")
-    assert loads(payload)[3] is None
+    assert read(payload)[:2] == ("only_on_the_slave.Odd", "strange")
+    assert read(payload)[3] is None
 
 
 def test_something_that_unpickles_to_no_exception_is_no_cause() -> None:

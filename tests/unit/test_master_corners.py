@@ -42,7 +42,7 @@ def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None =
 
 
 def _finish(core: MasterCore, task: int) -> None:
-    _hear(core, messages.Results(1, [task], [1], [1], [0.1], [], [0]), (b"",))
+    _hear(core, messages.Results(1, [task], [1], [1], [0.1], []), (messages.payload(1, [b"\0"]),))
 
 
 def _sent(core: MasterCore) -> list[int]:

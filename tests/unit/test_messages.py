@@ -7,7 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from mwpy import _messages as messages
+from mwpy._codec import Codec
 from mwpy.errors import ProtocolError
+
+CODEC = Codec()
+
+
+def payload(*values: object) -> bytes:
+    """The first frame of a group with these values."""
+    return messages.payload(len(values), [CODEC.dumps_value(value)[0] for value in values])
+
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
 
@@ -15,20 +24,18 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
 @pytest.mark.parametrize(
     ("message", "frames"),
     [
-        (messages.Tasks(1, [1], [1], [], [0], [0]), [b""]),
-        (messages.Tasks(1, [1], [], [1], [0], [0]), [b""]),
-        (messages.Tasks(1, [1], [0], [1], [0], []), [b""]),
-        (messages.Tasks(1, [1], [2], [1], [0], [0]), [b""]),
-        (messages.Tasks(1, [1], [1], [1], [0], [1]), []),
-        (messages.Tasks(1, [1], [1], [1], [0], [1]), [b"12"]),
+        (messages.Tasks(1, [1], [1], [], [0]), [b""]),
+        (messages.Tasks(1, [1], [], [1], [0]), [b""]),
+        (messages.Tasks(1, [1], [0], [1], [0]), [b""]),
+        (messages.Tasks(1, [1], [1], [1], [0]), []),
         (messages.Tasks(1, [1], [1], [1], [0], [-1]), [b""]),
-        (messages.Tasks(1, [1], [1], [1], [0], [0], [-1]), [b""]),
-        (messages.Tasks(1, [1], [1], [1], [0], [0], [0, 0]), [b""]),
-        (messages.Results(1, [1], [1], [1], [0.1], [1], [0]), [b""]),
-        (messages.Results(1, [1], [1], [1], [0.1], [0, 0], [0]), [b""]),
-        (messages.Results(1, [1], [1], [1], [-0.1], [], [0]), [b""]),
-        (messages.Results(1, [1], [1], [1], [float("nan")], [], [0]), [b""]),
-        (messages.Results(1, [1], [-1], [1], [], [], []), [b""]),
+        (messages.Tasks(1, [1], [1], [1], [0], [0, 0]), [b""]),
+        (messages.Results(1, [1], [2], [1], [0.1], []), [b""]),
+        (messages.Results(1, [1], [1], [1], [0.1], [1]), [b""]),
+        (messages.Results(1, [1], [1], [1], [0.1], [0, 0]), [b""]),
+        (messages.Results(1, [1], [1], [1], [-0.1], []), [b""]),
+        (messages.Results(1, [1], [1], [1], [float("nan")], []), [b""]),
+        (messages.Results(1, [1], [-1], [1], [], []), [b""]),
         (messages.Revoked(1, [1], [1], []), []),
         (messages.Revoked(1, [1], [-5], [1]), []),
         (messages.AlgorithmFailed(1, 0, "", [1], [1]), [b"x"]),
@@ -43,26 +50,40 @@ def test_what_does_not_fit_together_is_a_protocol_error(message: messages.Messag
 
 
 def test_a_group_is_cut_into_what_belongs_to_each_task() -> None:
-    """Small payloads stand together, large buffers follow."""
-    group = messages.Results(1, [1], [3], [1], [0.1] * 3, [1], [1, 0, 2], [0, 1, 1])
-    frames = [b"abc", b"large", b"larger"]
+    """What is small stands together, large buffers follow."""
+    group = messages.Results(1, [1], [3], [1], [0.1] * 3, [1], [0, 1, 1])
+    frames = [payload(5, None, "bc"), b"large", b"larger"]
     messages.check(group, frames)
-    payloads, buffers = messages.slices(group, frames)
-    assert payloads == [b"a", b"", b"bc"]
-    assert list(buffers) == [[], [b"large"], [b"larger"]]
+    assert messages.entries(group, frames) == ([5, None, "bc"], [[], [b"large"], [b"larger"]])
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        *(b"", b"\x05", b"\xdd", payload(1), payload(1, 2, 3), payload(1, 2)[:-1], payload(1, 2) + b"\x01"),
+        *(payload(1, "word").replace(b"word", b"w\xffrd"), b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"),
+    ],
+)
+def test_a_payload_that_has_not_one_entry_for_each_task_is_a_protocol_error(frame: bytes) -> None:
+    """Or is no list, or one that is cut off, too deep or longer than any memory."""
+    with pytest.raises(ProtocolError, match="Tasks"):
+        messages.entries(messages.Tasks(1, [1], [2], [1], [0]), [frame])
 
 
 def test_a_smaller_group_has_the_results_that_are_kept() -> None:
     """What was rescued before is left out, and failures and large buffers keep their place."""
-    group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [3], [1, 1, 1, 1], [0, 0, 0, 1])
-    frames = [b"abcd", b"large"]
+    group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [3], [0, 0, 0, 1])
+    frames = [payload(1, "two", 3, "four"), b"large"]
     messages.check(group, frames)
     smaller, rest = messages.select(group, frames, [1, 2, 3])
-    assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [2], [1, 1, 1], [0, 0, 1])
-    assert rest == [b"bcd", b"large"]
+    assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [2], [0, 0, 1])
+    assert rest == [payload("two", 3, "four"), b"large"]
     messages.check(smaller, rest)
-    plain = messages.Results(1, [1], [2], [1], [0.1, 0.1], [], [1, 1])
-    assert messages.select(plain, [b"ab"], [1]) == (messages.Results(1, [2], [1], [1], [0.1], [], [1]), [b"b"])
+    plain = messages.Results(1, [1], [2], [1], [0.1, 0.1], [])
+    assert messages.select(plain, [payload(1, 2)], [1]) == (
+        messages.Results(1, [2], [1], [1], [0.1], []),
+        [payload(2)],
+    )
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,7 @@ def test_everything_that_was_finished_outlives_the_slave() -> None:
     fds.close()
     os.waitpid(pid, 0)
     assert (agent.receive(), agent.eof) == ([], True)
-    assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], [], [4]), [b"done"])
+    assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], []), [messages.payload(1, [b"done"])])
     assert agent.started == 2
     agent.close()
 
@@ -290,7 +290,7 @@ def test_a_forked_child_has_no_channels(ends: Ends) -> None:
     assert not slave.forked
     assert agent.started == 0
     assert slave.start(1)
-    assert agent.journal.read(7) == (messages.Results(7, [], [], [], [], [], []), [b""])
+    assert agent.journal.read(7) == (messages.Results(7, [], [], [], [], []), [messages.payload(0, [])])
     assert slave.send([b"fine"])
     assert agent.receive() == [[b"fine"]]
     os.close(reading)

@@ -98,7 +98,7 @@ class _Master:
 
     def finishes(self, task: int, peer: bytes = b"a") -> None:
         attempt = span_of(self.core, task).attempt
-        self.hears(messages.Results(1, [task], [1], [attempt], [0.1], [], [0]), peer, (b"",))
+        self.hears(messages.Results(1, [task], [1], [attempt], [0.1], []), peer, (messages.payload(1, [b"\0"]),))
 
     def waits(self) -> None:
         self.core.waiting = Waiting.FOR_EVER

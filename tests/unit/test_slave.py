@@ -77,10 +77,9 @@ class Agent:
             counts=counts,
             attempts=attempts,
             algorithms=[number] * len(firsts),
-            sizes=[len(payload)] * count,
             buffers=[len(buffers)] * count if buffers else [],
         )
-        self.send(group, [payload * count, *list(buffers) * count])
+        self.send(group, [messages.payload(count, [payload] * count), *list(buffers) * count])
 
     def take_back(self, task_ids: Sequence[int], attempt: int = 2) -> int:
         """Take tasks back, whether they were started or not; tells what was started last."""
@@ -109,7 +108,7 @@ class Agent:
         while len(found) < count:
             group, frames = self.hear(messages.Results)
             assert set(group.attempts) == {2}
-            cut = zip(*messages.slices(group, frames), strict=True)
+            cut = zip(*messages.entries(group, frames), strict=True)
             named = zip(messages.each_task(group), cut, strict=True)
             for position, ((task_id, _), (payload, buffers)) in enumerate(named):
                 found[task_id] = (position in group.failed, loads(payload, buffers))
@@ -222,11 +221,11 @@ def test_each_task_of_a_group_is_run_with_its_own_arguments_algorithm_and_attemp
     payloads, buffers = zip(*calls, strict=True)
     large = list(map(len, buffers))
     assert large == [0, 1, 0, 0, 1, 0]
-    group = messages.Tasks(7, [4, 9, 7], [3, 1, 2], [1, 3, 1], [1, 2, 2], list(map(len, payloads)), large)
-    agent.send(group, [b"".join(payloads), *(buffer for own in buffers for buffer in own)])
+    group = messages.Tasks(7, [4, 9, 7], [3, 1, 2], [1, 3, 1], [1, 2, 2], large)
+    agent.send(group, [messages.payload(6, payloads), *(buffer for own in buffers for buffer in own)])
     heard, frames = agent.hear(messages.Results)
     assert (heard.tasks, heard.counts, heard.attempts) == ([4, 9, 7], [3, 1, 2], [1, 3, 1])
-    values = [loads(payload) for payload in messages.slices(heard, frames)[0]]
+    values = [loads(payload) for payload in messages.entries(heard, frames)[0]]
     assert values == [("one", 1), ("one", 10_000), ("one", 3), ("two", 4), ("two", 10_000), ("two", 6)]
     assert agent.end.started == 6
 
@@ -274,7 +273,7 @@ def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: 
     for _ in range(2):
         group, frames = agent.hear(messages.Results)
         assert (group.buffers[-1], len(frames[-1])) == (1, 2_400_000)
-        (payload,), (buffers,) = messages.slices(group, frames)
+        (payload,), (buffers,) = messages.entries(group, frames)
         assert loads(payload, buffers).sum() == 300_000
 
 
@@ -286,7 +285,7 @@ def test_a_fixed_result_group_is_obeyed(agents: Agents, gate: Gate) -> None:
     agent.give(range(2, 9))
     gate.wait_until_begun()
     gate.let_go()
-    assert [len(agent.hear(messages.Results)[0].sizes) for _ in range(3)] == [3, 3, 2]
+    assert [len(agent.hear(messages.Results)[0].seconds) for _ in range(3)] == [3, 3, 2]
 
 
 # ---- results that are not sent yet ----
@@ -300,7 +299,7 @@ def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> N
     agent.results(1)
     agent.give([2], number=2)
     gate.wait_until_begun()
-    assert agent.end.journal.read(7) == (messages.Results(7, [], [], [], [], [], []), [b""])
+    assert agent.end.journal.read(7) == (messages.Results(7, [], [], [], [], []), [messages.payload(0, [])])
     gate.let_go()
 
 
@@ -358,7 +357,7 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     assert noted is not None
     messages.check(*noted)
     assert list(messages.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
-    assert list(map(loads, messages.slices(*noted)[0])) == [0, "done", "done"]
+    assert list(map(loads, messages.entries(*noted)[0])) == [0, "done", "done"]
     assert agent.end.started == 4
 
 

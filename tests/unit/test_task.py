@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from tests.spans import span
 
-import mwpy._codec  # noqa: F401  (which lets values be unpickled)
+from mwpy._codec import Codec
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import TaskFailed, UsageError
 from mwpy.last_words import LastWords
-from mwpy.task import Death, Result, SlaveId, TaskId, TaskPolicy, UnrunnableTask
+from mwpy.task import Death, Pickled, Result, SlaveId, TaskId, TaskPolicy, UnrunnableTask
 
 ALGORITHM = algorithm_of(max)
 SID = SlaveId("SLAVE-0")
 
 
 def _result(value: object, failed: bool = False, payload: bytes | None = None) -> Result[Any]:
-    data = pickle.dumps(value) if payload is None else payload
-    return Result(TaskId(1), "f", SID, "tag", 0.5, failed, data)
+    return Result(
+        TaskId(1), "f", SID, "tag", 0.5, failed, Pickled(1, pickle.dumps(value) if payload is None else payload)
+    )
 
 
 def test_a_value_is_unpickled_once_and_then_kept() -> None:
@@ -70,7 +71,7 @@ def test_an_unknown_policy_is_named() -> None:
 def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     """Enough to submit it again, or to tell why not."""
     death = Death(SID, 2, "killed by signal 11")
-    payload = pickle.dumps(((1,), {"b": 2}))
+    payload, _ = Codec().dumps_call((1,), {"b": 2}, "f")
     task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, ())
     assert task.arguments == ((1,), {"b": 2})
     assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: killed by signal 11"

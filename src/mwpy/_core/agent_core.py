@@ -329,7 +329,7 @@ class AgentCore:
         for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
             child.held.append(_Held(first, count, attempt, child.passed_on + 1))
             child.passed_on += count
-        self._actions.records.append(records.TasksReceived(SlaveId(child.name), len(group.sizes)))
+        self._actions.records.append(records.TasksReceived(SlaveId(child.name), sum(group.counts)))
         self._tell(child, group, frames)
 
     def _revoke(self, number: int, count: int) -> None:

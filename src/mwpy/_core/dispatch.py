@@ -96,10 +96,13 @@ class Dispatcher(Ledger):
             counts=[len(span) for span in spans],
             attempts=[span.attempt for span in spans],
             algorithms=[self._definitions[span.algorithm][0].number for span in spans],
-            sizes=list(map(len, payloads)),
             buffers=list(map(len, buffers)),
         )
-        self._send(slave.agent, header, [b"".join(payloads), *(buffer for own in buffers for buffer in own)])
+        self._send(
+            slave.agent,
+            header,
+            [messages.payload(len(payloads), payloads), *(buffer for own in buffers for buffer in own)],
+        )
 
     def _send_definitions(self, agent: Agent, algorithms: Iterable[Algorithm]) -> None:
         unknown: dict[Algorithm, None] = {algorithm: None for algorithm in algorithms if algorithm not in agent.known}

@@ -29,7 +29,7 @@ from mwpy._core.stable import Agent, Slave
 from mwpy.algorithm import Algorithm
 from mwpy.errors import ProtocolError
 from mwpy.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
-from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Span
+from mwpy.task import Buffer, Death, Pickled, Result, SlaveId, SlaveKind, SlaveState, Span
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
@@ -220,16 +220,18 @@ class MasterCore(Admission):
     def _results(self, slave: Slave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         finished: list[Span] = []
         seconds_of: defaultdict[Algorithm, list[float]] = defaultdict(list)
-        failed = [False] * len(group.sizes)
+        values, buffers = messages.entries(group, frames)
+        failed = [False] * len(values)
         for position in group.failed:
             failed[position] = True
-        payloads, buffers = messages.slices(group, frames)
+            if type(values[position]) is not Pickled:
+                raise ProtocolError("Results: a failure that does not tell of any")
         start = 0
         for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
             for span in self._take(slave, first, count, attempt):  # others no longer count, or were sent twice
                 own = slice(start + span.first - first, start + span.first - first + len(span))
                 names, sids, seconds = repeat(span.algorithm.name), repeat(slave.sid), group.seconds[own]
-                columns = (span.ids, names, sids, span.tags, seconds, failed[own], payloads[own], buffers[own])
+                columns = (span.ids, names, sids, span.tags, seconds, failed[own], values[own], buffers[own])
                 self._actions.results.extend(map(_result, *columns))
                 finished.append(span)
                 seconds_of[span.algorithm] += seconds

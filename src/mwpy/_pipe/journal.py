@@ -88,11 +88,11 @@ class Journal:
         count = min(word % _FILLING, CAPACITY)
         rows = list(_ROW.iter_unpack(self._memory[_LINE_BYTES : _LINE_BYTES + count * _ROW_BYTES]))
         ids, seconds, attempts, sizes, failed = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], [])
-        payload = bytes(self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)])
+        payload = messages.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
         if self._word[0] // _FILLING != word // _FILLING:
             return None
         failures = [position for position, flag in enumerate(failed) if flag] if any(failed) else []
-        return messages.Results(slave, *messages.spans_of(ids, attempts), seconds, failures, sizes), [payload]
+        return messages.Results(slave, *messages.spans_of(ids, attempts), seconds, failures), [payload]
 
     def close(self) -> None:
         """Let go of the memory."""
