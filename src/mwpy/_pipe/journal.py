@@ -26,8 +26,8 @@ PAYLOAD_BYTES = 160 * 1024
 
 _LINE_BYTES = 64
 """The word has a cache line of its own, for each side writes or reads at its own time."""
-_ROW = struct.Struct("=QdIIB")
-"""Id, seconds, attempt, size of the payload, and whether it is a failure."""
+_ROW = struct.Struct("=QdIII4x")
+"""Id, seconds, attempt, size of the payload, and whether it is a failure; each is a column that is read at once."""
 _PAYLOADS = _LINE_BYTES + CAPACITY * _ROW.size
 JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
 _FILLING = 1 << 32
@@ -45,6 +45,8 @@ class Journal:
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._word = memory[:8].cast("Q")
+        with memory[_LINE_BYTES:_PAYLOADS] as rows:
+            self._longs, self._floats, self._ints = rows.cast("Q"), rows.cast("d"), rows.cast("I")
         self._noted = 0
         """What the slave has put into the word."""
         self._row, self._end = _LINE_BYTES, _PAYLOADS
@@ -86,8 +88,8 @@ class Journal:
         """
         word = self._word[0]
         count = min(word % _FILLING, CAPACITY)
-        rows = list(_ROW.iter_unpack(self._memory[_LINE_BYTES : _LINE_BYTES + count * _ROW_BYTES]))
-        ids, seconds, attempts, sizes, failed = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [], [])
+        ids, seconds = self._longs[: 4 * count : 4].tolist(), self._floats[1 : 4 * count : 4].tolist()
+        attempts, sizes, failed = (self._ints[at : 8 * count : 8].tolist() for at in (4, 5, 6))
         payload = messages.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
         if self._word[0] // _FILLING != word // _FILLING:
             return None
@@ -96,5 +98,5 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the memory."""
-        self._word.release()
-        self._memory.release()
+        for view in (self._word, self._longs, self._floats, self._ints, self._memory):
+            view.release()
