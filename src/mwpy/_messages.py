@@ -279,7 +279,7 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             _same_length("Results", count, message.seconds)
             _frames_fit("Results", count, message.buffers, frames)
             failed = message.failed
-            if failed != sorted(set(failed)) or (failed and not 0 <= failed[0] <= failed[-1] < count):
+            if failed and (failed != sorted(set(failed)) or not 0 <= failed[0] <= failed[-1] < count):
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
@@ -298,7 +298,7 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
 
 
 def _same_length(kind: str, count: int, *lists: Sequence[float]) -> None:
-    if any(len(column) != count for column in lists):
+    if lists and {*map(len, lists)} != {count}:
         raise ProtocolError(f"{kind}: its lists are of different lengths")
 
 

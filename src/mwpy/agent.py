@@ -152,13 +152,9 @@ class _Agent:
 
     def run(self) -> int:
         self._link.send(_wire.encode(self._core.hello()))
-        while True:
-            now = _clock.monotonic()
-            self._core.allocate(now)
-            code = self._act(now)
-            if code is not None:
-                return int(code)
-            fates, received, ready = self._link.poll(self._timeout(now))
+        code = self._act(_clock.monotonic())
+        while code is None:
+            fates, received, ready = self._link.poll(self._timeout(_clock.monotonic()))
             now = _clock.monotonic()
             for frames in received:
                 self._hear_master(frames, now)
@@ -167,10 +163,14 @@ class _Agent:
                     self._core.handle(agent_core.Disconnected(fate.reason), now)
             for fd in ready:
                 self._hear_fd(fd, now)
-            self._look_at_signals(now)
-            self._look_after_slaves(now)
-            self._look_after_outlets(now)
-            self._rescue(now)
+            code = self._act(now)  # at once: somebody waits for what was heard
+            if code is None:
+                self._look_at_signals(now)
+                self._look_after_slaves(now)
+                self._look_after_outlets(now)
+                self._rescue(now)
+                code = self._act(now)
+        return int(code)
 
     def _timeout(self, now: float) -> float | None:
         times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
@@ -363,6 +363,7 @@ class _Agent:
 
     def _act(self, now: float) -> ExitCode | None:
         """Do what the core wants, until it wants nothing more."""
+        self._core.allocate(now)
         while True:
             actions = self._core.take_actions()
             self._audit.write(actions.records, _clock.wall())

@@ -13,6 +13,8 @@ gathers results.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from typing import cast
 
 from mwpy import _messages as messages
 from mwpy.task import Buffer
@@ -76,7 +78,7 @@ class Journal:
         self._word[0] = self._noted
         self._row, self._end = _LINE_BYTES, _PAYLOADS
 
-    def read(self, slave: int) -> tuple[messages.Results, list[Buffer]] | None:
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
         """Read what is noted.
 
         Args:
@@ -88,7 +90,8 @@ class Journal:
         """
         word = self._word[0]
         count = min(word % _FILLING, CAPACITY)
-        ids, seconds = self._longs[: 4 * count : 4].tolist(), self._floats[1 : 4 * count : 4].tolist()
+        ids = self._longs[: 4 * count : 4].tolist()
+        seconds = cast("list[float]", self._floats[1 : 4 * count : 4].tolist())
         attempts, sizes, failed = (self._ints[at : 8 * count : 8].tolist() for at in (4, 5, 6))
         payload = messages.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
         if self._word[0] // _FILLING != word // _FILLING:
