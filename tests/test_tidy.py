@@ -61,7 +61,7 @@ OPEN_INSIDE = (0, 1, 3, 4)
 
 OWNERS = {
     "zmq": ("_link",),
-    "msgspec": ("_wire", "_codec", "_messages", "task"),
+    "msgspec": ("_wire", "_codec", "_messages", "records", "task"),
     "pickle": ("_codec",),
     "cloudpickle": ("_codec",),
     "marshal": ("_codec",),

@@ -18,7 +18,7 @@ from math import isfinite
 from typing import Any
 
 import msgspec
-from attrs import field, frozen
+from msgspec import Struct, field
 
 from mwpy.errors import ProtocolError
 from mwpy.last_words import LastWords
@@ -65,8 +65,7 @@ PROTOCOL_VERSION = 1
 """Changes whenever an older agent could misunderstand a newer master, or the other way round."""
 
 
-@frozen
-class Hello:
+class Hello(Struct, frozen=True):
     """Agent to master, first of all: who I am and which computation I was sent to."""
 
     member_id: str
@@ -82,8 +81,7 @@ class Hello:
     """Which job of a batch system I am, in its words; empty if nobody told me."""
 
 
-@frozen
-class Welcome:
+class Welcome(Struct, frozen=True):
     """Master to agent: you are in, and these are the master's settings."""
 
     agent: str
@@ -93,15 +91,13 @@ class Welcome:
     max_result_bytes: int
 
 
-@frozen
-class Refused:
+class Refused(Struct, frozen=True):
     """Master to agent: go away, and why."""
 
     reason: str
 
 
-@frozen
-class AlgorithmDefinition:
+class AlgorithmDefinition(Struct, frozen=True):
     """How a slave finds a task algorithm: by its reference, or by value in a payload frame."""
 
     number: int
@@ -111,26 +107,23 @@ class AlgorithmDefinition:
     digest: str
     python: str
     """`major.minor` of the master's interpreter: functions by value do not cross it."""
-    packages: dict[str, str] = field(factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
     """The packages that its code imports, and their versions on the master."""
 
 
-@frozen
-class Algorithms:
+class Algorithms(Struct, frozen=True):
     """Master to agent to slave: definitions that later tasks refer to by number."""
 
     definitions: list[AlgorithmDefinition]
 
 
-@frozen
-class Installed:
+class Installed(Struct, frozen=True):
     """Agent to master: the versions here of packages that definitions named; empty for one that is not installed."""
 
     packages: dict[str, str]
 
 
-@frozen
-class Tasks:
+class Tasks(Struct, frozen=True):
     """Master to agent to slave: a group of tasks for one slave, in the order to run them."""
 
     slave: int
@@ -138,11 +131,10 @@ class Tasks:
     counts: list[int]
     attempts: list[int]
     algorithms: list[int]
-    buffers: list[int] = field(factory=list)
+    buffers: list[int] = field(default_factory=list)
 
 
-@frozen
-class Results:
+class Results(Struct, frozen=True):
     """Slave to agent to master: a group of finished tasks of one slave, in the order they finished."""
 
     slave: int
@@ -152,19 +144,17 @@ class Results:
     seconds: list[float]
     failed: list[int]
     """Positions in this group, ascending, of the results that are failures."""
-    buffers: list[int] = field(factory=list)
+    buffers: list[int] = field(default_factory=list)
 
 
-@frozen
-class Revoke:
+class Revoke(Struct, frozen=True):
     """Master to agent: take back up to `count` tasks that this slave has not started."""
 
     slave: int
     count: int
 
 
-@frozen
-class Revoked:
+class Revoked(Struct, frozen=True):
     """Agent to master and to slave: these tasks were not started and will not be."""
 
     slave: int
@@ -173,23 +163,20 @@ class Revoked:
     attempts: list[int]
 
 
-@frozen
-class SlaveReady:
+class SlaveReady(Struct, frozen=True):
     """Slave to agent to master: this slave process is up and wants tasks."""
 
     slave: int
 
 
-@frozen
-class SlaveNamed:
+class SlaveNamed(Struct, frozen=True):
     """Master to agent to slave: your name."""
 
     slave: int
     sid: SlaveId
 
 
-@frozen
-class SlaveDied:
+class SlaveDied(Struct, frozen=True):
     """Agent to master: a slave process is gone. `running` is the task that it ran, or 0.
 
     From an agent that said `Leaving` it charges nothing to that task.
@@ -201,8 +188,7 @@ class SlaveDied:
     words: LastWords
 
 
-@frozen
-class AlgorithmFailed:
+class AlgorithmFailed(Struct, frozen=True):
     """Slave to agent to master: I cannot run this algorithm; its tasks named here were not started."""
 
     slave: int
@@ -212,13 +198,11 @@ class AlgorithmFailed:
     attempts: list[int]
 
 
-@frozen
-class Probe:
+class Probe(Struct, frozen=True):
     """Master to agent: nothing; its being sent shows whether the agent can be reached."""
 
 
-@frozen
-class Shutdown:
+class Shutdown(Struct, frozen=True):
     """Master to agent to slave: the end.
 
     `finished` says whether the computation is complete: only then may the agent exit with 0.
@@ -229,15 +213,13 @@ class Shutdown:
     """How long a slave may take to end by itself before it is killed."""
 
 
-@frozen
-class Leaving:
+class Leaving(Struct, frozen=True):
     """Agent to master: send no more tasks, and why. Unstarted ones come back next, running ones may still end."""
 
     reason: str
 
 
-@frozen
-class Goodbye:
+class Goodbye(Struct, frozen=True):
     """Agent to master: I am gone, and why. Whatever my slaves held is charged to no task."""
 
     reason: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy.last_words import LastWords
 from mwpy.task import Death, SlaveId, SlaveKind, SlaveState, Span
@@ -43,8 +43,7 @@ __all__ = [
 ]
 
 
-@frozen
-class Started:
+class Started(Struct, frozen=True):
     """A process began its role. `role` is `MASTER` or `AGENT`; `detail` says where, or whereto."""
 
     role: str
@@ -52,23 +51,20 @@ class Started:
     detail: str
 
 
-@frozen
-class Ended:
+class Ended(Struct, frozen=True):
     """A process ends its role: `why` is `SHUTDOWN`, `INTERRUPTED`, or what went wrong."""
 
     why: str
     member_id: str
 
 
-@frozen
-class Notice:
+class Notice(Struct, frozen=True):
     """Something the user should know: shown on standard error too, with what to do next."""
 
     text: str
 
 
-@frozen
-class AgentConnected:
+class AgentConnected(Struct, frozen=True):
     """An agent was let in."""
 
     agent: str
@@ -78,40 +74,35 @@ class AgentConnected:
     job: str = ""
 
 
-@frozen
-class AgentRefused:
+class AgentRefused(Struct, frozen=True):
     """Somebody was not let in."""
 
     address: str
     reason: str
 
 
-@frozen
-class AgentLost:
+class AgentLost(Struct, frozen=True):
     """The connection to an agent broke without a goodbye."""
 
     agent: str
     reason: str
 
 
-@frozen
-class AgentLeft:
+class AgentLeft(Struct, frozen=True):
     """An agent said goodbye."""
 
     agent: str
     reason: str
 
 
-@frozen
-class PeerDropped:
+class PeerDropped(Struct, frozen=True):
     """A peer sent what no correct peer sends; nothing more is heard from it."""
 
     peer: str
     reason: str
 
 
-@frozen
-class SlaveConnected:
+class SlaveConnected(Struct, frozen=True):
     """A slave is ready for tasks."""
 
     sid: SlaveId
@@ -120,8 +111,7 @@ class SlaveConnected:
     kind: SlaveKind
 
 
-@frozen
-class SlaveChanged:
+class SlaveChanged(Struct, frozen=True):
     """A slave went to another state or kind."""
 
     sid: SlaveId
@@ -129,8 +119,7 @@ class SlaveChanged:
     kind: SlaveKind
 
 
-@frozen
-class SlaveEnded:
+class SlaveEnded(Struct, frozen=True):
     """A slave is gone: `cause` says why, `running` which task it ran, `words` what it left."""
 
     sid: SlaveId
@@ -139,8 +128,7 @@ class SlaveEnded:
     words: LastWords
 
 
-@frozen
-class AlgorithmRefused:
+class AlgorithmRefused(Struct, frozen=True):
     """The slaves of an agent cannot run a task algorithm."""
 
     agent: str
@@ -148,8 +136,7 @@ class AlgorithmRefused:
     reason: str
 
 
-@frozen
-class PackagesCompared:
+class PackagesCompared(Struct, frozen=True):
     """An agent told the versions of packages that algorithms import."""
 
     agent: str
@@ -159,39 +146,34 @@ class PackagesCompared:
     """Name, version there, and the master's."""
 
 
-@frozen
-class TasksSubmitted:
+class TasksSubmitted(Struct, frozen=True):
     """The master algorithm handed over tasks."""
 
     tasks: Sequence[Span]
 
 
-@frozen
-class TasksAllocated:
+class TasksAllocated(Struct, frozen=True):
     """Tasks went to a slave, a new attempt each."""
 
     sid: SlaveId
     tasks: Sequence[Span]
 
 
-@frozen
-class ResultsReceived:
+class ResultsReceived(Struct, frozen=True):
     """Results of allocated tasks arrived from their slave."""
 
     sid: SlaveId
     tasks: Sequence[Span]
 
 
-@frozen
-class TasksFailed:
+class TasksFailed(Struct, frozen=True):
     """Pending tasks failed before they left the master."""
 
     tasks: Sequence[Span]
     reason: str
 
 
-@frozen
-class TasksReturned:
+class TasksReturned(Struct, frozen=True):
     """Allocated tasks came back unfinished and wait again; `deaths` is charged to each of them."""
 
     sid: SlaveId
@@ -200,8 +182,7 @@ class TasksReturned:
     deaths: tuple[Death, ...] = ()
 
 
-@frozen
-class TasksGivenUp:
+class TasksGivenUp(Struct, frozen=True):
     """Tasks became unrunnable; `deaths` is charged to each of them."""
 
     tasks: Sequence[Span]
@@ -209,40 +190,35 @@ class TasksGivenUp:
     deaths: tuple[Death, ...] = ()
 
 
-@frozen
-class TasksUnaddressed:
+class TasksUnaddressed(Struct, frozen=True):
     """Pending tasks addressed to a slave that will not run them may run on any slave now."""
 
     sid: SlaveId
     tasks: Sequence[Span]
 
 
-@frozen
-class SlaveStarted:
+class SlaveStarted(Struct, frozen=True):
     """An agent started a slave process."""
 
     slave: int
     pid: int
 
 
-@frozen
-class SlaveNamed:
+class SlaveNamed(Struct, frozen=True):
     """The master gave an agent's slave its id."""
 
     slave: int
     sid: SlaveId
 
 
-@frozen
-class TasksReceived:
+class TasksReceived(Struct, frozen=True):
     """An agent passed tasks on to a slave."""
 
     sid: SlaveId
     count: int
 
 
-@frozen
-class ResultsSent:
+class ResultsSent(Struct, frozen=True):
     """An agent passed results of a slave on to the master."""
 
     sid: SlaveId

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from attrs.exceptions import FrozenInstanceError
 
 from mwpy import records
 
@@ -18,5 +17,5 @@ def test_the_set_of_records_is_the_set_of_exported_classes() -> None:
 def test_a_record_cannot_be_changed_and_equals_its_like() -> None:
     notice = records.Notice("words")
     assert notice == records.Notice("words")
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         notice.text = "other words"  # type: ignore[misc]

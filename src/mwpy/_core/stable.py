@@ -6,7 +6,7 @@ internal error. A slave that ended leaves the stable at once, and its id is neve
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from enum import Enum
 
@@ -82,7 +82,7 @@ class Slave:
     state: SlaveState = SlaveState.CONNECTING
     outstanding: deque[Span] = field(factory=deque)
     """The tasks allocated to it, in the order in which they were sent."""
-    load: Counter[Algorithm] = field(factory=Counter)
+    load: dict[Algorithm, int] = field(factory=lambda: defaultdict(int))
     """How many of them are of each algorithm; no zero."""
     pace: dict[Algorithm, float] = field(factory=dict)
     """How long a task of each algorithm takes here, in seconds, as learned."""
@@ -96,7 +96,7 @@ class Slave:
     @property
     def num_outstanding(self) -> int:
         """How many tasks are allocated to it."""
-        return self.load.total()
+        return sum(self.load.values())
 
     @property
     def runs_unaddressed(self) -> bool:

@@ -81,7 +81,7 @@ class Taskjar:
     @property
     def num_unaddressed(self) -> int:
         """How many pending tasks any slave may run."""
-        return self.num_queued.total()
+        return sum(self.num_queued.values())
 
     def apply(self, record: records.Record) -> None:
         """Change the tasks as a record says; the only place where a task's state changes.
@@ -135,17 +135,18 @@ class Taskjar:
         heads: list[Span] = []
         while len(heads) < len(queue) and count > 0:
             span = queue[len(heads)]
-            fits = _fitting(span, max_bytes)
+            sizes = span.sizes
+            fits = _fitting(sizes, max_bytes)
             if heads and (not fits or span.algorithm in refused):
                 break
             fits = min(max(1, fits), count)
-            if fits < len(span):
+            if fits < len(sizes):
                 span, rest = span.cut(fits)
                 queue[len(heads)] = span
                 queue.insert(len(heads) + 1, rest)
             heads.append(span)
             count -= fits
-            max_bytes -= sum(span.sizes)
+            max_bytes -= sum(sizes[:fits])
         return heads
 
     def next_turn(self, algorithm: Algorithm) -> None:
@@ -226,9 +227,8 @@ def _walk(spans: Sequence[Span], event: TaskEvent) -> None:
         span.state = state
 
 
-def _fitting(span: Span, max_bytes: int) -> int:
-    """How many of a span's tasks have no more than so many bytes together."""
-    sizes = span.sizes
+def _fitting(sizes: list[int], max_bytes: int) -> int:
+    """How many of the first tasks have no more than so many bytes together."""
     if sum(sizes) <= max_bytes:
         return len(sizes)
     return bisect_right(list(accumulate(sizes)), max_bytes)

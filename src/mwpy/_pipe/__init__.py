@@ -165,6 +165,8 @@ class AgentEnd:
                     break
                 while (message := self._reader.next()) is not None:
                     messages.append(message)
+                if self._reader.emptied:
+                    break
         except BlockingIOError:
             pass
         except OSError:

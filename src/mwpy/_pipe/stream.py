@@ -38,6 +38,8 @@ class Reader:
         self._large = memoryview(b"")
         """What is still to be filled of a large frame."""
         self._messages = self._cut()
+        self.emptied = False
+        """Whether the last `read` found less than it could have taken, so that the stream was empty."""
 
     def read(self) -> bool:
         """Receive once; False at the end of the stream. Then call `next` until it has no more.
@@ -47,13 +49,16 @@ class Reader:
         """
         if self._large:
             count = self._stream.recv_into(self._large, 0, socket.MSG_WAITALL)
+            self.emptied = count < len(self._large)
             self._large = self._large[count:]
         else:
             if len(self._buffer) - self._end < LARGE_BYTES:
                 rest = bytes(self._buffer[self._start : self._end])
                 self._buffer[: len(rest)] = rest
                 self._start, self._end = 0, len(rest)
-            count = self._stream.recv_into(self._buffer[self._end :])
+            room = self._buffer[self._end :]
+            count = self._stream.recv_into(room)
+            self.emptied = count < len(room)
             self._end += count
         return count > 0
 
