@@ -1,6 +1,6 @@
 """Messages as frames: what is sent over a socket or a pipe, and what is believed of what arrives.
 
-A message is two frames and its payload frames: one byte of protocol version and one of the message's kind; the
+A message is a frame and its payload frames: one byte of protocol version, one of the message's kind and the
 header, MessagePack of the message's fields; then the payload, untouched. `decode` trusts nothing: whatever is
 no message of this version, or lacks a field of one, is a `ProtocolError`. Fields that a message does not have are
 passed over.
@@ -49,7 +49,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buffer]:
     """Turn a message and its payload into frames."""
-    return [_PREFIX[type(message)], _encoder.encode(message), *frames]
+    return [_PREFIX[type(message)] + _encoder.encode(message), *frames]
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
@@ -58,9 +58,10 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
     Raises:
         ProtocolError: they are no message, or its header and payload do not fit together; the sender's fault.
     """
-    if len(frames) < 2 or len(frames[0]) != 2:
+    if not frames or len(frames[0]) < 2:
         raise ProtocolError(f"{len(frames)} frames that do not start as a message does")
-    version, number = frames[0]
+    first = memoryview(frames[0])
+    version, number = first[0], first[1]
     if version != messages.PROTOCOL_VERSION:
         raise ProtocolError(
             f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
@@ -68,12 +69,12 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
     decoder = _DECODERS.get(number)
     if decoder is None:
         raise ProtocolError(f"unknown message kind {number}")
-    if len(frames[1]) > MAX_HEADER_BYTES:
-        raise ProtocolError(f"a header of {len(frames[1])} bytes")
+    if len(first) > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header of {len(first)} bytes")
     try:
-        message = decoder.decode(frames[1])
+        message = decoder.decode(first[2:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a malformed {_KINDS[number].__name__}: {error}") from error
-    payload = frames[2:]
+    payload = frames[1:]
     messages.check(message, payload)
     return message, payload

@@ -318,11 +318,8 @@ class Master:
                 return
             finally:
                 self._io.waiting = Waiting.NOT
-        try:
-            while True:
-                self._take(outcomes.get_nowait())
-        except Empty:
-            return
+        while not outcomes.empty():
+            self._take(outcomes.get_nowait())
 
     def _take(self, outcome: Actions | BaseException) -> None:
         if isinstance(outcome, BaseException):

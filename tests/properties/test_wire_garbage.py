@@ -54,10 +54,10 @@ def test_a_mutated_message_is_a_protocol_error(
 ) -> None:
     """A proper message with one byte changed is either a message or a `ProtocolError`."""
     frames = _wire.encode(message, payload)
-    header = bytearray(frames[1])
+    header = bytearray(frames[0])
     header[position % len(header)] = byte
-    _decode([frames[0], bytes(header), *payload])
-    _decode([frames[0], bytes(header)[:position], *payload])
+    _decode([bytes(header), *payload])
+    _decode([bytes(header)[:position], *payload])
 
 
 @settings(max_examples=1500)
