@@ -57,6 +57,9 @@ MESSAGES_A_POLL = 256
 
 PROBES_A_TIMEOUT = 3
 
+LONGEST_POLL_MS = 2**31 - 1
+"""Three weeks: a poller that is told more fails."""
+
 _AT_THE_DOOR = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
 """What the master's monitor is to tell: who comes, who has a wrong key, who leaves."""
 
@@ -135,8 +138,8 @@ def _configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
 
 
 def _milliseconds(seconds: float) -> int:
-    """For a poller: rounded up, so that what is due is due when it returns."""
-    return max(0, math.ceil(seconds * 1000))
+    """For a poller: rounded up, so that what is due is due when it returns, unless that is more than it can count."""
+    return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
 
 
 def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:

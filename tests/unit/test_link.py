@@ -204,6 +204,13 @@ def test_each_known_peer_is_probed_in_a_slow_round(ends: Loopback) -> None:
     assert silent.link.poll(0.0) == ([], [], [])
 
 
+def test_an_agent_may_have_years_to_wait(ends: Loopback) -> None:
+    """As in a job whose time limit is that far away."""
+    master, agent, peer = ends.pair()
+    master.link.send(peer, [b"word"])
+    assert agent.link.poll(1e9) != ([], [], [])
+
+
 def until_end(agent: Agent) -> list[list[Buffer]]:
     """What the agent receives before `end`."""
     received: list[list[Buffer]] = []
