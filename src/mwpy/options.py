@@ -37,7 +37,8 @@ JOB_VARIABLE = "MWPY_JOB"
 """The environment variable that tells an agent which job of a batch system it is; set by who submits it."""
 
 END_VARIABLE = "SLURM_JOB_END_TIME"
-"""The environment variable with the time at which Slurm will end this job, in Unix seconds."""
+"""The environment variable with the time at which this job will be ended, in Unix seconds: Slurm's own, set for others
+by who submits."""
 
 KEY_VARIABLE = "MWPY_KEY"
 """The environment variable with a key, as `--mw-key-file` has it in a file."""
@@ -208,7 +209,7 @@ OPTIONS: tuple[Option, ...] = (
         "SECONDS",
         _SECONDS,
         "An agent goes before so long a time is over: its running tasks still get the grace period.",
-        f"until {END_VARIABLE}, which Slurm may set",
+        f"until {END_VARIABLE}, which a batch system may set",
     ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),

@@ -36,10 +36,11 @@ def faults(run: Run) -> list[str]:
 def test_a_healthy_computation_is_told_of_as_such(desk: Desk) -> None:
     """One process here and one job in the queue tell what they find, and leave; the master sees them come and go."""
     master = desk.master()
-    run = doctor(desk)
+    run = doctor(desk, "--line", "allowed_execute_duration = 550")
     assert run.end() == 0, run.out
     assert run.out.endswith("all is well\n")
     assert re.search(r"^ok +master: let it in as AGENT-1; there and back in [\d.]+ ms$", run.out, re.MULTILINE)
+    assert re.search(r"^ok +time left: 5\d\d s$", run.out, re.MULTILINE), run.out
     assert re.search(r"^job \d+\.0 is submitted$", run.out, re.MULTILINE)
     until(lambda: "AGENT-1 -> left: it was an examination" in master.out, "its leaving in the audit trail")
     assert desk.queue() == []

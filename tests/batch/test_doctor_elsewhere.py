@@ -38,8 +38,9 @@ def is_well(desk: Desk, *options: object, user: str = "submit") -> str:
 
 
 def test_one_job_goes_through_slurm(slurm_desk: SlurmDesk) -> None:
-    """It tells what it found, and leaves the queue."""
-    told = is_well(slurm_desk, "--with", "slurm")
+    """It tells what it found, the time that is left until its limit too, and leaves the queue."""
+    told = is_well(slurm_desk, "--with", "slurm", "--line=--time=9")
+    assert re.search(r"^ok +time left: [45]\d\d s$", told, re.MULTILINE), told
     assert re.search(r"^job \d+_0 is submitted$", told, re.MULTILINE)
     assert slurm_desk.queue() == []
 

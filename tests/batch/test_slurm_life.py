@@ -12,6 +12,7 @@ import pytest
 from attrs import define
 from tests.batch.systems import ROOT, System, furnish, until
 
+from mwpy.examination import read_report
 from mwpy.resource_file import FINISHED
 
 STAY = ROOT / "tests" / "batch" / "apps" / "stay.py"
@@ -195,6 +196,20 @@ def test_a_slave_goes_before_its_time_limit_kills_it(cluster: Cluster) -> None:
     assert cluster.told(master)["unrunnable"] == []
     assert "-> left: the time that it was given is over" in cluster.audit(master)
     assert "-> left: evicted (SIGTERM)" in cluster.audit(master)
+
+
+def test_each_slave_of_an_array_knows_its_time_limit(cluster: Cluster) -> None:
+    """Those without one know that too; here they look around instead of serving."""
+    cluster.use(STAY, "diary enough")
+    cluster.replace("slaves", "--mw-slave", "--mw-slave --mw-examine")
+    cluster.master()
+    jobs = [cluster.slaves("0-1", f"--time={minutes}") for minutes in (10, 0)]
+    for job in jobs:
+        cluster.gone(job)
+    files = [cluster.folder / "slurm" / f"slaves.{job}_{number}.err" for job in jobs for number in (0, 1)]
+    reports = [read_report(path.read_text()) for path in files]
+    left = [report.seconds_left for report in reports if report]
+    assert [seconds and 400 < seconds <= 600 for seconds in left] == [True, True, None, None], cluster.story()
 
 
 def test_slaves_of_no_master_wait_for_one_and_go_when_told(cluster: Cluster) -> None:

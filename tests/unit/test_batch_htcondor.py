@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome, htcondor
-from mwpy._batch.htcondor import HTCondor, description
+from mwpy._batch.htcondor import END, HTCondor, description
 from mwpy.errors import UsageError
+
+POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
 
 LAUNCH = Launch(
     "cubes-0123456789ab",
@@ -34,7 +36,8 @@ def test_a_job_gets_a_fresh_resource_file_and_finds_the_rest_where_it_is() -> No
     assert told["executable"] == "/env/bin/python"
     assert told["transfer_executable"] == "false"
     assert told["transfer_input_files"] == "/home/me/cubes.rsc"
-    assert told["environment"] == '"MWPY_JOB=$(CLUSTER).$(PROCESS)"'
+    assert told["environment"] == f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END}"'
+    assert f"END = {END}\n" in POLICY.read_text()
     assert told["MY.MwpyMark"] == '"cubes-0123456789ab"'
     assert told["error"] == "/home/me/logs/cubes-0123456789ab.$(CLUSTER).$(PROCESS).err"
     assert told["request_cpus"] == "4"

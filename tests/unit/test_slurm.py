@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
-from mwpy._batch.slurm import Slurm, outcome, queue, script, seconds
+from mwpy._batch.slurm import ASK_END, Slurm, outcome, queue, script, seconds
+
+SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
 
 QUEUE = """\
 1_0|RUNNING|0:01|None|mwpy.a-1
@@ -106,6 +108,33 @@ def test_the_script_of_a_job_says_who_it_is_and_becomes_the_agent(tmp_path: Path
     variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["/bin/sh", "-c", text], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout == f"7_3 here --mw-slave --mw-resource-file {tmp_path / 'a b'} -- own\n"
+
+
+@pytest.mark.parametrize(
+    ("squeue", "given", "told"),
+    [
+        ("echo $SLURM_TIME_FORMAT of $3", "", "%s of 7_3\n"),
+        ("echo $SLURM_TIME_FORMAT of $3", "1795283446", "1795283446\n"),
+        ("echo not now >&2; exit 1", "", "\n"),
+        (None, "", "\n"),
+    ],
+    ids=["asked", "given", "squeue fails", "no squeue"],
+)
+def test_a_job_asks_for_the_end_of_its_time_limit(tmp_path: Path, squeue: str | None, given: str, told: str) -> None:
+    """For that of its own element of the array, where its environment does not have it; in silence."""
+    if squeue is not None:
+        (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
+        (tmp_path / "squeue").chmod(0o755)
+    text = script(Launch("m", "/r", ("/bin/sh", "-c", "echo $SLURM_JOB_END_TIME", "--mw-slave"), 1, "/logs"))
+    variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    variables["SLURM_JOB_END_TIME"] = given
+    done = subprocess.run(["/bin/sh", "-c", text], env=variables, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (told, "")
+
+
+def test_the_script_for_slaves_asks_in_the_same_way() -> None:
+    """As one that the overseer submits."""
+    assert f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"\n' in SLAVES.read_text()
 
 
 def test_without_slurm_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

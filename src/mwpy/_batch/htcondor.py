@@ -31,6 +31,9 @@ CALL_S = 60.0
 HISTORY_S = 3600
 """Seconds for which the history is searched."""
 
+END = "SLURM_JOB_END_TIME=$$([(AllowedExecuteDuration?:AllowedJobDuration)+time()?:false])"
+"""Tells a job when its time is over, as Slurm does; worked out at each start, and no number where it has no limit."""
+
 STATES = {
     1: JobState.QUEUED,
     2: JobState.RUNNING,
@@ -133,7 +136,7 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "executable": _verbatim(program),
         "transfer_executable": "true" if own else "false",
         "arguments": _verbatim(_arguments(command[1:])),
-        "environment": '"MWPY_JOB=$(CLUSTER).$(PROCESS)"',
+        "environment": f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END}"',
         "initialdir": _verbatim(os.getcwd()),
         "should_transfer_files": "YES",
         "transfer_input_files": _verbatim(", ".join(map(str, carried))),

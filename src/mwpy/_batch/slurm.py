@@ -54,6 +54,9 @@ ENDED = (
 )
 """States of a job that has ended, and what they say beyond the exit code."""
 
+ASK_END = "SLURM_TIME_FORMAT=%s timeout 10 squeue -h -j $MWPY_JOB -o %e 2>/dev/null"
+"""Says in a job when its time limit ends, in Unix seconds, or something else where there is none or nobody knows."""
+
 LEFT_OUT = ("SQUEUE_", "SCANCEL_", "MWPY_")
 """Variables with these beginnings are kept from the commands, and so from the jobs."""
 
@@ -110,6 +113,7 @@ def script(launch: Launch) -> str:
         f"#SBATCH --signal=B:TERM@{WARNED_S}",
         *(f"#SBATCH {line}" if line.startswith("-") else line for line in options),
         'export MWPY_JOB="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
+        f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"',  # older Slurms do not set it
         *(line for line in launch.extra if line not in options),
         f"exec {shlex.join(launch.agent_command(launch.resource_path))}",
     ]
