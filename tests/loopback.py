@@ -21,7 +21,7 @@ from mwpy._link import (
 )
 from mwpy.task import Buffer
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 """Nothing takes so long unless the test fails."""
 
 POLL_S = 0.005

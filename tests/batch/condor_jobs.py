@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.batch.systems import System, until
+from tests.batch.systems import PATIENCE_S, System, until
 
 IDLE, RUNNING, REMOVED, COMPLETED, HELD = 1, 2, 3, 4, 5
 """HTCondor's numbers for the states of a job."""
@@ -58,7 +58,7 @@ class Jobs:
         ended = sorted(json.loads(told or "[]"), key=lambda job: int(job["ProcId"]))
         return [job.get("ExitCode") if job["JobStatus"] == COMPLETED else None for job in ended]
 
-    def until(self, come: Callable[[], object], what: str, patience_s: float = 60.0) -> None:
+    def until(self, come: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
         """Wait for something; `told_at_failure` is shown if it does not come."""
         until(come, what, patience_s)
 

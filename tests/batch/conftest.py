@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 
 os.environ["PATH"] += f"{os.pathsep}/usr/sbin{os.pathsep}/sbin"  # root's commands, which bring the systems up
 
-LONGEST_S = UP_S + 120
-"""What one test may take: the first one of a system waits until that is up."""
+LONGEST_S = UP_S + 900
+"""What one test may take: the first one of a system waits until that is up, and its waits have limits of their own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

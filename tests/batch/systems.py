@@ -33,11 +33,11 @@ TOOLS = ROOT.parent / "shared" / "tools"
 UP_S = 300.0
 """How long a system may take to come up; the first time it is built."""
 
-COMMAND_S = 60.0
+COMMAND_S = 300.0
 """How long one command may take."""
 
-PATIENCE_S = 60.0
-"""How long anything else may take on a busy machine before it counts as stuck."""
+PATIENCE_S = 180.0
+"""How long anything else may take on a slow and busy machine before it counts as stuck."""
 
 POLL_S = 0.2
 """Seconds between two looks: each is a command."""

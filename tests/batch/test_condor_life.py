@@ -25,7 +25,7 @@ SHORT = "--mw-grace-period 1"
 SUBMIT_UID = 20001
 
 AGENTS = 300
-CROWD_S = 300.0
+CROWD_S = 600.0
 
 
 def started(jobs: Jobs, tasks: int, slaves: int, at_work: int = 0) -> tuple[int, int, dict[str, Any]]:

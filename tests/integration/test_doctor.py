@@ -30,7 +30,7 @@ def master(stage: Stage) -> Running:
 def doctor(stage: Stage, *arguments: object) -> Running:
     """Ask it, and wait for its end."""
     asked = stage.start("", program=[sys.executable, "-m", "mwpy", "doctor", *map(str, arguments)])
-    asked.end(60.0)
+    asked.end()
     return asked
 
 

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted(folder.name for folder in (ROOT / "examples").iterdir() if folder.is_dir())
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-PATIENCE_S = 60
+PATIENCE_S = 120
 """How long an example may take on a busy machine before it counts as stuck."""
 
 PINGS = re.compile(r"(\d+) pings: (\d+) good, (\d+) bad, in [\d.]+ s: \d+ tasks per second")

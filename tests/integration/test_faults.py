@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import Running, Stage, kill, slaves_of, until
+from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, slaves_of, until
 
 TIMEOUT_S = 2
 """The network's patience in these tests."""
@@ -22,7 +22,7 @@ KILLS_S = 30.0
 KILL_EVERY_S = 0.1
 AGENTS_SHARE = 0.1
 """How many of the killed are agents: each takes its slaves along."""
-AFTERWARDS_S = 25.0
+AFTERWARDS_S = 120.0
 """How long the computation may go on after the last kill."""
 
 
@@ -32,9 +32,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def all_came_once(master: Running, patience_s: float = 30.0) -> int:
+def all_came_once(master: Running) -> int:
     """Assert that every task of `count.py` has exactly one, proper result; how many there were."""
-    assert master.end(patience_s) == 0, master.err
+    assert master.end() == 0, master.err
     told = master.told
     assert told["twice"] == []
     assert told["wrong"] == []
@@ -49,10 +49,10 @@ def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
     go = stage.folder / "go"
     master = stage.master("count.py", "--tasks", 200_000, "--after", go)
     agents = [stage.agent("count.py", "--mw-audit-file", "/dev/null") for _ in range(50)]
-    until(lambda: "SLAVE-49 " in stage.audit.read_text(), "fifty slaves", 35.0)
+    until(lambda: "SLAVE-49 " in stage.audit.read_text(), "fifty slaves")
     go.touch()
     assert all_came_once(master) == 200_000
-    assert [agent.end(15.0) for agent in agents] == [0] * 50
+    assert [agent.end() for agent in agents] == [0] * 50
     stage.nobody_left()
 
 
@@ -80,10 +80,10 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
             story.append(f"{now:.2f} s: kill {victim}, one of {victims}")
             kill(victim, signal.SIGKILL)
             kills += 1
-    assert kills > 0.5 * KILLS_S / KILL_EVERY_S
+    assert kills > 0.2 * KILLS_S / KILL_EVERY_S
     assert all_came_once(master) > 100
     for agent in agents:
-        agent.end(15.0)
+        agent.end()
     stage.nobody_left()
 
 
@@ -97,8 +97,8 @@ def test_results_survive_a_stopped_agent(stage: Stage) -> None:
     time.sleep(3 * TIMEOUT_S)
     agents[0].send(signal.SIGCONT)
     assert all_came_once(master) > 100
-    assert agents[0].end(10.0) == 255, agents[0].err
-    assert agents[1].end(10.0) == 0, agents[1].err
+    assert agents[0].end() == 255, agents[0].err
+    assert agents[1].end() == 0, agents[1].err
     stage.nobody_left()
 
 
@@ -107,12 +107,12 @@ def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, held_s: int, group
     """A task may hold the GIL for ten timeouts; what was finished before it on the same slave arrives before it."""
     master = stage.master("hold.py", held_s, *SHORT, *grouped)
     agent = stage.agent("hold.py", *SHORT)
-    assert master.end(held_s + 15.0) == 0, master.err
+    assert master.end() == 0, master.err
     told = master.told
     assert told["slaves"] == 1
     came = told["came"]
-    assert came["first"] < 1.0
-    assert came["second"] < 1.0
+    assert came["first"] < held_s / 2
+    assert came["second"] < held_s / 2
     assert came["long"] >= held_s - 0.5
     assert came["last"] >= came["long"]
     assert agent.end() == 0, agent.err
@@ -144,7 +144,7 @@ def test_an_evicted_agent_gives_its_tasks_back(stage: Stage) -> None:
     until(mark.exists, "a task that lingers")
     evicted.send(signal.SIGTERM)
     began = time.monotonic()
-    assert evicted.end(5.0) == 5, evicted.err
+    assert evicted.end() == 5, evicted.err
     assert time.monotonic() - began >= 0.9
     other = stage.agent("count.py")
     assert all_came_once(master) == 400
@@ -156,10 +156,10 @@ def test_an_evicted_agent_gives_its_tasks_back(stage: Stage) -> None:
 def test_an_evicted_agent_finishes_what_it_can(stage: Stage) -> None:
     """Tasks that end within the grace period are not run twice, and the agent goes as soon as they have ended."""
     master = stage.master("count.py", "--tasks", 60, "--milliseconds", 100)
-    agents = [stage.agent("count.py", "--mw-grace-period", 20) for _ in range(2)]
+    agents = [stage.agent("count.py", "--mw-grace-period", 2 * PATIENCE_S) for _ in range(2)]
     until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
     agents[0].send(signal.SIGTERM)
-    assert agents[0].end(5.0) == 5, agents[0].err
+    assert agents[0].end() == 5, agents[0].err
     assert all_came_once(master) == 60
     assert agents[1].end() == 0, agents[1].err
     stage.nobody_left()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import Stage
+from tests.integration.apps.stage import PATIENCE_S, Stage
 
 import mwpy
 from mwpy import master as master_module
@@ -170,7 +170,7 @@ def test_what_a_repl_defines_travels_by_value() -> None:
         "\n"
     )
     run = subprocess.run(
-        [sys.executable, "-i", "-q"], input=typed, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-i", "-q"], input=typed, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert "[3, 6]" in run.stdout, run.stderr
     assert "Traceback" not in run.stderr

@@ -96,7 +96,7 @@ def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Pat
     """
     master = stage.master(str(MY_APP), "word", "--mw-audit-file", "-")
     agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 2)
-    assert master.end(60.0) == 0, master.err
+    assert master.end() == 0, master.err
     assert agent.end() == 0, agent.err
     assert EXPECTED in master.out
     differs = rf"^mwpy: AGENT-0 \(.+\) has sortedcontainers {OLDER}, the master {version('sortedcontainers')}: "
@@ -111,11 +111,11 @@ def test_a_packed_script_is_a_master_too(stage: Stage, packed: tuple[Path, str],
     """Packed master and packed slaves; the resource file tells how to start more of these."""
     own = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
     master = start(stage, bare, packed[0], *own, "word")
-    until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file", 60.0)
+    until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file")
     written = json.loads(stage.resource.read_text())
     assert written["slave-arguments"][0] == str(packed[0])
     agent = alone(stage, written["slave-executable"], *written["slave-arguments"])
-    assert master.end(60.0) == 0, master.err
+    assert master.end() == 0, master.err
     assert agent.end() == 0, agent.err
     assert f"{EXPECTED} ['word']" in master.out
 
@@ -124,7 +124,7 @@ def test_ping_is_packed_and_runs_alone(stage: Stage, bare: str) -> None:
     """A packed script without a role starts its slaves from itself."""
     mwpy("pack", ROOT / "examples" / "ping" / "ping.py", folder=stage.folder)
     run = start(stage, bare, stage.folder / "ping.pex", "--pings", 2000, "--mw-local", 2)
-    assert run.end(60.0) == 0, run.err
+    assert run.end() == 0, run.err
     assert "2000 pings: 2000 good, 0 bad" in run.out
 
 

@@ -46,7 +46,7 @@ def one_line(process: Running) -> str:
     [
         ("count.py", "--milliseconds", "1"),
         ("count.py", "--tasks", "8", "--milliseconds", "60000"),
-        ("hold.py", "60"),
+        ("hold.py", "600"),
     ],
     ids=["quick tasks", "long tasks", "GIL held"],
 )
@@ -61,7 +61,7 @@ def test_ctrl_c_ends_all(stage: Stage, line: tuple[str, ...], times: int) -> Non
     for _ in range(times):
         os.killpg(run.pid, signal.SIGINT)
         time.sleep(0.1)
-    assert run.end(10.0) == 130, run.err
+    assert run.end() == 130, run.err
     assert time.monotonic() - began < 5.0
     assert "Traceback" not in run.err
     assert "KeyboardInterrupt" not in run.err
@@ -75,7 +75,7 @@ def test_no_process_outlives_a_killed_master(stage: Stage) -> None:
     time.sleep(1.0)
     run.send(signal.SIGKILL)
     run.end()
-    until(lambda: not stage.processes(), lambda: f"nobody left, but {stage.commands()}", 12.0)
+    until(lambda: not stage.processes(), lambda: f"nobody left, but {stage.commands()}")
 
 
 # ---- slaves that cannot work -----------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_module_that_crashes_its_importers_does_not_go_on_for_ever(stage: Stag
     agent = stage.agent("crashing.py")
     assert agent.end() == 6, agent.err
     assert "SIGSEGV" in agent.err
-    until(lambda: "SIGSEGV" in master.err, lambda: f"the reason, not {master.err!r}", 12.0)
+    until(lambda: "SIGSEGV" in master.err, lambda: f"the reason, not {master.err!r}")
 
 
 def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
@@ -138,7 +138,7 @@ def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
     assert run.err.count("Traceback (most recent call last)") == 2, "from the agent, and in the master's word"
     assert not slaves_of(run.pid)
     run.send(signal.SIGINT)
-    assert run.end(10.0) == 130, run.err
+    assert run.end() == 130, run.err
     stage.nobody_left()
 
 
@@ -152,9 +152,9 @@ def test_local_slaves_of_a_master_that_returns_at_once_are_told_to_go(stage: Sta
 
 
 def test_a_master_without_slaves_says_why(stage: Stage) -> None:
-    """With no slave the master says within 10 s that none is connected, and what to do."""
+    """With no slave the master says soon that none is connected, and what to do."""
     master = stage.master("count.py", "--tasks", 10)
-    until(lambda: "no slave is connected" in master.err, lambda: f"a word on slaves, not {master.err!r}", 10.5)
+    until(lambda: "no slave is connected" in master.err, lambda: f"a word on slaves, not {master.err!r}")
     assert "--mw-slave" in master.err
 
 
@@ -238,7 +238,7 @@ def test_an_agent_that_finds_no_master_says_so(stage: Stage) -> None:
     assert document["master-addresses"][0] in agent.err
 
 
-@pytest.mark.parametrize("line", [("count.py", "--milliseconds", "1"), ("hold.py", "60")], ids=["quick", "GIL held"])
+@pytest.mark.parametrize("line", [("count.py", "--milliseconds", "1"), ("hold.py", "600")], ids=["quick", "GIL held"])
 def test_an_agent_whose_master_is_killed_ends(stage: Stage, line: tuple[str, ...]) -> None:
     """SIGKILL of the master ends its agents with code 255, which keeps their jobs queued."""
     master = stage.master(*line, "--mw-client-timeout", 2)
@@ -246,7 +246,7 @@ def test_an_agent_whose_master_is_killed_ends(stage: Stage, line: tuple[str, ...
     until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at a slave")
     time.sleep(0.5)
     master.send(signal.SIGKILL)
-    assert agent.end(10.0) == 255, agent.err
+    assert agent.end() == 255, agent.err
     assert "Traceback" not in agent.err
     assert "lost" in agent.err
     stage.nobody_left()
@@ -258,7 +258,7 @@ def test_an_agent_of_a_finished_computation_ends_well(stage: Stage) -> None:
     first = stage.agent("count.py")
     assert (master.end(), first.end()) == (0, 0), master.err + first.err
     late = stage.agent("count.py")
-    assert late.end(5.0) == 0, late.err
+    assert late.end() == 0, late.err
     assert "finished" in late.err
 
 
@@ -268,8 +268,8 @@ def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> No
     agent = stage.agent("count.py")
     until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at a slave")
     master.send(signal.SIGINT)
-    assert master.end(5.0) == 130, master.err
-    assert agent.end(5.0) == 255, agent.err
+    assert master.end() == 130, master.err
+    assert agent.end() == 255, agent.err
     assert json.loads(stage.resource.read_text())["computation-status"] == "in-progress"
 
 

@@ -18,7 +18,7 @@ AHEAD = 5000
 AHEAD_MS = 500
 """How many milliseconds of work wait in the master when they do."""
 
-FOREVER_S = 60.0
+FOREVER_S = 600.0
 
 
 @mwpy.task_algorithm

@@ -20,8 +20,11 @@ from typing import Any, Self
 APPS = Path(__file__).parent
 SOURCES = APPS.parent.parent.parent / "src"
 
-PATIENCE_S = 30.0
-"""How long anything may take on a busy machine before it counts as stuck."""
+PATIENCE_S = 120.0
+"""How long anything may take, on a slow and busy machine, before it counts as stuck."""
+
+ORPHAN_S = 20.0
+"""How long a process may outlive what it served: less than the half minute after which a silent peer is given up."""
 
 POLL_S = 0.02
 """Seconds between two looks."""
@@ -146,7 +149,7 @@ class Stage:
         """Assert that all processes end, those too that others started."""
         for running in self._started:
             running.process.poll()
-        until(lambda: not self.processes(), lambda: f"no process left, but {self.commands()}", 3.0)
+        until(lambda: not self.processes(), lambda: f"no process left, but {self.commands()}", ORPHAN_S)
 
     def commands(self) -> list[str]:
         lines = []
