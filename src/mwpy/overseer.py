@@ -141,13 +141,13 @@ class _Overseer:
         self._core = OverseerCore(options.settings)
         self._watched: dict[str, _Watched] = {}
         self._refused: dict[str, None] = {}
-        self._undecided = False
+        self._failed = False
 
     def run(self) -> int:
         while True:
             self._round()
             if self._options.once or self._options.dry_run:
-                return ExitCode.UNREACHABLE if self._undecided else ExitCode.OK
+                return ExitCode.UNREACHABLE if self._failed else ExitCode.OK
             if self._core.done and not any(path.is_dir() for path in self._options.paths):
                 return ExitCode.OK
             _clock.sleep(max(0.0, self._core.next_deadline() - _clock.monotonic()))
@@ -167,7 +167,7 @@ class _Overseer:
         try:
             self._core.handle(Listed(self._batch.jobs()), now)
         except BatchUnavailable as error:
-            self._undecided = True
+            self._failed = True
             self._core.handle(NotListed(str(error)), now)
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
@@ -214,7 +214,7 @@ class _Overseer:
         try:
             content = watched.content = resource_file.read(watched.path)
         except ResourceFileError as error:
-            self._undecided = True
+            self._failed = True
             self._core.handle(FileUnread(mark, str(error)), now)
             return
         need = Need(
@@ -242,6 +242,7 @@ class _Overseer:
             try:
                 self._batch.remove(actions.remove)
             except BatchUnavailable as error:
+                self._failed = True
                 self._core.handle(NotRemoved(actions.remove, str(error)), _clock.monotonic())
         for submit in actions.submit:
             self._submit(submit)
@@ -262,6 +263,7 @@ class _Overseer:
             watched.log_dir.mkdir(parents=True, exist_ok=True)
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
+            self._failed = True
             self._core.handle(NotSubmitted(submit.mark, submit.count, str(error)), _clock.monotonic())
             return
         self._core.handle(Submitted(submit.mark, job_ids), _clock.monotonic())

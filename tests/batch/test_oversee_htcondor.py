@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 from tests.batch.systems import PATIENCE_S, ROOT, System, until
 
 HELD = 5
+
+PROMISED_S = 60.0
+"""So soon a master tells that its script cannot be imported."""
 
 
 class Run:
@@ -47,6 +51,7 @@ class Desk:
         self.resource = folder / "waves.rsc"
         self._runs: list[Run] = []
         shutil.copy(ROOT / "tests" / "integration" / "apps" / "waves.py", folder)
+        shutil.copy(ROOT / "tests" / "batch" / "apps" / "lacking.py", folder)
 
     def start(self, *words: object, user: str = "submit") -> Run:
         written = self.folder / f"{len(self._runs)}.written"
@@ -60,9 +65,9 @@ class Desk:
         self._runs.append(Run(process, written))
         return self._runs[-1]
 
-    def master(self) -> Run:
+    def master(self, app: str = "waves.py") -> Run:
         words = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", self.resource)
-        run = self.start(self.folder / ".venv/bin/python", "waves.py", *words, self.folder)
+        run = self.start(self.folder / ".venv/bin/python", app, *words, self.folder)
         until(self.resource.exists, lambda: f"a resource file\n{run.out}")
         return run
 
@@ -157,6 +162,16 @@ def test_a_dry_run_tells_and_does_nothing(desk: Desk) -> None:
     assert desk.queue() == []
 
 
+def test_a_submission_that_htcondor_refuses_is_told_in_its_words(desk: Desk) -> None:
+    """In one line, and whoever asked for it once sees it in the exit code."""
+    desk.master()
+    desk.need(1)
+    run = desk.oversee("--once", "--line", "universe = nonsense")
+    assert run.end() == 4, run.out
+    assert re.search("submitted nothing, as far as it told: .*I don't know about the 'nonsense' universe$", run.out)
+    assert desk.queue() == []
+
+
 def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: Desk) -> None:
     """What they wrote comes from their error files; a master that is started again gives them another chance."""
     desk.master()
@@ -168,6 +183,18 @@ def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: De
     assert overseer.out.count("submits 2 jobs:") == 2
     desk.master()
     overseer.says("another master has taken over")
+
+
+def test_a_script_that_cannot_be_imported_there_is_shown_at_the_master_and_stops_the_submissions(desk: Desk) -> None:
+    """Within the minute that is promised, the traceback on both screens."""
+    master = desk.master("lacking.py")
+    overseer = desk.oversee()
+    missing = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
+    until(lambda: "submitted" in overseer.out, "a first job")
+    until(lambda: missing in master.out, lambda: f"the reason at the master\n{master.out}\n{overseer.out}", PROMISED_S)
+    overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
+    overseer.says("exit code 6")
+    assert missing in overseer.out
 
 
 def test_an_evicted_job_is_run_again_by_htcondor_and_not_replaced(desk: Desk) -> None:
@@ -244,13 +271,26 @@ def schedd_down(pool: System) -> Iterator[None]:
         until(lambda: pool("condor_q", check=False).returncode == 0, "a schedd")
 
 
-def test_a_schedd_that_is_down_is_told_of_once_and_waited_for(desk: Desk) -> None:
+@contextmanager
+def schedd_hangs(pool: System) -> Iterator[None]:
+    signal_to = "pkill -{} -x --ns $$ --nslist mnt condor_schedd"  # that of this pool alone
+    pool("sh", "-c", signal_to.format("STOP"), user="root")
+    try:
+        yield
+    finally:
+        pool("sh", "-c", signal_to.format("CONT"), user="root")
+
+
+@pytest.mark.parametrize("fails", [schedd_down, schedd_hangs])
+def test_a_schedd_that_does_not_answer_is_told_of_once_and_waited_for(
+    desk: Desk, fails: Callable[[System], AbstractContextManager[None]]
+) -> None:
     """Nothing is decided meanwhile; its jobs are found again, and none is submitted twice."""
     master = desk.master()
     desk.order("tasks 2 done")
     overseer = desk.oversee()
     desk.until_jobs(2)
-    with schedd_down(desk.pool):
+    with fails(desk.pool):
         overseer.says("nothing is decided, the batch system does not answer: HTCondor says: ")
         desk.order("tasks 1 done")
         until(lambda: desk.told()["slaves-needed"] == 1, "a need")

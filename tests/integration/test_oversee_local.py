@@ -140,9 +140,20 @@ def test_all_jobs_can_be_removed_even_busy_ones(stage: Stage) -> None:
     assert (again.end(), again.out) == (0, "removed 0 jobs of computation.rsc\n")
 
 
-def test_a_file_that_is_not_there_yet_is_waited_for(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (None, "cannot read the resource file"),
+        ('{"format": "mwpy-resource-file", "version": 1, "slaves-needed": 3', "the resource file {} is torn"),
+    ],
+    ids=["late", "half"],
+)
+def test_a_file_that_is_not_whole_yet_is_waited_for(stage: Stage, shown: str | None, told: str) -> None:
+    if shown is not None:
+        stage.resource.write_text(shown)
     overseer = oversee(stage)
-    until(lambda: "nothing is decided: cannot read the resource file" in overseer.out, lambda: overseer.out)
+    until(lambda: f"nothing is decided: {told.format(stage.resource)}" in overseer.out, lambda: overseer.out)
+    stage.resource.unlink(missing_ok=True)
     master = waves(stage)
     order(stage, "return 0")
     assert (master.end(), overseer.end()) == (0, 0)

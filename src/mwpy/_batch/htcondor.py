@@ -113,7 +113,8 @@ class HTCondor:
                 self._calls.communicate()
                 self._calls = None
         if "error" in answer:
-            raise BatchUnavailable(f"HTCondor says: {answer['error']}. Is its schedd running on this machine?")
+            down = ". Is its schedd running on this machine?" if "local daemon" in answer["error"] else ""
+            raise BatchUnavailable(f"HTCondor says: {answer['error'].rstrip('.')}{down}")
         return answer["answer"]
 
 

@@ -23,8 +23,8 @@ lack slaves, and remove jobs that wait or idle without need. It ends when all co
 them is left. When it is told to go (Ctrl-C, SIGTERM) its jobs stay with their masters; started again, it finds them."""
 
 EPILOG = """A job runs what the master wrote into its resource file, in the directory where the overseer was started.
-Exit codes: 0 all is finished, or --once could decide; 2 a bad option; 4 with --once or --remove: a resource file could
-not be read, or the batch system did not answer; 130 told to go."""
+Exit codes: 0 all is finished, or --once did what it decided; 2 a bad option; 4 with --once or --remove: a resource file
+could not be read, or the batch system did not answer or would not; 130 told to go."""
 
 
 def _local(_: argparse.Namespace) -> Batch:
