@@ -24,6 +24,9 @@ SHORT = "--mw-grace-period 1"
 
 SUBMIT_UID = 20001
 
+LIMIT_S = 12
+"""A time limit in which a slave is up, also on a slow machine."""
+
 AGENTS = 300
 CROWD_S = 600.0
 
@@ -166,6 +169,21 @@ def test_evictions_cost_nothing_but_time(jobs: Jobs) -> None:
     assert jobs.count(master, "AGENT-.* -> left: evicted") == 3 + 3 + 1
     assert jobs.count(master, "AGENT-.* -> lost: ") == 3
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
+
+
+def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
+    """HTCondor would put them on hold at the limit, and the submit file those that no master wants."""
+    limits = {"allowed_execute_duration": LIMIT_S, "TRIES": 1}
+    master = jobs.submit("master.sub", APP="gated.py", ARGS="1 gate")
+    jobs.until_resource_file("gated.rsc")
+    slaves = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=1, **limits)
+    jobs.until_all(slaves, lambda job: job["JobStatus"] == HELD or job["NumJobCompletions"] >= 2, "have left twice")
+    [job] = jobs.queue(slaves)
+    assert (job["JobStatus"] == HELD, job["ExitCode"]) == (False, 5), job
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == jobs.exit_codes(slaves) == [0]
+    assert jobs.count(master, "AGENT-.* -> left: the time that it was given is over") >= 2
 
 
 def test_a_restart_of_the_whole_pool_in_mid_run_loses_nothing(jobs: Jobs) -> None:

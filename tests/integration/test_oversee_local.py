@@ -99,6 +99,23 @@ def test_a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
     assert not list(stage.folder.glob("*.jobs"))
 
 
+def test_the_important_computation_comes_first_and_no_more_come_in_a_minute_than_allowed(stage: Stage) -> None:
+    """Two resource files in a directory, each of which asks for two jobs."""
+    waves(stage)
+    order(stage, "tasks 2 never")
+    until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
+    other = stage.folder / "other.rsc"
+    other.write_bytes(stage.resource.read_bytes())
+    line = ("oversee", stage.folder, "--with", "local", "--dry-run", "--priority", "other.rsc=1")
+    for limits, told in (
+        (("--max", 9, "--per-minute", 1), ["other.rsc: submits 1 job"]),
+        (("--max", 3), ["computation.rsc: submits 1 job", "other.rsc: submits 2 jobs"]),
+    ):
+        run = stage.start("", *line, *limits, program=[sys.executable, "-m", "mwpy"])
+        assert run.end() == 0, run.err
+        assert sorted(re.findall(r"\S+: submits \d+ jobs?", run.out)) == told, run.out
+
+
 def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote(stage: Stage) -> None:
     """Whoever looks at the screen sees why. Told to go, the overseer says what becomes of its jobs."""
     waves(stage)
