@@ -120,6 +120,7 @@ def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote
     """Whoever looks at the screen sees why. Told to go, the overseer says what becomes of its jobs."""
     waves(stage)
     order(stage, "tasks 2 never")
+    until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
     program = f"{sys.executable} -c 'import sky'"
     overseer = oversee(stage, "--command", program, "--max", 2)
     until(lambda: "in a row died" in overseer.out, lambda: overseer.out)
