@@ -223,7 +223,8 @@ class Slave:
                 break
             ran += 1
             began = ended = 0.0
-            value = failed = None
+            args = kwargs = value = result = large = None  # what the last task had is free before this one has its own
+            failed = False
             try:
                 args, kwargs = loads_call(call, buffers)
                 began = perf_counter()
@@ -233,14 +234,14 @@ class Slave:
                 if large or len(result) > limit:
                     self._check_size(len(result) + sum(map(len, large)))
             except BaseException as error:
-                failed, large = error, ()
+                failed, large = True, ()
                 result = self._codec.dumps_failure(error if not ended else _of_pickling(error, value))
                 ended = ended or perf_counter()
             if end.forked:
                 _end_fork(task_id)
             seconds = ended - began if began else 0.0
-            if large or not note(task_id, attempt, seconds, failed is not None, result):
-                self._send_or_note(task_id, attempt, seconds, failed is not None, result, large)
+            if large or not note(task_id, attempt, seconds, failed, result):
+                self._send_or_note(task_id, attempt, seconds, failed, result, large)
             if journal.count >= group if group else ended > self._due:
                 self._flush()
         self._completed += ran
