@@ -19,6 +19,11 @@ __all__ = ["Direction", "connect", "find_master", "read_key", "try_address"]
 CONNECT_S = 5.0
 """Seconds that one candidate address gets to answer."""
 
+LATE_S = 3.0
+"""Seconds for which a resource file that is missing or torn is read again: a file system may show it late or half."""
+
+READ_AGAIN_S = 0.1
+
 
 @frozen
 class Direction:
@@ -36,7 +41,7 @@ def find_master(options: Options) -> Direction | None:
     given = None
     if options.resource_file is not None:
         try:
-            given = resource_file.read(options.resource_file)
+            given = _read(options.resource_file)
         except MwpyError as error:
             if options.master_host is None or options.master_port is None:
                 raise
@@ -60,6 +65,17 @@ def find_master(options: Options) -> Direction | None:
     member = CurvePair(keys.member_public, keys.member_secret)
     member_id = options.directed_to(given.member_id)
     return Direction(addresses, keys.server_public, member, member_id, given.generation)
+
+
+def _read(path: str) -> resource_file.ResourceFile:
+    deadline = _clock.monotonic() + LATE_S
+    while True:
+        try:
+            return resource_file.read(path)
+        except resource_file.NotWhole:
+            if _clock.monotonic() >= deadline:
+                raise
+        _clock.sleep(READ_AGAIN_S)
 
 
 def _overridden(options: Options, addresses: Sequence[str]) -> list[str]:

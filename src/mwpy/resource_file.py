@@ -17,7 +17,7 @@ from attrs import asdict, field, frozen
 
 from mwpy.errors import ResourceFileError
 
-__all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "ResourceFile", "due", "is_stale", "read", "write"]
+__all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
 
 FORMAT = "mwpy-resource-file"
 VERSION = 1
@@ -105,6 +105,10 @@ def _replace(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
+class NotWhole(ResourceFileError):
+    """It is missing or torn, which may be for this moment only."""
+
+
 def read(path: str | Path) -> ResourceFile:
     """Read a resource file. Unknown keys are ignored.
 
@@ -114,14 +118,14 @@ def read(path: str | Path) -> ResourceFile:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ResourceFileError(
+        raise NotWhole(
             f"cannot read the resource file {path}: {getattr(error, 'strerror', None) or error}; start the master "
             f"first, with --mw-resource-file {path}"
         ) from error
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ResourceFileError(f"the resource file {path} is torn or no JSON ({error}): copy it again") from error
+        raise NotWhole(f"the resource file {path} is torn or no JSON ({error}): copy it again") from error
     reader = _Reader(str(path), document)
     if reader.take("format", str) != FORMAT:
         raise ResourceFileError(f"{path} is no resource file of mwpy: its key 'format' says {document['format']!r}")

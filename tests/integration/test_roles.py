@@ -342,6 +342,20 @@ def test_a_torn_resource_file_is_told_in_one_line(stage: Stage, content: bytes) 
     assert str(stage.resource) in one_line(stage.agent("count.py"))
 
 
+def test_a_resource_file_that_is_shown_late_and_half_is_read_again(stage: Stage) -> None:
+    """A file system may do so to what another machine has just written: a slave there joins all the same."""
+    master = stage.master("count.py", "--tasks", 10)
+    shown = stage.folder / "shown.rsc"
+    content = stage.resource.read_bytes()
+    agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", shown)
+    for part in (content[:0], content[: len(content) // 2], content):
+        time.sleep(0.4)
+        shown.write_bytes(part)
+    assert agent.end() == 0, agent.err
+    assert agent.err == ""
+    assert master.end() == 0, master.err
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
