@@ -172,7 +172,7 @@ def test_evictions_cost_nothing_but_time(jobs: Jobs) -> None:
 
 
 def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
-    """HTCondor would put them on hold at the limit, and the submit file those that no master wants."""
+    """Nobody puts them on hold: HTCondor not at the limit, the submit file not for want of a master."""
     limits = {"allowed_execute_duration": LIMIT_S, "TRIES": 1}
     master = jobs.submit("master.sub", APP="gated.py", ARGS="1 gate")
     jobs.until_resource_file("gated.rsc")
