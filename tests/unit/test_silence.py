@@ -112,6 +112,12 @@ def _nobody_comes(master: _Master) -> None:
     master.submits()
 
 
+def _a_doctor_looks_around(master: _Master) -> None:
+    master.submits()
+    master.agent(0)
+    master.hears(messages.Goodbye("it was an examination by mwpy doctor"))
+
+
 def _nobody_comes_and_nothing_is_submitted(master: _Master) -> None:
     master.waits()
 
@@ -260,6 +266,7 @@ class _Way:
 
 
 WAYS = [
+    _Way(_a_doctor_looks_around, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
     _Way(_nobody_comes, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
     _Way(
         _nobody_comes_and_nothing_is_submitted,

@@ -323,7 +323,8 @@ class MasterCore(Admission):
             self._record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
             self._lose_uncharged(slave, self._take_all(slave), f"{agent.name} is gone", reason)
         del self.stable.agents[agent.peer]
-        self._departures[reason] = self._departures.get(reason, 0) + 1
+        if agent.announced or agent.leaving:  # else it was here to look around, not to serve
+            self._departures[reason] = self._departures.get(reason, 0) + 1
 
     def _lose_uncharged(self, slave: Slave, held: list[Span], what: str, reason: str) -> None:
         """Lose a slave with its agent, through no fault of the tasks that it held and perhaps had started."""
