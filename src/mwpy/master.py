@@ -67,7 +67,7 @@ class LoopCounts(NamedTuple):
 class _Map:
     """One running `map`: what came back for it."""
 
-    came: deque[tuple[_Place, Result[Any]]] = field(factory=deque)
+    came: deque[Result[Any]] = field(factory=deque)
     bytes_in_flight: int = 0
 
 
@@ -153,7 +153,7 @@ class Master:
             self._define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
         if type(tag) is _Place:
-            tag.size = len(payload) + sum(map(len, buffers))
+            tag.size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
         plain = sid is None and retry and not do_it_anyway
         policy = DEFAULT_POLICY if plain else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
         io = self._io
@@ -244,7 +244,8 @@ class Master:
             if not mine.came and yielded < submitted:
                 self._absorb(wait=True, timeout=None)
             while mine.came:
-                place, result = mine.came.popleft()
+                result = mine.came.popleft()
+                place = result.tag
                 mine.bytes_in_flight -= place.size
                 result.tag = place.item
                 if not ordered:
@@ -328,14 +329,14 @@ class Master:
             for result in outcome.results:
                 place = result.tag
                 if type(place) is _Place:
-                    place.owner.came.append((place, result))
+                    place.owner.came.append(result)
                 else:
                     self._results.append(result)
         else:
             self._results.extend(outcome.results)
         for task in outcome.unrunnable:
             if type(task.tag) is _Place:
-                task.tag.owner.came.append((task.tag, _failed_result(task)))
+                task.tag.owner.came.append(_failed_result(task))
             else:
                 self._unrunnable.append(task)
         self._connected.extend(outcome.connected)
