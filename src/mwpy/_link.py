@@ -25,12 +25,12 @@ import math
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Sequence
 
 import zmq
 from attrs import frozen
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from mwpy.errors import UsageError
 from mwpy.task import Buffer
@@ -62,6 +62,9 @@ LONGEST_POLL_MS = 2**31 - 1
 
 _AT_THE_DOOR = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
 """What the master's monitor is to tell: who comes, who has a wrong key, who leaves."""
+
+_EVENT = struct.Struct("=Hi")
+"""The first frame of what a monitor tells; see zmq_socket_monitor(3). pyzmq's own reader of it imports asyncio."""
 
 _WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
 _NO_WORD = (
@@ -146,8 +149,8 @@ def _events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
     """What a socket monitor tells: the events, each with its value."""
     found: list[tuple[int, int]] = []
     while monitor.poll(0):
-        told = parse_monitor_message(monitor.recv_multipart())
-        found.append((int(told["event"]), int(told["value"])))
+        event, value = _EVENT.unpack(monitor.recv_multipart()[0])
+        found.append((event, value))
     return found
 
 
