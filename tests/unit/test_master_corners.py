@@ -50,6 +50,20 @@ def _sent(core: MasterCore) -> list[int]:
     return [task for group in groups for task, _ in messages.each_task(group)]
 
 
+def test_a_failure_that_does_not_tell_of_any_costs_its_agent_the_connection() -> None:
+    """Whoever asks for it would be told of mwpy's own confusion instead; so the task is run by another."""
+    core = _master()
+    _agent(core)
+    _submit(core, 1)
+    _hear(core, messages.Results(1, [1], [1], [1], [0.1], [0]), (messages.payload(1, [b"\0"]),))
+    actions = core.take_actions()
+    assert actions.results == []
+    [dropped] = [record for record in actions.records if isinstance(record, records.PeerDropped)]
+    assert dropped.reason == "Results: a failure that does not tell of any"
+    _agent(core, b"b")
+    assert _sent(core) == [1]
+
+
 def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> None:
     """Also those that may be run at most once: they were never started, and another slave comes."""
     core = _master(task_group=2)
