@@ -434,6 +434,7 @@ class _Agent:
             child = self._core.children[number]
             if child.num_held == sum(message.counts):
                 running.heard, running.peeked = now, False
+                running.end.feed(now)
         running.end.send(_wire.encode(message, frames))
         self._watch_writable(running)
 

@@ -36,8 +36,8 @@ from mwpy.task import Buffer, SlaveId
 __all__ = ["Slave", "SlaveLoop", "exit_code", "run"]
 
 GATHER_S = 0.01
-"""Seconds for which finished results are gathered. Ten thousand groups a second from a thousand slaves
-would drown a master; fifty milliseconds are promised."""
+"""Seconds for which finished results are gathered, from when the agent began to count this slave's silence. Ten
+thousand groups a second from a thousand slaves would drown a master; fifty milliseconds are promised."""
 
 FOREVER_S = 86400.0
 """Seconds after which a waiting slave looks around without having been woken."""
@@ -192,7 +192,7 @@ class Slave:
             if not self._ended and timeout != 0.0:
                 self._end.poll(FOREVER_S if timeout is None else timeout)
                 self._drain()
-                self._due = perf_counter() + GATHER_S
+        self._due = max(self._due, self._end.fed_at + GATHER_S)
 
     def _run_here(self, count: int) -> None:
         """Run up to `count` of the tasks that are here."""
@@ -279,7 +279,7 @@ class Slave:
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
             journal.clear()
-        self._due = perf_counter() + GATHER_S
+            self._due = perf_counter() + GATHER_S
 
     # ---- messages -------------------------------------------------------------------------------------------
 

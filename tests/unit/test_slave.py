@@ -323,6 +323,24 @@ def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> N
     gate.let_go()
 
 
+def test_a_result_is_kept_back_only_for_so_long_as_the_agent_will_look_for_it(agents: Agents, gate: Gate) -> None:
+    """A slave that woke up late sends its first result before the next task, which may run for ever."""
+    agent = agents().ready()
+    agent.define(1, lambda: None)
+    agent.define(2, gate.task())
+    for task, fed_s in ((1, -1.0), (3, 1000.0)):
+        agent.end.feed(time.monotonic() + fed_s)
+        call, _ = agent.codec.dumps_call((), {}, "f")
+        group = messages.Tasks(7, [task, task + 1], [1, 1], [2, 2], [1, 2])
+        agent.send(group, [messages.payload(2, [call, call])])
+        gate.wait_until_begun()
+        noted = agent.end.journal.read(7)
+        assert noted is not None
+        assert [*messages.each_task(noted[0])] == ([] if fed_s < 0 else [(task, 2)])
+        gate.let_go()
+        assert list(agent.results(2)) == [task, task + 1]
+
+
 def test_what_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents: Agents, gate: Gate) -> None:
     """Those that stand there make room for the next; one that has no room in an empty journal is sent by itself."""
     agent = agents(result_group=100).ready()

@@ -14,6 +14,10 @@ visible after its looking, but later only by what a processor's store buffer hol
 waits a millisecond (A. Morrison and Y. Afek, "Temporally Bounding TSO for Fence-Free Asymmetric Synchronization",
 ASPLOS 2015).
 
+*Feeding*: the moment at which the agent last sent tasks to a slave that had none. From there, and from when the slave
+last sent results, the agent counts its silence; so from there, however late it wakes up, the slave counts for how long
+it may keep a result to itself.
+
 *Journal*: results that were finished and not yet sent, in the same shared memory; see `journal.py`.
 
 *Fault*: what Python's fault handler says of a crash in native code. It is written behind that memory, into the same
@@ -54,7 +58,7 @@ SEND_BUFFERS = 512
 
 _LINE_BYTES = 64
 """A cache line: each word has one of its own, for each is written by one side and read by the other."""
-_STARTED, _RECALLS, _JOURNAL = (line * _LINE_BYTES for line in range(3))
+_STARTED, _RECALLS, _FED, _JOURNAL = (line * _LINE_BYTES for line in range(4))
 MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
 
 
@@ -90,6 +94,10 @@ def _word(memory: mmap.mmap, start: int) -> memoryview:
     return memoryview(memory)[start : start + 8].cast("Q")
 
 
+def _moment(memory: mmap.mmap, start: int) -> memoryview[float]:
+    return memoryview(memory)[start : start + 8].cast("d")
+
+
 def _shared_memory() -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("mwpy-slave")
@@ -114,6 +122,7 @@ class AgentEnd:
         self.journal = Journal(memoryview(memory)[_JOURNAL:])
         self._started = _word(memory, _STARTED)
         self._recalls = _word(memory, _RECALLS)
+        self._fed = _moment(memory, _FED)
         self.eof = False
         """Whether the slave's end of the stream is closed by the slave and all that it forked."""
 
@@ -180,6 +189,10 @@ class AgentEnd:
         """
         self._recalls[0] += 1
 
+    def feed(self, now: float) -> None:
+        """Note that a slave that has no task is about to be sent some, at a moment of the clock that measures."""
+        self._fed[0] = now
+
     @property
     def started(self) -> int:
         """Position of the last task that the slave started, 0 before the first; final `SETTLE_S` after a recall."""
@@ -195,7 +208,7 @@ class AgentEnd:
         os.close(self._file)
         self._stream.close()
         self.journal.close()
-        for word in (self._started, self._recalls):
+        for word in (self._started, self._recalls, self._fed):
             word.release()
         self._memory.close()
 
@@ -217,6 +230,7 @@ class SlaveEnd:
         self.journal = Journal(memoryview(self._memory)[_JOURNAL:])
         self._started = _word(self._memory, _STARTED)
         self._recalls = _word(self._memory, _RECALLS)
+        self._fed = _moment(self._memory, _FED)
         self._recalls_heard = 0
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
@@ -287,6 +301,11 @@ class SlaveEnd:
         self._started[0] = position
         return self._recalls[0] == self._recalls_heard
 
+    @property
+    def fed_at(self) -> float:
+        """When the agent last sent tasks to this slave while it had none."""
+        return self._fed[0]
+
     def recall_heard(self) -> None:
         """Tell that the message of one recall was received."""
         self._recalls_heard += 1
@@ -295,6 +314,6 @@ class SlaveEnd:
         """Close the slave's ends."""
         self._stream.close()
         self.journal.close()
-        for word in (self._started, self._recalls):
+        for word in (self._started, self._recalls, self._fed):
             word.release()
         self._memory.close()
