@@ -136,6 +136,17 @@ def test_a_task_that_kills_its_slaves_is_given_up(
     stage.nobody_left()
 
 
+def test_a_slave_that_overwrites_the_memory_it_shares_costs_its_unsent_results_and_they_are_made_again(
+    stage: Stage,
+) -> None:
+    run = stage.start("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
+    assert run.end() == 0, run.err
+    assert run.told["came"] == [number for number in range(41) if number != 20]
+    assert [len(task["deaths"]) for task in run.told["unrunnable"]] == [3]
+    assert "overwrote its unsent results, which are lost: Results: " in run.err
+    stage.nobody_left()
+
+
 def test_an_evicted_agent_gives_its_tasks_back(stage: Stage) -> None:
     """SIGTERM ends an agent with code 5 within its grace; what waited or ran there is run elsewhere."""
     mark = stage.folder / "tried"

@@ -248,6 +248,16 @@ def test_tasks_that_were_never_passed_on_are_charged_with_no_death(core: AgentCo
     assert died == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
 
 
+def test_the_death_of_a_slave_whose_results_were_lost_is_charged_to_what_it_ran_last(core: AgentCore) -> None:
+    """It finished the tasks before: it wrote over the memory where their results stood."""
+    core.handle(_sent_tasks(5, 6, 7, 8, attempt=2), 0.0)
+    core.take_actions()
+    core.handle(SlaveExited(1, "killed by signal 11", NO_WORDS, 3), 0.0)
+    [(message, _)] = core.take_actions().to_master
+    assert isinstance(message, messages.SlaveDied)
+    assert message.running == 7
+
+
 def test_an_agent_goes_before_its_time_is_over() -> None:
     """So early that running tasks get their grace; what was not started is given back, and no slave is to blame."""
     core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", grace_s=5.0, ends_at=100.0))

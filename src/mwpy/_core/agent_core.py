@@ -389,8 +389,9 @@ class AgentCore:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
-        begun = ((span.first, span.attempt) for span in child.held if span.position <= event.started)
-        running, attempt = next(begun, (0, 0))
+        last = event.started
+        begun = [span for span in child.held if span.position <= last < span.position + len(span)]
+        running, attempt = (begun[0].first + last - begun[0].position, begun[0].attempt) if begun else (0, 0)
         told = f"task {running}, attempt {attempt}" if running else ""
         cause = f"killed by its agent after its grace: {self._why}" if was is ChildState.KILLED else event.cause
         unwritten = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was passed on to this process's own streams

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import signal
 import sys
 
 import mwpy
+from mwpy._pipe.journal import Journal
 
 NEIGHBOURS = 20
 """Harmless tasks before the one that kills, and as many after it."""
@@ -23,6 +25,10 @@ def run(number: int, how: str) -> int:
         os._exit(3)
     elif how == "segfault":
         ctypes.string_at(0)
+    elif how == "scribble":  # as stray native code may
+        [journal] = [each for each in gc.get_objects() if isinstance(each, Journal)]
+        journal._memory[:] = b"\xff" * len(journal._memory)
+        os._exit(3)
     return number
 
 
