@@ -65,7 +65,8 @@ class ResourceFile:
     slave_executable: str
     slave_arguments: tuple[str, ...]
     connected_jobs: dict[str, int] = field(factory=dict)
-    """The jobs of a batch system that are connected, and how many slaves of each hold tasks or are kept for some."""
+    """The jobs of a batch system that are connected, and how many slaves of each hold tasks, are kept for some,
+    or are not up yet."""
 
 
 def write(path: str | Path, content: ResourceFile) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from tests.spans import span
 
 from mwpy import _messages as messages
@@ -14,7 +15,7 @@ from mwpy._core.stable import SlaveEvent
 from mwpy.algorithm import algorithm_of
 from mwpy.errors import InternalError
 from mwpy.records import Notice, ResultsReceived, TasksAllocated
-from mwpy.task import SlaveId, SlaveKind, Span
+from mwpy.task import SlaveId, SlaveKind, Span, TaskPolicy
 
 ALGORITHM = algorithm_of(max)
 
@@ -82,6 +83,34 @@ def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_ma
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (104, 3)
 
 
+def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCore) -> None:
+    """Such slaves would be idle, be removed for that, and be needed again at once."""
+    core.allocate_slaves(1, SlaveKind.ORDERED)
+    _agent(core, 2)
+    ordered, _ = core.stable.slaves
+    core.submit([span(1, ALGORITHM, 5, policy=TaskPolicy(ordered))])
+    assert core.counts().slaves_needed == 0
+    core.allocate(0.0)
+    assert core.counts().slaves_needed == 0
+    core.submit(_tasks(3))
+    core.allocate(0.0)
+    assert core.counts().slaves_needed == 2
+
+
+def test_slaves_are_needed_for_what_can_be_taken_back(core: MasterCore) -> None:
+    """A slave that holds five tasks can share four; with groups of a fixed size it keeps what it has."""
+    _agent(core, 1)
+    core.stable.pace[ALGORITHM] = 1e-3
+    core.submit(_tasks(5))
+    core.allocate(0.0)
+    assert core.stable.slaves[SlaveId("SLAVE-0")].num_outstanding == 5
+    assert core.counts().slaves_needed == 4
+    core.settings = evolve(core.settings, task_group=5)
+    assert core.counts().slaves_needed == 0
+    core.submit(_tasks(11))
+    assert core.counts().slaves_needed == 3
+
+
 def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> None:
     """Else whoever starts slaves by the resource file would start them twice; an agent that leaves starts none."""
     core.submit(_tasks(5))
@@ -96,7 +125,7 @@ def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> N
 
 
 def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
-    """A job is at work while a slave of it holds tasks; one of whose slaves is ordered is kept for what may come."""
+    """A job is at work while a slave of it holds tasks or is not up yet, and kept while one is ordered."""
     core.allocate_slaves(1, SlaveKind.ORDERED)
     for number, job in enumerate(["17.0", "17.1", "17.2", ""]):
         peer = b"%d" % number
@@ -107,6 +136,8 @@ def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
     core.allocate(0.0)
     assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, "17.2"), b"came back before its loss was seen")
+    assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 1}  # else a slow start would be idleness
+    _hear(core, messages.SlaveReady(1), b"came back before its loss was seen")
     assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from mwpy._core.stable import Slave, Stable
 from mwpy.algorithm import Algorithm
-from mwpy.task import SlaveState
+from mwpy.task import SlaveKind, SlaveState
 
 __all__ = ["is_full", "learn", "pace_of", "room", "victim"]
 
@@ -90,6 +90,24 @@ def is_full(stable: Stable, slave: Slave, fixed: int | None) -> bool:
 
 def _is_full(held: int, work: float) -> bool:
     return held >= 2 and (held > MAX_OUTSTANDING / 2 or work > AHEAD_S / 2)
+
+
+def useful(stable: Stable, pending: int, fixed: int | None) -> int:
+    """How many unordered slaves could have work of these pending tasks, and of what slaves hold.
+
+    What cannot be taken back from a slave is of no use to others: were slaves asked for it, they would be idle.
+
+    Args:
+        pending: how many pending tasks any slave may run.
+        fixed: the size of a task group that the user chose, or None.
+    """
+    slaves = -(-pending // (fixed or 1))
+    for slave in stable.slaves.values():
+        if slave.outstanding:
+            shared = fixed is None and (slave.revoking or _has_to_spare(slave))
+            slaves += slave.kind_to_be is SlaveKind.UNORDERED
+            slaves += slave.num_outstanding - 1 if shared else 0
+    return slaves
 
 
 def victim(stable: Stable, now: float) -> tuple[Slave | None, float | None]:

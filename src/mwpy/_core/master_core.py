@@ -439,7 +439,8 @@ class MasterCore(Admission):
             wanted = wanted | {SlaveKind.UNORDERED: runnable}
         special = sum(1 for _ in stable.vacancies())
         unordered = stable.count(SlaveKind.UNORDERED)
-        useful = min(wanted[SlaveKind.UNORDERED], runnable)
+        useful = allocation.useful(stable, self.jar.num_unaddressed, self.settings.task_group)
+        useful = min(wanted[SlaveKind.UNORDERED], useful)
         missing = max(0, useful - unordered) + special - stable.coming()
         return Counts(
             pending=self.jar.pending,

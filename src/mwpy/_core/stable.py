@@ -68,6 +68,11 @@ class Agent:
     leaving: str = ""
     """Why it is about to go; empty while it serves."""
 
+    @property
+    def coming(self) -> int:
+        """How many of its slaves are not up yet."""
+        return max(0, self.announced - len(self.slaves))
+
 
 @define(eq=False)
 class Slave:
@@ -97,6 +102,11 @@ class Slave:
     def num_outstanding(self) -> int:
         """How many tasks are allocated to it."""
         return sum(self.load.values())
+
+    @property
+    def kind_to_be(self) -> SlaveKind:
+        """Its kind, or the one that it gets when it has finished what it holds."""
+        return SlaveKind.UNORDERED if self.freed else self.kind
 
     @property
     def runs_unaddressed(self) -> bool:
@@ -161,7 +171,7 @@ class Stable:
 
     def count(self, kind: SlaveKind) -> int:
         """How many slaves of a kind are there. A freed one counts as what it will be."""
-        return sum(_kind_to_be(slave) is kind for slave in self.slaves.values())
+        return sum(slave.kind_to_be is kind for slave in self.slaves.values())
 
     def vacancies(self) -> Iterator[SlaveKind]:
         """The kinds other than unordered that lack slaves, once a missing slave, ordered first."""
@@ -175,18 +185,18 @@ class Stable:
 
     def coming(self) -> int:
         """How many slaves the agents have announced that are not up yet."""
-        return sum(max(0, agent.announced - len(agent.slaves)) for agent in self.agents.values())
+        return sum(agent.coming for agent in self.agents.values())
 
     def jobs(self) -> dict[str, int]:
-        """The jobs that the agents are: how many slaves of each hold tasks, or are kept for tasks addressed to them."""
+        """The jobs that the agents are: how many slaves of each hold tasks, are kept for some, or are not up yet."""
         found: dict[str, int] = {}
         for agent in self.agents.values():
             if agent.job:
                 kept = sum(
-                    bool(slave.outstanding) or _kind_to_be(slave) is not SlaveKind.UNORDERED
+                    bool(slave.outstanding) or slave.kind_to_be is not SlaveKind.UNORDERED
                     for slave in agent.slaves.values()
                 )
-                found[agent.job] = found.get(agent.job, 0) + kept
+                found[agent.job] = found.get(agent.job, 0) + kept + agent.coming
         return found
 
     def check(self) -> None:
@@ -208,7 +218,3 @@ class Stable:
         for agent in self.agents.values():
             for slave in agent.slaves.values():
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
-
-
-def _kind_to_be(slave: Slave) -> SlaveKind:
-    return SlaveKind.UNORDERED if slave.freed else slave.kind
