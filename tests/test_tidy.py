@@ -50,7 +50,10 @@ LAYERS = (
         "shells",
         ("master", "_master_io", "_computation", "_direction", "agent", "slave", "examination", "overseer", "executor"),
     ),
-    ("doors", ("app", "cli", "web", "testing", "_witness", "_simulated_batch", "__init__", "__main__")),
+    (
+        "doors",
+        ("app", "cli", "web", "testing", "_witness", "_simulated_batch", "_simulated_machines", "__init__", "__main__"),
+    ),
 )
 """Name of each layer and the modules or packages in it, lowest first."""
 

@@ -25,7 +25,7 @@ from mwpy.audit import AuditFile
 from mwpy.errors import ExitCode, MwpyError, ProtocolError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["LocalAgent", "MasterIo", "Published"]
+__all__ = ["LocalAgent", "MasterIo", "Published", "updated"]
 
 TICK_S = 1.0
 """Seconds between two looks at the resource file and the local agents when nothing else happens."""
@@ -63,6 +63,21 @@ class LocalAgent:
     started_at: float = 0.0
     early_ends: int = 0
     """How many in a row ended soon after their start."""
+
+
+def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFile:
+    """What a resource file must say of this moment, Unix time `wall`."""
+    counts = core.counts()
+    finished = core.closing is not None and core.closing.finished
+    return evolve(
+        content,
+        computation_status=resource_file.FINISHED if finished else resource_file.IN_PROGRESS,
+        timestamp=wall,
+        slaves_wanted=counts.slaves_wanted,
+        slaves_connected=counts.slaves_connected,
+        slaves_needed=counts.slaves_needed,
+        connected_jobs=core.stable.jobs(),
+    )
 
 
 class MasterIo:
@@ -168,17 +183,7 @@ class MasterIo:
     def _write_resource_file(self, end: bool = False) -> None:
         if self.resource_path is None or self.resource is None:
             return
-        counts = self.core.counts()
-        finished = self.core.closing is not None and self.core.closing.finished
-        new = evolve(
-            self.resource,
-            computation_status=resource_file.FINISHED if finished else resource_file.IN_PROGRESS,
-            timestamp=_clock.wall(),
-            slaves_wanted=counts.slaves_wanted,
-            slaves_connected=counts.slaves_connected,
-            slaves_needed=counts.slaves_needed,
-            connected_jobs=self.core.stable.jobs(),
-        )
+        new = updated(self.resource, self.core, _clock.wall())
         if not resource_file.due(self._written, new):
             return
         try:

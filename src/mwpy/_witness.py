@@ -6,6 +6,7 @@ told of, what the master records and what it gives to the algorithm. It looks in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, field
@@ -14,10 +15,25 @@ from mwpy import _messages as messages
 from mwpy import records
 from mwpy.task import Result, SlaveId, TaskPolicy, UnrunnableTask
 
-__all__ = ["Witness"]
+__all__ = ["SimulationFailure", "Witness"]
 
 DEATHS_ALLOWED = 3
 """A task that was running in so many slaves when they died must not be started again."""
+
+
+class SimulationFailure(AssertionError):
+    """A checker found a fault.
+
+    Args:
+        seed: of the history in which it was found.
+        transcript: the last lines of what happened.
+        reason: what was found.
+    """
+
+    def __init__(self, seed: int, transcript: Sequence[str], reason: str) -> None:
+        super().__init__(f"seed {seed}: {reason}")
+        self.seed = seed
+        self.transcript = transcript
 
 
 @define(eq=False)

@@ -40,7 +40,7 @@ from mwpy._core.oversight import Need, Oversight
 from mwpy.errors import ExitCode, ResourceFileError, UsageError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["OverseerOptions", "mark_of", "remove", "run"]
+__all__ = ["OverseerOptions", "mark_of", "need_of", "remove", "run"]
 
 RESOURCE_FILES = "*.rsc"
 """Which files of a directory are resource files."""
@@ -99,6 +99,19 @@ def mark_of(path: Path) -> str:
     path = path.parent.resolve() / path.name
     readable = re.sub(r"[^a-zA-Z0-9]+", "-", path.stem)[:24].strip("-")
     return f"{readable or 'mwpy'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+
+
+def need_of(content: ResourceFile, wall: float) -> Need:
+    """What a resource file says to the core at Unix time `wall`."""
+    return Need(
+        content.generation,
+        content.computation_status == resource_file.FINISHED,
+        content.timestamp,
+        wall - content.timestamp,
+        content.update_interval,
+        content.slaves_needed,
+        content.connected_jobs,
+    )
 
 
 def agent_command(content: ResourceFile, program: Sequence[str], processes: int) -> tuple[str, ...]:
@@ -217,16 +230,7 @@ class _Overseer:
             self._failed = True
             self._core.handle(FileUnread(mark, str(error)), now)
             return
-        need = Need(
-            content.generation,
-            content.computation_status == resource_file.FINISHED,
-            content.timestamp,
-            _clock.wall() - content.timestamp,
-            content.update_interval,
-            content.slaves_needed,
-            content.connected_jobs,
-        )
-        self._core.handle(FileRead(mark, need), now)
+        self._core.handle(FileRead(mark, need_of(content, _clock.wall())), now)
 
     # ---- what must be done -----------------------------------------------------------------------------------
 

@@ -18,10 +18,9 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
-
-from attrs import define, field
 
 from mwpy import _messages as messages
 from mwpy import _wire
@@ -31,8 +30,10 @@ from mwpy._core.agent_core import AgentCore, AgentSettings
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master_core import MasterCore, MasterSettings
 from mwpy._core.submissions import Submissions
-from mwpy._witness import Witness
+from mwpy._simulated_machines import AgentHost, Connection, Pace, SlaveProcess
+from mwpy._witness import SimulationFailure, Witness
 from mwpy.algorithm import algorithm_of
+from mwpy.errors import ExitCode
 from mwpy.last_words import NO_WORDS
 from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
@@ -40,28 +41,12 @@ __all__ = ["Cluster", "SimulationFailure"]
 
 CODEC = Codec()
 
-FAULTY_S = 20.0
-"""Simulated seconds during which faults happen."""
-
 LIMIT_S = 4000.0
 """Simulated seconds after which a computation that has not ended hangs."""
 
 TRANSCRIPT_LINES = 400
 
-
-class SimulationFailure(AssertionError):
-    """A checker found a fault.
-
-    Args:
-        seed: of the history in which it was found.
-        transcript: the last lines of what happened.
-        reason: what was found.
-    """
-
-    def __init__(self, seed: int, transcript: Sequence[str], reason: str) -> None:
-        super().__init__(f"seed {seed}: {reason}")
-        self.seed = seed
-        self.transcript = transcript
+PACE = Pace()
 
 
 def _work(number: int) -> int:
@@ -72,46 +57,6 @@ def _more_work(number: int) -> int:
     return -number
 
 
-@define(eq=False)
-class _SlaveProcess:
-    """A simulated slave: it holds tasks, runs one at a time, and gathers results."""
-
-    number: int
-    sid: SlaveId | None = None
-    algorithms: dict[int, bool] = field(factory=dict)
-    """The numbers of the algorithms that it knows, and whether it can run them."""
-    tasks: deque[tuple[int, int, int, int]] = field(factory=deque)
-    """Position, task, attempt and algorithm of what was passed on to it and not started."""
-    passed_on: int = 0
-    started: int = 0
-    """Positions of the last task passed on to it, and of the last that it started."""
-    running: int = 0
-    gathered: list[tuple[int, int, float]] = field(factory=list)
-    stopping: bool = False
-    dead: bool = False
-
-
-@define(eq=False)
-class _Connection:
-    """A simulated connection: in order, delayed, until it breaks."""
-
-    peer: bytes
-    broken: bool = False
-    to_master_at: float = 0.0
-    to_agent_at: float = 0.0
-
-
-@define(eq=False)
-class _AgentHost:
-    """A simulated machine with an agent on it."""
-
-    name: int
-    core: AgentCore | None = None
-    connection: _Connection | None = None
-    slaves: dict[int, _SlaveProcess] = field(factory=dict)
-    frozen_until: float = 0.0
-
-
 class Cluster:
     """One simulated computation.
 
@@ -119,12 +64,15 @@ class Cluster:
         seed: names the history.
         agents: how many machines.
         tasks: how many tasks the algorithm submits.
+        pace: how fast things happen.
+        now: when it begins.
     """
 
-    def __init__(self, seed: int, agents: int = 3, tasks: int = 60) -> None:
+    def __init__(self, seed: int, agents: int = 3, tasks: int = 60, pace: Pace = PACE, now: float = 0.0) -> None:
         self.seed = seed
         self.random = random.Random(seed)
-        self.now = 0.0
+        self.now = now
+        self._pace = pace
         self._submissions = Submissions()
         self.witness = Witness()
         self.transcript: list[str] = []
@@ -137,14 +85,21 @@ class Cluster:
         self._algorithms = [algorithm_of(_work), algorithm_of(_more_work)]
         for algorithm in self._algorithms:
             self.core.define(algorithm, algorithm.reference, "", "3.11", b"")
-        self._hosts = [_AgentHost(number) for number in range(agents)]
+        self.hosts: list[AgentHost] = []
         self._total = tasks
-        self._durations = [self.random.choice([1e-5, 1e-3, 0.05, 1.0]) for _ in self._algorithms]
+        self._durations = [self.random.choice(pace.durations) for _ in self._algorithms]
         if self.random.random() < 0.5:
             self.core.allocate_slaves(self.random.randint(1, 2), SlaveKind.ORDERED)
         if self.random.random() < 0.3:
             self.core.allocate_slaves(1, SlaveKind.INTERMINGLE)
         self._special: list[SlaveId] = []
+        self._freed: dict[SlaveId, None] = {}
+        for number in range(agents):
+            host = AgentHost(f"host {number}", lambda _, number=number: self._start_again(number), able=number == 0)  # type: ignore[misc]
+            self.hosts.append(host)
+            self._after(self.random.random(), lambda host=host: self._start_agent(host))  # type: ignore[misc]
+        self._after(0.0, self._algorithm)
+        self._after(self.random.random() * pace.fault_s, self._fault)
 
     # ---- the simulated world -----------------------------------------------------------------------------
 
@@ -156,7 +111,7 @@ class Cluster:
     @property
     def faulty(self) -> bool:
         """Whether faults still happen."""
-        return self.now < FAULTY_S
+        return self.now < self._pace.faulty_s
 
     def run(self) -> None:
         """Run to the end.
@@ -165,19 +120,32 @@ class Cluster:
             SimulationFailure: a checker found a fault.
         """
         try:
-            for host in self._hosts:
-                self._after(self.random.random(), lambda host=host: self._start_agent(host))  # type: ignore[misc]
-            self._after(0.0, self._algorithm)
-            self._after(self.random.random() * 2, self._fault)
-            while len(self.ended) < self._total:
-                if not self._events or self.now > LIMIT_S:
-                    raise AssertionError(f"{self._total - len(self.ended)} tasks never ended: it hangs")
-                self.now, _, event = heapq.heappop(self._events)
-                event()
-                self.core.check()
+            while not self.complete:
+                assert self._events and self.now <= LIMIT_S, "there are tasks that never ended: it hangs"
+                self._step()
             self.witness.check_end(self._total)
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
+
+    def run_until(self, time: float) -> None:
+        """Let happen what happens until then; its algorithm ends as soon as it can."""
+        while self._events and self._events[0][0] <= time:
+            self._step()
+            if self.complete and self.core.closing is None:
+                self.witness.check_end(self._total)
+                self.core.shut_down(True, 5.0)
+                self._master_acts()
+        self.now = time
+
+    def _step(self) -> None:
+        self.now, _, event = heapq.heappop(self._events)
+        event()
+        self.core.check()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tasks have ended."""
+        return len(self.ended) == self._total
 
     def _after(self, delay: float, event: Callable[[], None]) -> None:
         self._at(self.now + delay, event)
@@ -202,10 +170,12 @@ class Cluster:
             self._tell(f"submit {', '.join(map(str, spans))}")
             self.core.submit(spans)
         if self._special and self.random.random() < 0.1:
-            self.core.free_slave(self.random.choice(self._special))
+            sid = self.random.choice(self._special)
+            self.core.free_slave(sid)
+            self._freed[sid] = None
         self._master_acts()
         if self.submitted < self._total:
-            self._after(self.random.random(), self._algorithm)
+            self._after(self.random.random() * self._pace.submit_s, self._algorithm)
 
     @property
     def submitted(self) -> int:
@@ -235,7 +205,7 @@ class Cluster:
         for send in actions.sends:
             if isinstance(send.message, messages.Refused):
                 self.witness.unheard[send.peer] = None
-            connection = next((host.connection for host in self._hosts if self._leads_to(host, send.peer)), None)
+            connection = next((host.connection for host in self.hosts if self._leads_to(host, send.peer)), None)
             if connection is None:
                 self._after(0.0, lambda peer=send.peer: self._master_hears(Vanished(peer, "gone")))  # type: ignore[misc]
             else:
@@ -259,17 +229,17 @@ class Cluster:
         if deadline is not None and self.now >= deadline:
             self._master_acts()
 
-    def _leads_to(self, host: _AgentHost, peer: bytes) -> bool:
+    def _leads_to(self, host: AgentHost, peer: bytes) -> bool:
         return host.connection is not None and host.connection.peer == peer and not host.connection.broken
 
     # ---- the network ---------------------------------------------------------------------------------------
 
-    def _to_agent(self, connection: _Connection, frames: Sequence[Any]) -> None:
+    def _to_agent(self, connection: Connection, frames: Sequence[Any]) -> None:
         connection.to_agent_at = max(connection.to_agent_at, self.now + self._delay())
         self._at(connection.to_agent_at, lambda: self._agent_receives(connection, frames))
 
-    def _agent_receives(self, connection: _Connection, frames: Sequence[Any]) -> None:
-        host = next((host for host in self._hosts if host.connection is connection), None)
+    def _agent_receives(self, connection: Connection, frames: Sequence[Any]) -> None:
+        host = next((host for host in self.hosts if host.connection is connection), None)
         if connection.broken or host is None or host.core is None:
             return
         if self.now < host.frozen_until:
@@ -279,66 +249,88 @@ class Cluster:
         host.core.handle(agent_core.Heard(message, payload), self.now)
         self._agent_acts(host)
 
-    def _to_master(self, connection: _Connection, frames: Sequence[Any]) -> None:
+    def _to_master(self, connection: Connection, frames: Sequence[Any]) -> None:
         connection.to_master_at = max(connection.to_master_at, self.now + self._delay())
         repeat = self.faulty and self.random.random() < 0.02
         for _ in range(2 if repeat else 1):
             self._at(connection.to_master_at, lambda: self._master_receives(connection, frames))
 
-    def _master_receives(self, connection: _Connection, frames: Sequence[Any]) -> None:
+    def _master_receives(self, connection: Connection, frames: Sequence[Any]) -> None:
         if connection.broken:
             return
         message, payload = _wire.decode(frames)
         self.witness.heard(connection.peer, message)
         self._master_hears(Received(connection.peer, "simulated", message, payload))
 
-    def _break(self, host: _AgentHost) -> None:
+    def cut_off(self, host: AgentHost) -> None:
         """Both ends notice, each in its time; nothing in flight arrives."""
         connection = host.connection
         if connection is None or connection.broken:
             return
-        self._tell(f"the connection of host {host.name} breaks")
+        self._tell(f"the connection of {host.name} breaks")
         connection.broken = True
         self.witness.unheard[connection.peer] = None
         self._after(self.random.random(), lambda: self._master_hears(Vanished(connection.peer, "broke")))
         if host.core is not None:
             self._after(self.random.random(), lambda core=host.core: self._agent_lost(host, core))  # type: ignore[misc]
 
-    def _agent_lost(self, host: _AgentHost, core: AgentCore) -> None:
+    def _agent_lost(self, host: AgentHost, core: AgentCore) -> None:
         if host.core is core:
             core.handle(agent_core.Disconnected("broke"), self.now)
             self._agent_acts(host)
 
     # ---- agents and slaves ---------------------------------------------------------------------------------
 
-    def _start_agent(self, host: _AgentHost) -> None:
+    def add_agent(self, host: AgentHost) -> None:
+        """Have an agent come that goes for good when it ends, or is told or made to."""
+        self.hosts.append(host)
+        self._start_agent(host)
+
+    def terminate(self, host: AgentHost, reason: str) -> None:
+        """Have an agent told to go."""
+        if host.core is not None:
+            host.core.handle(agent_core.Terminated(reason), self.now)
+            self._agent_acts(host)
+
+    def needs(self, host: AgentHost) -> bool:
+        """Whether one of its slaves runs a task, or is kept for some."""
+        slaves = [slave for slave in host.slaves.values() if not slave.dead]
+        return any(slave.running or (slave.sid in self._special and slave.sid not in self._freed) for slave in slaves)
+
+    def _start_again(self, number: int) -> None:
+        self._after(self.random.random() * 3, lambda: self._start_agent(self.hosts[number]))
+
+    def _start_agent(self, host: AgentHost) -> None:
         if host.core is not None:
             return
         self._peers += 1
-        host.connection = _Connection(f"peer {self._peers}".encode())
+        host.connection = Connection(f"peer {self._peers}".encode())
         host.slaves = {}
         host.frozen_until = 0.0
-        host.core = AgentCore(AgentSettings("simulated", "g1", f"host {host.name}", 1, "3.11", slaves=2))
-        self._tell(f"host {host.name} starts an agent, {host.connection.peer.decode()}")
+        settings = AgentSettings("simulated", "g1", host.name, 1, "3.11", slaves=host.num_slaves, job=host.job)
+        host.core = AgentCore(settings)
+        self._tell(f"{host.name} starts an agent, {host.connection.peer.decode()}")
         self._to_master(host.connection, _wire.encode(host.core.hello()))
 
-    def _agent_ends(self, host: _AgentHost) -> None:
-        """The process is gone, its slaves with it; a batch system starts another later."""
-        self._break(host)
+    def end_agent(self, host: AgentHost, code: ExitCode | None = None) -> None:
+        """The process is gone, its slaves with it; if no code is given it was killed."""
+        self.cut_off(host)
         for slave in host.slaves.values():
             slave.dead = True
         host.core = None
-        self._after(self.random.random() * 3, lambda: self._start_agent(host))
+        if host.job:
+            self.hosts.remove(host)
+        host.ended(code)
 
-    def _agent_acts(self, host: _AgentHost) -> None:
+    def _agent_acts(self, host: AgentHost) -> None:
         core = host.core
         while core is not None:
             core.check()
             core.allocate(self.now)
             actions = core.take_actions()
             for number in actions.start:
-                slave = host.slaves[number] = _SlaveProcess(number)
-                self._after(self.random.random() * 0.2, lambda slave=slave: self._slave_up(host, slave))  # type: ignore[misc]
+                slave = host.slaves[number] = SlaveProcess(number)
+                self._after(self.random.random() * self._pace.start_s, lambda slave=slave: self._slave_up(host, slave))  # type: ignore[misc]
             for number, message, _ in actions.to_slaves:
                 self._slave_hears(host, host.slaves[number], message)
             for number, amount in actions.recall:
@@ -350,8 +342,8 @@ class Cluster:
                 if host.connection is not None:
                     self._to_master(host.connection, _wire.encode(reply, frames))
             if actions.exit is not None:
-                self._tell(f"the agent on host {host.name} exits with {actions.exit.name}")
-                self._after(0.05, lambda: self._agent_ends(host) if host.core is core else None)
+                self._tell(f"the agent on {host.name} exits with {actions.exit.name}")
+                self._after(0.05, partial(self._agent_exits, host, core, actions.exit))
                 return
             if not (actions.recall or actions.start or actions.kill):
                 break
@@ -359,11 +351,15 @@ class Cluster:
         if deadline is not None:
             self._after(max(0.001, deadline - self.now), lambda: self._agent_tick(host, core))
 
-    def _agent_tick(self, host: _AgentHost, core: AgentCore | None) -> None:
+    def _agent_exits(self, host: AgentHost, core: AgentCore, code: ExitCode) -> None:
+        if host.core is core:
+            self.end_agent(host, code)
+
+    def _agent_tick(self, host: AgentHost, core: AgentCore | None) -> None:
         if host.core is core and core is not None:
             self._agent_acts(host)
 
-    def _slave_up(self, host: _AgentHost, slave: _SlaveProcess) -> None:
+    def _slave_up(self, host: AgentHost, slave: SlaveProcess) -> None:
         if slave.dead or host.core is None:
             return
         if self.faulty and self.random.random() < 0.1:
@@ -371,16 +367,15 @@ class Cluster:
         else:
             self._agent_hears_slave(host, slave, messages.SlaveReady(slave.number))
 
-    def _agent_hears_slave(self, host: _AgentHost, slave: _SlaveProcess, message: Any, frames: Any = ()) -> None:
+    def _agent_hears_slave(self, host: AgentHost, slave: SlaveProcess, message: Any, frames: Any = ()) -> None:
         if host.core is not None and slave.number in host.core.children and host.slaves.get(slave.number) is slave:
             host.core.handle(agent_core.SlaveHeard(slave.number, message, frames), self.now)
             self._agent_acts(host)
 
-    def _slave_hears(self, host: _AgentHost, slave: _SlaveProcess, message: Any) -> None:
+    def _slave_hears(self, host: AgentHost, slave: SlaveProcess, message: Any) -> None:
         match message:
             case messages.Algorithms(definitions):
-                # The first host always can: were none able, waiting for ever would be right.
-                unable = self.faulty and host.name != 0 and self.random.random() < 0.05
+                unable = self.faulty and not host.able and self.random.random() < 0.05
                 slave.algorithms.update((definition.number, not unable) for definition in definitions)
             case messages.SlaveNamed(_, sid):
                 slave.sid = sid
@@ -400,7 +395,7 @@ class Cluster:
             case _:
                 pass
 
-    def _slave_steps(self, host: _AgentHost, slave: _SlaveProcess) -> None:
+    def _slave_steps(self, host: AgentHost, slave: SlaveProcess) -> None:
         if slave.running or slave.dead:
             return
         if not slave.tasks:
@@ -420,7 +415,7 @@ class Cluster:
             seconds += 30.0
         self._after(seconds, lambda: self._slave_finishes(host, slave, task, attempt, seconds))
 
-    def _slave_finishes(self, host: _AgentHost, slave: _SlaveProcess, task: int, attempt: int, seconds: float) -> None:
+    def _slave_finishes(self, host: AgentHost, slave: SlaveProcess, task: int, attempt: int, seconds: float) -> None:
         if slave.dead:
             return
         if task in self.witness.killers:
@@ -435,7 +430,7 @@ class Cluster:
         else:
             self._slave_steps(host, slave)
 
-    def _slave_flushes(self, host: _AgentHost, slave: _SlaveProcess, keep: bool = False) -> None:
+    def _slave_flushes(self, host: AgentHost, slave: SlaveProcess, keep: bool = False) -> None:
         """Send the gathered results; with `keep` the agent read them out of the journal, and they come again."""
         if not slave.gathered:
             return
@@ -448,16 +443,16 @@ class Cluster:
             slave.gathered = []
         self._agent_hears_slave(host, slave, group, [messages.payload(len(tasks), [bytes(len(tasks))])])
 
-    def _slave_dies(self, host: _AgentHost, slave: _SlaveProcess, cause: str) -> None:
+    def _slave_dies(self, host: AgentHost, slave: SlaveProcess, cause: str) -> None:
         if slave.dead or host.core is None or host.slaves.get(slave.number) is not slave:
             return
         if slave.number not in host.core.children:
             return
         slave.dead = True
-        self._tell(f"slave {slave.number} on host {host.name} dies: {cause}, running {slave.running}")
+        self._tell(f"slave {slave.number} on {host.name} dies: {cause}, running {slave.running}")
         self._exit_noticed(host, slave, cause)
 
-    def _exit_noticed(self, host: _AgentHost, slave: _SlaveProcess, cause: str) -> None:
+    def _exit_noticed(self, host: AgentHost, slave: SlaveProcess, cause: str) -> None:
         """The agent first hears what is left in the journal, and then of the exit."""
         if self.now < host.frozen_until:
             self._at(host.frozen_until, lambda: self._exit_noticed(host, slave, cause))
@@ -474,25 +469,27 @@ class Cluster:
     def _fault(self) -> None:
         if not self.faulty:
             return
-        host = self.random.choice(self._hosts)
+        if self.hosts:
+            self._befall(self.random.choice(self.hosts))
+        self._after(self.random.random() * self._pace.fault_s, self._fault)
+
+    def _befall(self, host: AgentHost) -> None:
         kind = self.random.choice(["agent", "slave", "break", "freeze", "evict", "garbage", "stranger"])
-        self._tell(f"fault on host {host.name}: {kind}")
+        self._tell(f"fault on {host.name}: {kind}")
         if kind == "agent" and host.core is not None:
-            self._agent_ends(host)
+            self.end_agent(host)
         elif kind == "slave" and host.slaves:
             self._slave_dies(host, self.random.choice(list(host.slaves.values())), "killed by signal 9")
         elif kind == "break":
-            self._break(host)
+            self.cut_off(host)
         elif kind == "freeze":
             seconds = self.random.random() * 5
             if self.now >= host.frozen_until:  # what arrives while it is frozen is heard in its order at the end
                 host.frozen_until = self.now + seconds
-        elif kind == "evict" and host.core is not None:
-            host.core.handle(agent_core.Terminated("evicted"), self.now)
-            self._agent_acts(host)
+        elif kind == "evict":
+            self.terminate(host, "evicted")
         elif kind == "garbage" and host.connection is not None:
             self._master_hears(Garbage(host.connection.peer, "simulated", "nonsense"))
-            self._break(host)
+            self.cut_off(host)
         elif kind == "stranger":
             self._master_hears(Stranger("simulated", "no key"))
-        self._after(self.random.random() * 1.5, self._fault)
