@@ -64,6 +64,18 @@ def test_a_slave_that_cannot_be_reaped_does_not_hold_the_agent(core: AgentCore) 
     assert core.take_actions().exit is ExitCode.EVICTED
 
 
+def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
+    """After three in a row, with an exit code of its own and the cause of the last."""
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
+    for number in (1, 2, 3):
+        core.handle(SlaveExited(number, "exit code 1", NO_WORDS, 0), 0.0)
+    actions = core.take_actions()
+    assert actions.exit is ExitCode.CANNOT_START
+    goodbye, _ = actions.to_master[-1]
+    assert goodbye == messages.Goodbye("3 slaves in a row ended before they could take a task: exit code 1")
+
+
 def test_what_is_not_for_an_agent_is_passed_over(core: AgentCore) -> None:
     """A probe does nothing; a name or tasks for a slave that is gone neither."""
     core.take_actions()
