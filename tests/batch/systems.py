@@ -75,7 +75,7 @@ class System:
         if done.returncode:
             cannot(f"{self.tool.name} did not come up: {done.stderr.strip()}")
 
-    def leave(self, *, empty: bool) -> None:
+    def leave(self, *options: str, empty: bool) -> None:
         """Take it down, unless it was up before, its queue has jobs, or another test run uses it."""
         assert self._users is not None
         with self._users:
@@ -84,7 +84,7 @@ class System:
             except BlockingIOError:
                 return
             if empty and not self._found_up:
-                self.do("down")
+                self.do("down", *options)
 
     def do(self, *words: object, check: bool = True, timeout: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
         """Run a verb of the tool itself, as root."""

@@ -94,7 +94,7 @@ def own_desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmDesk]:
     desk = SlurmDesk(node, folder)
     yield desk
     desk.end()
-    node.leave(empty=True)
+    node.leave("--wipe", empty=True)  # jobs of which it does not know that they ended would keep its processors
 
 
 def test_a_controller_that_is_down_is_told_of_once_and_waited_for(own_desk: SlurmDesk) -> None:

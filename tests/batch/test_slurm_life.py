@@ -240,7 +240,7 @@ def own_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     folder = node.workdir("test")
     furnish(folder)
     yield Cluster(node, folder)
-    node.leave(empty=True)
+    node.leave("--wipe", empty=True)  # jobs of which it does not know that they ended would keep its processors
 
 
 def test_a_restart_of_slurm_in_mid_run_disturbs_nobody(own_cluster: Cluster) -> None:
