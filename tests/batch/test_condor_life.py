@@ -77,7 +77,8 @@ def test_ping_finishes_and_every_job_leaves_the_queue(jobs: Jobs) -> None:
     trail = jobs.audit(master)
     assert re.fullmatch(rf'INIT MASTER "{master}\.0" READY tcp://.*', trail[0])
     assert trail.count(f'FINI SHUTDOWN "{master}.0"') == 1
-    assert total(trail, r"<- ([0-9]+) tasks?$") == total(trail, r"-> ([0-9]+) results?$") == 20000
+    back = total(trail, r"-> ([0-9]+) tasks? back")
+    assert total(trail, r"<- ([0-9]+) tasks?$") - back == total(trail, r"-> ([0-9]+) results?$") == 20000
     assert total(jobs.text(f"slaves.{slaves}.*.out").splitlines(), r"-> ([0-9]+) results?$") == 20000
     for whose in ("AGENT", "SLAVE"):
         came = {line.split()[0] for line in trail if re.match(f"{whose}-[0-9]+ .*-> connect", line)}

@@ -180,7 +180,8 @@ def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: De
     overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
     overseer.says("exit code 1 (its script failed before it came to mwpy.main())")
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
-    assert sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out))) in (3, 4), overseer.out
+    submitted = sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out)))
+    assert 3 <= submitted <= 6, overseer.out  # those of which nothing was known yet do not count among the three
     desk.master()
     overseer.says("another master has taken over")
 
