@@ -53,7 +53,8 @@ def written(folder: Path, pattern: str) -> list[str]:
 
 def test_jobs_are_submitted_seen_and_removed(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
     """They carry their mark, know their own id, get SIGTERM when they are removed, and leave the list."""
-    submitted = edge.submit(launch('trap "echo told; exit 5" TERM; echo $MWPY_JOB "$@"; sleep 60 & wait'), 3)
+    script = 'trap "echo told; exit 5" TERM; echo $MWPY_JOB "$@"; while :; do sleep 60 & wait; done'
+    submitted = edge.submit(launch(script), 3)
     until(lambda: len(written(slurm_dir, "*.out")) == 3 and all(written(slurm_dir, "*.out")), "three that run")
     found = {job.job_id: job for job in mine(edge, launch)}
     assert sorted(found) == submitted
