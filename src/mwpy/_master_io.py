@@ -98,7 +98,6 @@ class MasterIo:
         self.resource: ResourceFile | None = None
         self.local: list[LocalAgent] = []
         self._seen: Counter[Algorithm] = Counter()
-        self._total_seen = 0
         self._written: ResourceFile | None = None
         self._tick_at = 0.0
         self._end_by: float | None = None
@@ -162,7 +161,6 @@ class MasterIo:
         if spans:
             for span in spans:
                 self._seen[span.algorithm] += len(span)
-                self._total_seen += len(span)
             self.core.submit(spans)
         for name, args in commands:
             getattr(self.core, name)(*args)
@@ -174,7 +172,7 @@ class MasterIo:
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.jar
-        self.published = Published(dict(self._seen), jar.pending, jar.runnable, self._total_seen)
+        self.published = Published(dict(self._seen), jar.pending, jar.runnable, self.submissions.taken)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self.outcomes.put(actions)
 

@@ -45,7 +45,8 @@ class Submissions:
         """Only to the last is still added."""
         self._counts: Counter[Algorithm | None] = Counter()
         """How many tasks of each algorithm are in batches before the open one, ever."""
-        self._taken = 0
+        self.taken = 0
+        """How many of them were taken."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to take."""
@@ -94,7 +95,7 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         assert batch.algorithm is not None
         ids, payloads, buffers, tags = (taken[start::FIELDS] for start in range(FIELDS))
-        if ids != [*range(self._taken + 1, self._taken + 1 + len(ids))]:
+        if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
-        self._taken += len(ids)
+        self.taken += len(ids)
         return Span(ids[0], batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
