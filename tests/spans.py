@@ -20,7 +20,7 @@ def span(
 ) -> Span:
     """So many new tasks with the same arguments."""
     return Span(
-        TaskId(first), algorithm, policy, [payload] * count, [buffers] * count if buffers else [], [tag] * count
+        TaskId(first), count, algorithm, policy, [payload] * count, [buffers] * count if buffers else [], [tag] * count
     )
 
 

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 
 import zmq
 from attrs import frozen
+from msgspec import Struct
 from zmq.utils import z85
 
 from mwpy.errors import UsageError
@@ -108,8 +109,7 @@ def _derive(purpose: str, key: str) -> CurvePair:
     return CurvePair(zmq.curve_public(secret).decode(), secret.decode())
 
 
-@frozen
-class Frames:
+class Frames(Struct, frozen=True):
     """A message of a peer; `peer` names its connection, never used twice."""
 
     peer: bytes
@@ -117,16 +117,14 @@ class Frames:
     frames: Sequence[Buffer]
 
 
-@frozen
-class StrangerSeen:
+class StrangerSeen(Struct, frozen=True):
     """Somebody came and went, or was turned away, without a message of ours."""
 
     address: str
     reason: str
 
 
-@frozen
-class Unreachable:
+class Unreachable(Struct, frozen=True):
     """A peer's connection is gone."""
 
     peer: bytes
@@ -368,13 +366,11 @@ class MasterLink:
         os.close(self._bell_out)
 
 
-@frozen
-class Connected:
+class Connected(Struct, frozen=True):
     """The master's door is open: say hello."""
 
 
-@frozen
-class Broken:
+class Broken(Struct, frozen=True):
     """There is no connection, or no more; `fate` is `refused`, `unreachable` or `lost`."""
 
     fate: str

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
+from msgspec import Struct
 
 from mwpy import _clock, _link, _process, _wire, records, resource_file
 from mwpy._core.events import Garbage, Received, Stranger, Vanished
@@ -42,8 +43,7 @@ FAREWELL_S = 2.5
 EARLY_ENDS_ALLOWED = 3
 
 
-@frozen
-class Published:
+class Published(Struct, frozen=True):
     """What the I/O thread last told of the tasks."""
 
     seen: dict[Algorithm, int]
@@ -160,7 +160,7 @@ class MasterIo:
             self.core.define(*self.definitions.popleft())
         if spans:
             for span in spans:
-                self._seen[span.algorithm] += len(span)
+                self._seen[span.algorithm] += span.count
             self.core.submit(spans)
         for name, args in commands:
             getattr(self.core, name)(*args)

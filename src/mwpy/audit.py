@@ -177,7 +177,7 @@ def _many(count: int, noun: str) -> str:
 
 
 def _count(spans: Sequence[Span]) -> int:
-    return sum(map(len, spans))
+    return sum(span.count for span in spans)
 
 
 def _names(spans: Sequence[Span]) -> str:

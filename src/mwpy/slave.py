@@ -21,12 +21,13 @@ from itertools import count as counted
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
-from attrs import evolve, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy import _messages as messages
 from mwpy import _wire
 from mwpy._codec import Codec, loads_call, loads_function
-from mwpy._core.holding import take
+from mwpy._core.holding import count_of, take
 from mwpy._pipe import SlaveEnd, SlaveFds
 from mwpy._process import EXAMINED, FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
 from mwpy.algorithm import find
@@ -45,11 +46,11 @@ FOREVER_S = 86400.0
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-@frozen(eq=False)
-class _Waiting:
+class _Waiting(Struct, frozen=True, eq=False):
     """Tasks of one algorithm that were sent here and not started; see `holding`."""
 
     first: int
+    count: int
     attempt: int
     position: int
     """Of the first of them, counted from 1 in the order in which tasks were sent here."""
@@ -58,20 +59,18 @@ class _Waiting:
     calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
 
-    def __len__(self) -> int:
-        return len(self.calls)
-
     def cut(self, count: int) -> tuple[_Waiting, _Waiting]:
         """Its first `count` tasks, and the others."""
         rest = _Waiting(
             self.first + count,
+            self.count - count,
             self.attempt,
             self.position + count,
             self.number,
             self.calls[count:],
             self.buffers[count:],
         )
-        return evolve(self, calls=self.calls[:count], buffers=self.buffers[:count]), rest
+        return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 
 
 class SlaveLoop(NamedTuple):
@@ -169,7 +168,7 @@ class Slave:
 
     @property
     def _num_waiting(self) -> int:
-        return sum(map(len, self._waiting))
+        return sum(map(count_of, self._waiting))
 
     def _state(self) -> SlaveLoop:
         waiting, unsent = self._num_waiting, self._end.journal.count
@@ -200,7 +199,7 @@ class Slave:
             span = self._waiting.popleft()
             ran = self._run(span, count)
             count -= ran
-            if ran < len(span):
+            if ran < span.count:
                 self._waiting.appendleft(span.cut(ran)[1])
                 if count > 0 and not self._lost:
                     self._receive()  # perhaps which tasks were taken back
@@ -252,9 +251,9 @@ class Slave:
         if not self._end.start(span.position):
             return 0
         reason = self._unavailable.get(span.number, "it was never defined")
-        ids = [*range(span.first, span.first + len(span))]
-        self._send(messages.AlgorithmFailed(self._number, span.number, reason, ids, [span.attempt] * len(span)))
-        return len(span)
+        ids = [*range(span.first, span.first + span.count)]
+        self._send(messages.AlgorithmFailed(self._number, span.number, reason, ids, [span.attempt] * span.count))
+        return span.count
 
     def _send_or_note(
         self, task_id: int, attempt: int, seconds: float, failed: bool, result: bytes, large: Sequence[Buffer]
@@ -320,7 +319,7 @@ class Slave:
         columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, strict=True)
         for first, count, attempt, number in columns:
             own = slice(start, start + count)
-            span = _Waiting(first, attempt, self._passed_on + 1, number, calls[own], buffers[own])
+            span = _Waiting(first, count, attempt, self._passed_on + 1, number, calls[own], buffers[own])
             self._waiting.append(span)
             self._passed_on += count
             start += count

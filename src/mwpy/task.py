@@ -14,7 +14,7 @@ do not slow down what is pickled next.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum, IntEnum
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NewType, TypeVar
 
 from attrs import define, frozen
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_POLICY",
     "Death",
+    "Named",
     "Pickled",
     "Result",
     "SlaveId",
@@ -57,7 +58,13 @@ Buffer = bytes | bytearray | memoryview
 """Bytes that travel untouched."""
 
 
-class SlaveKind(Enum):
+class Named(Enum):
+    """An enumeration whose members are hashed as other objects are: `Enum` hashes their names, in Python."""
+
+    __hash__ = object.__hash__
+
+
+class SlaveKind(Named):
     """What a slave may run: see the words in the manual."""
 
     ORDERED = "ordered"
@@ -65,7 +72,7 @@ class SlaveKind(Enum):
     UNORDERED = "unordered"
 
 
-class SlaveState(Enum):
+class SlaveState(Named):
     """Where a slave stands in the master; `_core/stable.py` has the table of the ways between."""
 
     CONNECTING = "connecting"
@@ -76,17 +83,14 @@ class SlaveState(Enum):
     LOST = "lost"
 
 
-class TaskState(IntEnum):
-    """Where a task stands in the master; `_core/taskjar.py` has the table of the ways between.
+class TaskState(Named):
+    """Where a task stands in the master; `_core/taskjar.py` has the table of the ways between."""
 
-    An `IntEnum` because its members are hashed at each transition: an `Enum` hashes in Python.
-    """
-
-    NEW = 0
-    PENDING = 1
-    ALLOCATED = 2
-    FINISHED = 3
-    UNRUNNABLE = 4
+    NEW = "new"
+    PENDING = "pending"
+    ALLOCATED = "allocated"
+    FINISHED = "finished"
+    UNRUNNABLE = "unrunnable"
 
 
 @frozen(slots=True)
@@ -161,6 +165,7 @@ class Span(Struct, eq=False, gc=False):
     """
 
     first: TaskId
+    count: int
     algorithm: Algorithm
     policy: TaskPolicy
     payloads: list[bytes]
@@ -173,13 +178,10 @@ class Span(Struct, eq=False, gc=False):
     sid: SlaveId | None = None
     deaths: tuple[Death, ...] = ()
 
-    def __len__(self) -> int:
-        return len(self.payloads)
-
     @property
     def ids(self) -> range:
         """The numbers of its tasks."""
-        return range(self.first, self.first + len(self.payloads))
+        return range(self.first, self.first + self.count)
 
     @property
     def sizes(self) -> list[int]:
@@ -191,11 +193,12 @@ class Span(Struct, eq=False, gc=False):
 
     def cut(self, count: int) -> tuple[Span, Span]:
         """Two spans: its first `count` tasks, and the others. It stays what it was: a record may tell of it."""
-        return self._part(0, count), self._part(count, len(self))
+        return self._part(0, count), self._part(count, self.count)
 
     def _part(self, start: int, end: int) -> Span:
         return Span(
             TaskId(self.first + start),
+            end - start,
             self.algorithm,
             self.policy,
             self.payloads[start:end],
@@ -209,12 +212,12 @@ class Span(Struct, eq=False, gc=False):
 
     def singles(self) -> list[Span]:
         """A span for each task."""
-        return [self._part(position, position + 1) for position in range(len(self))]
+        return [self._part(position, position + 1) for position in range(self.count)]
 
     def joins(self, other: Span) -> bool:
         """Whether another span continues this one."""
         return (
-            self.first + len(self.payloads) == other.first
+            self.first + self.count == other.first
             and self.algorithm is other.algorithm
             and self.policy == other.policy
             and self.attempt == other.attempt
@@ -224,7 +227,8 @@ class Span(Struct, eq=False, gc=False):
 
     def join(self, other: Span) -> Span:
         """Its tasks and those of a span that continues it."""
-        joined = self._part(0, len(self))
+        joined = self._part(0, self.count)
+        joined.count += other.count
         joined.payloads += other.payloads
         joined.tags += other.tags
         return joined
@@ -234,7 +238,7 @@ class Span(Struct, eq=False, gc=False):
         return (f"task {number} ({self.algorithm.name})" for number in self.ids)
 
     def __str__(self) -> str:
-        last = f" to {self.first + len(self) - 1}" if len(self) > 1 else ""
+        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
         return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
 
 

@@ -59,7 +59,7 @@ class _Process:
 
 
 def _each_held(child: Child) -> list[tuple[int, int, int]]:
-    return [(span.first + at, span.attempt, span.position + at) for span in child.held for at in range(len(span))]
+    return [(span.first + at, span.attempt, span.position + at) for span in child.held for at in range(span.count)]
 
 
 class _AgentMachine(RuleBasedStateMachine):

@@ -201,7 +201,7 @@ def _sent_tasks(*tasks: int, attempt: int = 1) -> Heard:
 
 def _held(core: AgentCore) -> list[tuple[int, int]]:
     """Task and attempt of all that the slave holds, in its order."""
-    return [(span.first + at, span.attempt) for span in core.children[1].held for at in range(len(span))]
+    return [(span.first + at, span.attempt) for span in core.children[1].held for at in range(span.count)]
 
 
 def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(core: AgentCore) -> None:

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import Enum
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy import _messages as messages
 from mwpy import records
-from mwpy._core.holding import take
+from mwpy._core.holding import count_of, take
 from mwpy.errors import ExitCode, InternalError
 from mwpy.last_words import LastWords
-from mwpy.task import Buffer, SlaveId
+from mwpy.task import Buffer, Named, SlaveId
 
 __all__ = [
     "WAYS",
@@ -71,16 +72,14 @@ class AgentSettings:
         return None if self.ends_at is None else self.ends_at - self.grace_s - FAREWELL_S
 
 
-@frozen
-class Heard:
+class Heard(Struct, frozen=True):
     """A message of the master arrived."""
 
     message: messages.Message
     frames: Sequence[Buffer] = ()
 
 
-@frozen
-class SlaveHeard:
+class SlaveHeard(Struct, frozen=True):
     """A message of a slave arrived, or was rescued from its journal."""
 
     slave: int
@@ -88,8 +87,7 @@ class SlaveHeard:
     frames: Sequence[Buffer] = ()
 
 
-@frozen
-class SlaveExited:
+class SlaveExited(Struct, frozen=True):
     """A slave process is gone, and everything that it had sent or left in its journal was heard before."""
 
     slave: int
@@ -99,8 +97,7 @@ class SlaveExited:
     """Position of the last task that it started; 0 if it started none."""
 
 
-@frozen
-class Recalled:
+class Recalled(Struct, frozen=True):
     """A slave starts no other task before it reads which ones were taken back: up to `count` are to be."""
 
     slave: int
@@ -109,22 +106,19 @@ class Recalled:
     count: int
 
 
-@frozen
-class LookedUp:
+class LookedUp(Struct, frozen=True):
     """The packages that were to be looked up, and their versions; empty for one that is not installed."""
 
     packages: dict[str, str]
 
 
-@frozen
-class Terminated:
+class Terminated(Struct, frozen=True):
     """The batch system (SIGTERM) wants the machine back."""
 
     reason: str
 
 
-@frozen
-class Disconnected:
+class Disconnected(Struct, frozen=True):
     """The connection to the master broke."""
 
     reason: str
@@ -133,7 +127,7 @@ class Disconnected:
 AgentEvent = Heard | SlaveHeard | SlaveExited | Recalled | LookedUp | Terminated | Disconnected
 
 
-class ChildState(Enum):
+class ChildState(Named):
     """Where a slave process stands in its agent."""
 
     STARTING = "starting"
@@ -143,7 +137,7 @@ class ChildState(Enum):
     GONE = "gone"
 
 
-class ChildEvent(Enum):
+class ChildEvent(Named):
     """What can happen to a slave process."""
 
     GET_READY = "get ready"
@@ -166,8 +160,7 @@ WAYS: dict[ChildEvent, dict[ChildState, ChildState]] = {
 }
 
 
-@frozen(eq=False)
-class _Held:
+class _Held(Struct, frozen=True, eq=False):
     """Tasks passed on to a slave and not yet finished; see `holding`."""
 
     first: int
@@ -176,13 +169,10 @@ class _Held:
     position: int
     """Of the first of them, counted from 1 in the order in which tasks were passed on."""
 
-    def __len__(self) -> int:
-        return self.count
-
     def cut(self, count: int) -> tuple[_Held, _Held]:
         """Its first `count` tasks, and the others."""
         rest = _Held(self.first + count, self.count - count, self.attempt, self.position + count)
-        return evolve(self, count=count), rest
+        return replace(self, count=count), rest
 
 
 @define(eq=False)
@@ -207,7 +197,7 @@ class Child:
     @property
     def num_held(self) -> int:
         """How many tasks it holds."""
-        return sum(map(len, self.held))
+        return sum(map(count_of, self.held))
 
     @property
     def name(self) -> str:
@@ -215,19 +205,18 @@ class Child:
         return self.sid or f"slave {self.number}"
 
 
-@define
-class AgentActions:
+class AgentActions(Struct):
     """All that must be done now; the fields are in the order of doing."""
 
-    records: list[records.Record] = field(factory=list)
-    start: list[int] = field(factory=list)
-    to_slaves: list[tuple[int, messages.Message, Sequence[Buffer]]] = field(factory=list)
-    recall: list[tuple[int, int]] = field(factory=list)
+    records: list[records.Record] = []
+    start: list[int] = []
+    to_slaves: list[tuple[int, messages.Message, Sequence[Buffer]]] = []
+    recall: list[tuple[int, int]] = []
     """(slave, at most how many): to be answered with `Recalled`, if the slave is there."""
-    kill: list[int] = field(factory=list)
-    look_up: list[str] = field(factory=list)
+    kill: list[int] = []
+    look_up: list[str] = []
     """Packages: to be answered with `LookedUp`."""
-    to_master: list[tuple[messages.Message, Sequence[Buffer]]] = field(factory=list)
+    to_master: list[tuple[messages.Message, Sequence[Buffer]]] = []
     exit: ExitCode | None = None
 
 
@@ -341,15 +330,19 @@ class AgentCore:
 
     def _recalled(self, child: Child, started: int, count: int) -> None:
         unstarted = deque[_Held]()
-        while child.held and child.held[-1].position + len(child.held[-1]) - 1 > started and count > 0:
+        while child.held and child.held[-1].position + child.held[-1].count - 1 > started and count > 0:
             span = child.held.pop()
-            keep = max(0, started + 1 - span.position, len(span) - count)
+            keep = max(0, started + 1 - span.position, span.count - count)
             if keep:
                 kept, span = span.cut(keep)
                 child.held.append(kept)
             unstarted.appendleft(span)
-            count -= len(span)
-        columns = ([span.first for span in unstarted], [*map(len, unstarted)], [span.attempt for span in unstarted])
+            count -= span.count
+        columns = (
+            [span.first for span in unstarted],
+            [span.count for span in unstarted],
+            [span.attempt for span in unstarted],
+        )
         revoked = messages.Revoked(child.number, *columns)
         self._tell(child, revoked)
         self._send(revoked)
@@ -376,7 +369,7 @@ class AgentCore:
         for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
             for span in take(child.held, first, count, attempt):
                 begin = start + span.first - first
-                kept.extend(range(begin, begin + len(span)))
+                kept.extend(range(begin, begin + span.count))
             start += count
         if not kept:
             return
@@ -390,7 +383,7 @@ class AgentCore:
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
         last = event.started
-        begun = [span for span in child.held if span.position <= last < span.position + len(span)]
+        begun = [span for span in child.held if span.position <= last < span.position + span.count]
         running, attempt = (begun[0].first + last - begun[0].position, begun[0].attempt) if begun else (0, 0)
         told = f"task {running}, attempt {attempt}" if running else ""
         cause = f"killed by its agent after its grace: {self._why}" if was is ChildState.KILLED else event.cause

@@ -9,6 +9,7 @@ from attrs import define, field
 from mwpy import _messages as messages
 from mwpy import records
 from mwpy._core import allocation
+from mwpy._core.holding import count_of
 from mwpy._core.ledger import Ledger
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
@@ -69,7 +70,7 @@ class Dispatcher(Ledger):
             spans = self.jar.heads(self.jar.queues[algorithm], count, allocation.MAX_GROUP_BYTES)
             self._feed(slave, spans, now)
             self.jar.next_turn(algorithm)
-            share -= sum(map(len, spans))
+            share -= sum(map(count_of, spans))
             if share <= 0:
                 return
         if allocation.is_full(self.stable, slave, fixed):
@@ -81,7 +82,7 @@ class Dispatcher(Ledger):
         self._record(records.TasksAllocated(slave.sid, spans))
         slave.outstanding.extend(spans)
         for span in spans:
-            slave.load[span.algorithm] += len(span)
+            slave.load[span.algorithm] += span.count
         if slave.state is SlaveState.IDLE:
             self._change(slave, SlaveEvent.FEED)
         slave.barren = False
@@ -89,11 +90,11 @@ class Dispatcher(Ledger):
         self._send_definitions(slave.agent, [span.algorithm for span in spans])
         payloads = [payload for span in spans for payload in span.payloads]
         has_buffers = any(span.buffers for span in spans)
-        buffers = [own for span in spans for own in span.buffers or [()] * len(span)] if has_buffers else []
+        buffers = [own for span in spans for own in span.buffers or [()] * span.count] if has_buffers else []
         header = messages.Tasks(
             slave=slave.number,
             tasks=[span.first for span in spans],
-            counts=[len(span) for span in spans],
+            counts=[span.count for span in spans],
             attempts=[span.attempt for span in spans],
             algorithms=[self._definitions[span.algorithm][0].number for span in spans],
             buffers=list(map(len, buffers)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
+from msgspec import Struct
 
 from mwpy._messages import Message
 from mwpy.task import Buffer
@@ -12,8 +12,7 @@ from mwpy.task import Buffer
 __all__ = ["Event", "Garbage", "Received", "Send", "Stranger", "Vanished"]
 
 
-@frozen
-class Received:
+class Received(Struct, frozen=True):
     """A well-formed message arrived. `peer` names its connection, never used twice."""
 
     peer: bytes
@@ -22,8 +21,7 @@ class Received:
     frames: Sequence[Buffer]
 
 
-@frozen
-class Garbage:
+class Garbage(Struct, frozen=True):
     """Something that is no message arrived from somebody who holds our keys."""
 
     peer: bytes
@@ -31,16 +29,14 @@ class Garbage:
     reason: str
 
 
-@frozen
-class Vanished:
+class Vanished(Struct, frozen=True):
     """A connection is gone."""
 
     peer: bytes
     reason: str
 
 
-@frozen
-class Stranger:
+class Stranger(Struct, frozen=True):
     """Somebody without our keys knocked."""
 
     address: str
@@ -50,8 +46,7 @@ class Stranger:
 Event = Received | Garbage | Vanished | Stranger
 
 
-@frozen
-class Send:
+class Send(Struct, frozen=True):
     """A message to be sent to a peer, with its payload frames."""
 
     peer: bytes

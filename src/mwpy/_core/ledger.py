@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from attrs import define, field, frozen
+from msgspec import Struct
 
 from mwpy import _messages as messages
 from mwpy import records
@@ -50,17 +51,16 @@ class MasterSettings:
     """Whether no slaves can join but those that the master itself starts on its machine."""
 
 
-@define
-class Actions:
+class Actions(Struct):
     """All that must be done now; the fields are in the order of doing."""
 
-    records: list[records.Record] = field(factory=list)
-    sends: list[Send] = field(factory=list)
-    forget: list[bytes] = field(factory=list)
-    results: list[Result[object]] = field(factory=list)
-    unrunnable: list[UnrunnableTask] = field(factory=list)
-    connected: list[SlaveId] = field(factory=list)
-    disconnected: list[SlaveId] = field(factory=list)
+    records: list[records.Record] = []
+    sends: list[Send] = []
+    forget: list[bytes] = []
+    results: list[Result[object]] = []
+    unrunnable: list[UnrunnableTask] = []
+    connected: list[SlaveId] = []
+    disconnected: list[SlaveId] = []
 
 
 @define(eq=False)
@@ -124,7 +124,7 @@ class Ledger:
         """Take tasks from a slave that it holds in just this attempt; a record must tell what becomes of them."""
         taken = take(slave.outstanding, first, count, attempt)
         for span in taken:
-            slave.load[span.algorithm] -= len(span)
+            slave.load[span.algorithm] -= span.count
             if not slave.load[span.algorithm]:
                 del slave.load[span.algorithm]
         return taken
@@ -212,7 +212,7 @@ class Ledger:
         self.stable.check()
         kept = sum(DEATH_OVERHEAD + death.words.size for death in self._worded)
         assert kept == self._words_kept <= WORDS_KEPT, "the last words that are kept were miscounted"
-        held = sum(len(span) for slave in self.stable.slaves.values() for span in slave.outstanding)
+        held = sum(span.count for slave in self.stable.slaves.values() for span in slave.outstanding)
         pending = sum(self.jar.pending.values())
         assert held + pending == self.jar.runnable, "a task is neither held nor pending"
         for sid in self.jar.addressed:

@@ -229,7 +229,7 @@ class MasterCore(Admission):
         start = 0
         for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
             for span in self._take(slave, first, count, attempt):  # others no longer count, or were sent twice
-                own = slice(start + span.first - first, start + span.first - first + len(span))
+                own = slice(start + span.first - first, start + span.first - first + span.count)
                 names, sids, seconds = repeat(span.algorithm.name), repeat(slave.sid), group.seconds[own]
                 columns = (span.ids, names, sids, span.tags, seconds, failed[own], values[own], buffers[own])
                 self._actions.results.extend(map(_result, *columns))

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from enum import Enum
 
 from attrs import define, field
 
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.task import SlaveId, SlaveKind, SlaveState, Span, TaskState
+from mwpy.task import Named, SlaveId, SlaveKind, SlaveState, Span, TaskState
 
 __all__ = ["WAYS", "Agent", "Slave", "SlaveEvent", "Stable"]
 
 
-class SlaveEvent(Enum):
+class SlaveEvent(Named):
     """What can happen to a slave."""
 
     ADMIT = "admit"
@@ -213,7 +212,7 @@ class Stable:
             for span in slave.outstanding:
                 assert span.sid == slave.sid, f"{span}: held by {slave.sid} but allocated to {span.sid}"
                 assert span.state is TaskState.ALLOCATED, f"{span}: held by {slave.sid} but {span.state.name}"
-                counted[span.algorithm] += len(span)
+                counted[span.algorithm] += span.count
             assert counted == slave.load, f"the load of {slave.sid} was miscounted"
         for agent in self.agents.values():
             for slave in agent.slaves.values():

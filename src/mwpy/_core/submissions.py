@@ -98,4 +98,4 @@ class Submissions:
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         self.taken += len(ids)
-        return Span(ids[0], batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
+        return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)

@@ -17,20 +17,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
-from enum import Enum
 from itertools import accumulate
 
 from attrs import define, evolve, field
 
 from mwpy import records
+from mwpy._core.holding import count_of
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.task import Death, SlaveId, Span, TaskState
+from mwpy.task import Death, Named, SlaveId, Span, TaskState
 
 __all__ = ["WAYS", "TaskEvent", "Taskjar"]
 
 
-class TaskEvent(Enum):
+class TaskEvent(Named):
     """What can happen to a task."""
 
     SUBMIT = "submit"
@@ -92,7 +92,7 @@ class Taskjar:
         match record:
             case records.TasksSubmitted(spans):
                 _walk(spans, TaskEvent.SUBMIT)
-                self.runnable += sum(map(len, spans))
+                self.runnable += sum(map(count_of, spans))
                 self._enqueue(spans)
             case records.TasksFailed(spans):
                 _walk(spans, TaskEvent.FAIL)
@@ -104,7 +104,7 @@ class Taskjar:
                     span.sid = sid
             case records.ResultsReceived(_, spans):
                 _walk(spans, TaskEvent.FINISH)
-                self.runnable -= sum(map(len, spans))
+                self.runnable -= sum(map(count_of, spans))
             case records.TasksReturned(_, spans, _, deaths):
                 _walk(spans, TaskEvent.RETURN)
                 for span in spans:
@@ -115,7 +115,7 @@ class Taskjar:
                 else:
                     self._enqueue_first(spans)
             case records.TasksGivenUp(spans, _, deaths):
-                self.runnable -= sum(len(span) for span in spans if span.state is not _NEW)
+                self.runnable -= sum(span.count for span in spans if span.state is not _NEW)
                 self._dequeue([span for span in spans if span.state is _PENDING])
                 _walk(spans, TaskEvent.GIVE_UP)
                 _charge(spans, deaths)
@@ -158,8 +158,8 @@ class Taskjar:
     def _enqueue(self, spans: Iterable[Span]) -> None:
         for span in spans:
             queue, counted = self._place_of(span)
-            counted[span.algorithm] += len(span)
-            if queue and len(queue[-1]) < MAX_SPAN and queue[-1].joins(span):
+            counted[span.algorithm] += span.count
+            if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
                 queue[-1] = queue[-1].join(span)
             else:
                 queue.append(span)
@@ -167,7 +167,7 @@ class Taskjar:
     def _enqueue_first(self, spans: Sequence[Span]) -> None:
         for span in reversed(spans):
             queue, counted = self._place_of(span)
-            counted[span.algorithm] += len(span)
+            counted[span.algorithm] += span.count
             queue.appendleft(span)
 
     def _place_of(self, span: Span) -> tuple[deque[Span], Counter[Algorithm]]:
@@ -188,7 +188,7 @@ class Taskjar:
         for span in spans:
             if not queue or queue.popleft() is not span:
                 raise InternalError(f"{span}: not at the head of the queue")
-            counted[span.algorithm] -= len(span)
+            counted[span.algorithm] -= span.count
             if not counted[span.algorithm]:
                 del counted[span.algorithm]
         if not queue:
@@ -202,16 +202,16 @@ class Taskjar:
         """Recompute what is derived and hold the queues against the tasks' states."""
         queued: Counter[Algorithm] = Counter()
         for algorithm, queue in self.queues.items():
-            queued[algorithm] = sum(map(len, queue))
+            queued[algorithm] = sum(map(count_of, queue))
         assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
         addressed: Counter[Algorithm] = Counter()
         for span in (span for queue in self.addressed.values() for span in queue):
-            addressed[span.algorithm] += len(span)
+            addressed[span.algorithm] += span.count
         assert addressed == self.num_addressed, "the addressed tasks were miscounted"
         for queue in (*self.queues.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"
             for span in queue:
-                assert len(span), "a span without tasks was kept"
+                assert span.count, "a span without tasks was kept"
                 assert span.state is _PENDING, f"{span}: in a queue, but {span.state.name}"
                 assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
 
