@@ -254,10 +254,11 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
     """
     match message:
         case Tasks():
-            count = _num_tasks("Tasks", message.tasks, message.counts, message.attempts, message.algorithms)
+            count = _num_tasks("Tasks", message)
+            _same_length("Tasks", len(message.tasks), message.algorithms)
             _frames_fit("Tasks", count, message.buffers, frames)
         case Results():
-            count = _num_tasks("Results", message.tasks, message.counts, message.attempts)
+            count = _num_tasks("Results", message)
             _same_length("Results", count, message.seconds)
             _frames_fit("Results", count, message.buffers, frames)
             failed = message.failed
@@ -266,7 +267,7 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
         case Revoked():
-            _num_tasks("Revoked", message.tasks, message.counts, message.attempts)
+            _num_tasks("Revoked", message)
             _no_frames(message, len(frames))
         case AlgorithmFailed():
             _same_length("AlgorithmFailed", len(message.tasks), message.attempts)
@@ -279,17 +280,18 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             _no_frames(message, len(frames))
 
 
-def _same_length(kind: str, count: int, *lists: Sequence[float]) -> None:
-    if lists and {*map(len, lists)} != {count}:
+def _same_length(kind: str, count: int, column: Sequence[float]) -> None:
+    if len(column) != count:
         raise ProtocolError(f"{kind}: its lists are of different lengths")
 
 
-def _num_tasks(kind: str, tasks: list[int], counts: list[int], *lists: list[int]) -> int:
+def _num_tasks(kind: str, group: Tasks | Results | Revoked) -> int:
     """How many tasks the spans have."""
-    _same_length(kind, len(tasks), counts, *lists)
-    if counts and min(counts) < 1:
+    if not len(group.tasks) == len(group.counts) == len(group.attempts):
+        raise ProtocolError(f"{kind}: its lists are of different lengths")
+    if group.counts and min(group.counts) < 1:
         raise ProtocolError(f"{kind}: a span without tasks")
-    return sum(counts)
+    return sum(group.counts)
 
 
 def _no_frames(message: Message, count: int) -> None:

@@ -16,7 +16,7 @@ from mwpy import _messages as messages
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "parse"]
 
 MAX_HEADER_BYTES = 16 << 20
 """A header beyond this is no header: the largest group's lists take a hundredth of it."""
@@ -58,6 +58,17 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
     Raises:
         ProtocolError: they are no message, or its header and payload do not fit together; the sender's fault.
     """
+    message, payload = parse(frames)
+    messages.check(message, payload)
+    return message, payload
+
+
+def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
+    """As `decode`, but of frames from whoever has held the message against its payload: of a slave's agent.
+
+    Raises:
+        ProtocolError: they are no message.
+    """
     if not frames or len(frames[0]) < 2:
         raise ProtocolError(f"{len(frames)} frames that do not start as a message does")
     first = memoryview(frames[0])
@@ -75,6 +86,4 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
         message = decoder.decode(first[2:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a malformed {_KINDS[number].__name__}: {error}") from error
-    payload = frames[1:]
-    messages.check(message, payload)
-    return message, payload
+    return message, frames[1:]

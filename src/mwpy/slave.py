@@ -118,7 +118,6 @@ class Slave:
         self._completed = 0
         self._shutdown = False
         self._ready = False
-        self._lost = False
         self._sid: SlaveId | None = None
 
     @property
@@ -126,7 +125,7 @@ class Slave:
         """The id that the master gave this slave. Asking makes the slave ready for tasks, and waits for it."""
         self._get_ready()
         while self._sid is None and not self._ended:
-            self._receive()
+            self._receive(FOREVER_S)
         return self._sid or SlaveId("")
 
     def loop_simple(self) -> int:
@@ -137,7 +136,7 @@ class Slave:
             algorithm should return.
         """
         while not self._ended:
-            self.loop()
+            self._turn(None, sys.maxsize)
         return int(ExitCode.OK if self._shutdown else ExitCode.FAILED)
 
     def loop(self, timeout: float | None = None) -> SlaveLoop:
@@ -146,9 +145,7 @@ class Slave:
         Args:
             timeout: how long to wait for the first task, in seconds; None for as long as it takes.
         """
-        self._get_ready()
-        self._await(timeout)
-        self._run_here(self._num_waiting)
+        self._turn(timeout, sys.maxsize)
         return self._state()
 
     def loop_iterate(self, timeout: float = 0.0001) -> SlaveLoop:
@@ -157,14 +154,12 @@ class Slave:
         Args:
             timeout: how long to wait for it, in seconds.
         """
-        self._get_ready()
-        self._await(timeout)
-        self._run_here(1)
+        self._turn(timeout, 1)
         return self._state()
 
     @property
     def _ended(self) -> bool:
-        return self._shutdown or self._lost
+        return self._shutdown or self._end.eof
 
     @property
     def _num_waiting(self) -> int:
@@ -177,32 +172,33 @@ class Slave:
     def _get_ready(self) -> None:
         if not self._ready:
             self._ready = True
-            self._drain()  # a module that ends the interpreter when it is imported must do so before we are ready
+            while self._receive():
+                pass  # a module that ends the interpreter when it is imported must do so before we are ready
             self._send(messages.SlaveReady(self._number))
 
     # ---- running tasks -------------------------------------------------------------------------------------
 
-    def _await(self, timeout: float | None) -> None:
-        """Wait for tasks if none is here."""
-        if not self._waiting:
-            self._drain()
-        if not self._waiting:
+    def _turn(self, timeout: float | None, most: int) -> None:
+        """Wait for tasks if none is here, and run up to `most` of those that are."""
+        if not self._ready:
+            self._get_ready()
+        waiting, end = self._waiting, self._end
+        if not waiting:
+            self._receive()
+        if not waiting:
             self._flush()
             if not self._ended and timeout != 0.0:
-                self._end.poll(FOREVER_S if timeout is None else timeout)
-                self._drain()
-        self._due = max(self._due, self._end.fed_at + GATHER_S)
-
-    def _run_here(self, count: int) -> None:
-        """Run up to `count` of the tasks that are here."""
-        while self._waiting and count > 0 and not self._lost:
-            span = self._waiting.popleft()
-            ran = self._run(span, count)
-            count -= ran
+                self._receive(FOREVER_S if timeout is None else timeout)
+        self._due = max(self._due, end.fed_at + GATHER_S)
+        most = min(most, self._num_waiting)
+        while waiting and most > 0 and not end.eof:
+            span = waiting.popleft()
+            ran = self._run(span, most)
+            most -= ran
             if ran < span.count:
-                self._waiting.appendleft(span.cut(ran)[1])
-                if count > 0 and not self._lost:
-                    self._receive()  # perhaps which tasks were taken back
+                waiting.appendleft(span.cut(ran)[1])
+                if most > 0 and not end.eof:
+                    self._receive(FOREVER_S)  # perhaps which tasks were taken back
 
     def _run(self, span: _Waiting, most: int) -> int:
         """Run up to `most` tasks, until some are taken back or the agent is gone; how many were run.
@@ -218,7 +214,7 @@ class Slave:
         ran = 0
         tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
         for task_id, position, call, buffers in tasks:
-            if self._lost or not start(position):
+            if end.eof or not start(position):
                 break
             ran += 1
             began = ended = 0.0
@@ -283,20 +279,16 @@ class Slave:
     # ---- messages -------------------------------------------------------------------------------------------
 
     def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
-        if not self._end.send(_wire.encode(message, frames)):
-            self._lost = True
+        self._end.send(_wire.encode(message, frames))
 
-    def _drain(self) -> None:
-        while not self._lost and self._end.poll():
-            self._receive()
+    def _receive(self, timeout: float = 0.0) -> bool:
+        """Take in what is here, waiting for the first of it for so many seconds; whether there was anything."""
+        received = self._end.receive(timeout)
+        for frames in received:
+            self._hear(*_wire.parse(frames))
+        return bool(received)
 
-    def _receive(self) -> None:
-        """Take in one message; wait for it."""
-        frames = self._end.receive()
-        if frames is None:
-            self._lost = True
-            return
-        message, payload = _wire.decode(frames)
+    def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
         match message:
             case messages.Tasks():
                 self._take_in(message, payload)

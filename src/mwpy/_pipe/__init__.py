@@ -169,11 +169,11 @@ class AgentEnd:
         messages: list[list[Buffer]] = []
         try:
             for _ in range(READS):
-                if not self._reader.read():
+                found = self._reader.read()
+                if found is None:
                     self.eof = True
                     break
-                while (message := self._reader.next()) is not None:
-                    messages.append(message)
+                messages += found
                 if self._reader.emptied:
                     break
         except BlockingIOError:
@@ -235,9 +235,10 @@ class SlaveEnd:
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
         self._reader = Reader(self._stream)
-        self._ahead: list[Buffer] | None = None
         self._ready = select.poll()
         self._ready.register(fds.stream, select.POLLIN)
+        self.eof = False
+        """Whether the agent is gone."""
         self.forked = False
         """Whether this process is a fork of the slave: it has no channels, and using them raises an error."""
         reference = weakref.ref(self)
@@ -253,43 +254,38 @@ class SlaveEnd:
         self.forked = True
         self.close()
 
-    def poll(self, timeout_s: float = 0.0) -> bool:
-        """Wait for a message.
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
+        """Wait for messages, and for all of one that has begun to come; sets `eof` when the agent is gone.
 
         Args:
-            timeout_s: how long at most, in seconds.
+            timeout_s: how long to wait for the first, in seconds.
 
         Returns:
-            Whether `receive` has something to tell: a message, or the agent's end.
+            Those that are here, each as its frames; large ones are memoryviews, writable.
         """
-        if self._ahead is None:
-            self._ahead = self._reader.next()
-        return self._ahead is not None or bool(self._ready.poll(timeout_s * 1000))
-
-    def receive(self) -> list[Buffer] | None:
-        """Wait for a message: its frames, large ones as writable memoryviews; None when the agent is gone."""
-        message, self._ahead = self._ahead, None
+        found: list[list[Buffer]] | None = []
         try:
-            while message is None and (message := self._reader.next()) is None:
-                if not self._reader.read():
-                    return None
+            if self._ready.poll(timeout_s * 1000):
+                while not found:
+                    found = self._reader.read()
+                    if found is None:
+                        self.eof = True
+                        return []
         except OSError:
             if self.forked:
                 raise
-            return None
-        return message
+            self.eof = True
+        return found or []
 
-    def send(self, frames: Sequence[Buffer]) -> bool:
-        """Send a message; False when the agent is gone."""
-        unsent = deque(pack(frames))
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message; sets `eof` when the agent is gone."""
         try:
-            while unsent:
-                drop(unsent, self._stream.sendmsg(islice(unsent, SEND_BUFFERS)))
+            for piece in pack(frames):
+                self._stream.sendall(piece)
         except OSError:
             if self.forked:
                 raise
-            return False
-        return True
+            self.eof = True
 
     def start(self, position: int) -> bool:
         """Say which task starts now.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import cast
 
 from mwpy import _messages as messages
 from mwpy.task import Buffer
@@ -48,16 +47,14 @@ class Journal:
         self._memory = memory
         self._word = memory[:8].cast("Q")
         with memory[_LINE_BYTES:_PAYLOADS] as rows:
-            self._longs, self._floats, self._ints = rows.cast("Q"), rows.cast("d"), rows.cast("I")
-        self._noted = 0
-        """What the slave has put into the word."""
+            self._longs, self._ints = rows.cast("Q"), rows.cast("I")
+            self._floats: memoryview[float] = rows.cast("d")
+        self.count = 0
+        """How many results the slave has noted and not sent."""
+        self._filling = 0
+        """What the word has besides."""
         self._row, self._end = _LINE_BYTES, _PAYLOADS
         """Where the next row and the next payload go."""
-
-    @property
-    def count(self) -> int:
-        """How many results the slave has noted and not sent."""
-        return self._noted % _FILLING
 
     def add(self, task_id: int, attempt: int, seconds: float, failed: bool, payload: bytes) -> bool:
         """Note a finished result; False if there is no room."""
@@ -69,13 +66,14 @@ class Journal:
         _write_row(memory, row, task_id, seconds, attempt, end - start, failed)
         memory[start:end] = payload
         self._row, self._end = row + _ROW_BYTES, end
-        self._word[0] = self._noted = self._noted + 1
+        self.count += 1
+        self._word[0] = self._filling + self.count
         return True
 
     def clear(self) -> None:
         """Empty it; call this after its results were sent, never before."""
-        self._noted = (self._noted // _FILLING + 1) * _FILLING % _FILLING**2
-        self._word[0] = self._noted
+        self.count = 0
+        self._word[0] = self._filling = (self._filling + _FILLING) % _FILLING**2
         self._row, self._end = _LINE_BYTES, _PAYLOADS
 
     def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
@@ -91,8 +89,10 @@ class Journal:
         word = self._word[0]
         count = min(word % _FILLING, CAPACITY)
         ids = self._longs[: 4 * count : 4].tolist()
-        seconds = cast("list[float]", self._floats[1 : 4 * count : 4].tolist())
-        attempts, sizes, failed = (self._ints[at : 8 * count : 8].tolist() for at in (4, 5, 6))
+        seconds: list[float] = self._floats[1 : 4 * count : 4].tolist()  # type: ignore[assignment]  # a stub of integers
+        attempts = self._ints[4 : 8 * count : 8].tolist()
+        sizes = self._ints[5 : 8 * count : 8].tolist()
+        failed = self._ints[6 : 8 * count : 8].tolist()
         payload = messages.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
         if self._word[0] // _FILLING != word // _FILLING:
             return None

@@ -1,6 +1,7 @@
 """Messages on a stream socket: the very frames of the wire, behind their number and lengths.
 
-Small frames of a message are copied into one piece, large ones are sent from and received into memory of their own.
+Small frames of a message are copied into one piece behind the lengths of all; large ones follow, and are sent from and
+received into memory of their own.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ LARGE_BYTES = 64 * 1024
 """Frames from here on are received into memory of their own, not through the read buffer."""
 READ_BYTES = 4 * LARGE_BYTES
 """Read buffer of a stream."""
-MAX_FRAMES = 1 << 16
-"""Frames of a message; a higher number is no message, but what some stray code wrote into the stream."""
-MAX_FRAME_BYTES = 1 << 36
+MAX_BYTES = 1 << 36
+"""A larger piece is no part of a message, but what some stray code wrote into the stream."""
 
-_COUNT = struct.Struct("=I")
-_LENGTH = struct.Struct("=Q")
+_HEAD = struct.Struct("=QI")
+"""Bytes of the lengths and small frames that follow, and the number of frames."""
 
 
 class Reader:
@@ -41,55 +41,62 @@ class Reader:
         self.emptied = False
         """Whether the last `read` found less than it could have taken, so that the stream was empty."""
 
-    def read(self) -> bool:
-        """Receive once; False at the end of the stream. Then call `next` until it has no more.
+    def read(self) -> list[list[Buffer]] | None:
+        """Receive once: the messages that are complete by now, or None at the end of the stream.
 
         Raises:
             OSError: the stream's, `BlockingIOError` among them.
+            ProtocolError: what was read is no message.
         """
         if self._large:
             count = self._stream.recv_into(self._large, 0, socket.MSG_WAITALL)
             self.emptied = count < len(self._large)
             self._large = self._large[count:]
         else:
-            if len(self._buffer) - self._end < LARGE_BYTES:
+            if READ_BYTES - self._end < LARGE_BYTES:
                 rest = bytes(self._buffer[self._start : self._end])
                 self._buffer[: len(rest)] = rest
                 self._start, self._end = 0, len(rest)
-            room = self._buffer[self._end :]
-            count = self._stream.recv_into(room)
-            self.emptied = count < len(room)
+            count = self._stream.recv_into(self._buffer[self._end :])
             self._end += count
-        return count > 0
-
-    def next(self) -> list[Buffer] | None:
-        """The next message of what was read; None if it is not complete.
-
-        Raises:
-            ProtocolError: what was read is no message.
-        """
-        return next(self._messages, None)
+            self.emptied = self._end < READ_BYTES
+        if not count:
+            return None
+        found: list[list[Buffer]] = []
+        while (message := next(self._messages, None)) is not None:
+            found.append(message)
+        return found
 
     def _cut(self) -> Generator[list[Buffer] | None, None, None]:
         """Yield each message, and None whenever there must be read first."""
         while True:
-            (count,) = _COUNT.unpack((yield from self._take(_COUNT.size)))
-            if count > MAX_FRAMES:
-                raise ProtocolError(f"a message of {count} frames")
+            while self._end - self._start < _HEAD.size:
+                yield None
+            size, count = _HEAD.unpack_from(self._buffer, self._start)
+            if size > MAX_BYTES or 8 * count > size:
+                raise ProtocolError(f"a message of {count} frames in {size} bytes")
+            self._start += _HEAD.size
+            small: Buffer
+            if size < LARGE_BYTES:
+                while self._end - self._start < size:
+                    yield None
+                small = bytes(self._buffer[self._start : self._start + size])
+                self._start += size
+            else:
+                small = yield from self._take_large(size)
             frames: list[Buffer] = []
-            for _ in range(count):
-                (length,) = _LENGTH.unpack((yield from self._take(_LENGTH.size)))
-                if length > MAX_FRAME_BYTES:
+            place = 8 * count
+            for length in struct.unpack_from(f"={count}Q", small):
+                if length < LARGE_BYTES:
+                    frames.append(small[place : place + length])
+                    place += length
+                elif length > MAX_BYTES:
                     raise ProtocolError(f"a frame of {length} bytes")
-                take = self._take if length < LARGE_BYTES else self._take_large
-                frames.append((yield from take(length)))
+                else:
+                    frames.append((yield from self._take_large(length)))
+            if place != size:
+                raise ProtocolError(f"{count} frames that do not fill their message")
             yield frames
-
-    def _take(self, size: int) -> Generator[None, None, Buffer]:
-        while self._end - self._start < size:
-            yield None
-        start, self._start = self._start, self._start + size
-        return bytes(self._buffer[start : self._start])
 
     def _take_large(self, size: int) -> Generator[None, None, Buffer]:
         large = memoryview(bytearray(size))
@@ -104,18 +111,14 @@ class Reader:
 
 def pack(frames: Sequence[Buffer]) -> list[memoryview]:
     """A message as what is sent: all of it but large frames in one piece."""
-    pieces: list[memoryview] = []
-    small: list[Buffer] = [_COUNT.pack(len(frames))]
-    for frame in frames:
-        small.append(_LENGTH.pack(len(frame)))
-        if len(frame) < LARGE_BYTES:
-            small.append(frame)
-        else:
-            pieces += memoryview(b"".join(small)), memoryview(frame)
-            small = []
-    if small:
-        pieces.append(memoryview(b"".join(small)))
-    return [piece for piece in pieces if piece]
+    lengths = [*map(len, frames)]
+    count = len(lengths)
+    if max(lengths, default=0) < LARGE_BYTES:
+        head = struct.pack(f"=QI{count}Q", 8 * count + sum(lengths), count, *lengths)
+        return [memoryview(b"".join((head, *frames)))]
+    small = [frame for frame in frames if len(frame) < LARGE_BYTES]
+    head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
+    return [memoryview(b"".join((head, *small))), *(memoryview(frame) for frame in frames if len(frame) >= LARGE_BYTES)]
 
 
 def drop(unsent: deque[memoryview], count: int) -> None:
