@@ -7,16 +7,11 @@ import time
 __all__ = ["monotonic", "sleep", "wall"]
 
 
-def monotonic() -> float:
-    """Seconds on a clock that is never set back."""
-    return time.monotonic()
+monotonic = time.monotonic
+"""Seconds on a clock that is never set back."""
 
+wall = time.time
+"""Seconds since 1970, as other machines see them."""
 
-def wall() -> float:
-    """Seconds since 1970, as other machines see them."""
-    return time.time()
-
-
-def sleep(seconds: float) -> None:
-    """Do nothing for a while; for moments only, as nothing else is heard meanwhile."""
-    time.sleep(seconds)
+sleep = time.sleep
+"""Do nothing for so many seconds; for moments only, as nothing else is heard meanwhile."""

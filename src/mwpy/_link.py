@@ -163,27 +163,28 @@ def _peer_address(descriptor: int) -> str:
 
 def _has_more(end: zmq.Socket[bytes]) -> bool:
     """Whether another message is here; asking is quicker than the error that tells it."""
-    return bool(int(end.get(zmq.EVENTS)) & _POLLIN)
+    return bool(zmq.zmq_poll([(end, _POLLIN)], 0))
 
 
-def _receive(end: zmq.Socket[bytes]) -> list[zmq.Frame]:
-    """The next message, which is here. As `recv_multipart`, but a frame is asked itself whether there are more."""
-    frames = [end.recv(_NOBLOCK, copy=False)]
-    while frames[-1].more:
-        frames.append(end.recv(_NOBLOCK, copy=False))
-    return frames
+def _receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
+    """The next message, which is here, and its last frame, which knows whence.
+
+    As `recv_multipart`, but a frame is asked itself whether there are more, and large ones are not copied.
+    """
+    buffers: list[Buffer] = []
+    while True:
+        frame = end.recv(_NOBLOCK, False)
+        buffers.append(frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes)
+        if not frame.more:
+            return buffers, frame
 
 
 def _send(end: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
     """Send a message without waiting; large frames are not copied. As `send_multipart`, but with plain numbers."""
-    copy = all(len(frame) < LARGE_BYTES for frame in frames)
+    copy = max(map(len, frames)) < LARGE_BYTES
     for frame in frames[:-1]:
         end.send(frame, _NOBLOCK | _MORE, copy)
     end.send(frames[-1], _NOBLOCK, copy)
-
-
-def _buffer(frame: zmq.Frame) -> Buffer:
-    return frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes
 
 
 class MasterLink:
@@ -274,7 +275,7 @@ class MasterLink:
             timeout_s = 0.0
         elif self._probe_rounds:
             timeout_s = min(timeout_s, 0.05)
-        ready = dict(self._poller.poll(_milliseconds(min(timeout_s, max(0.0, self._probe_at - now)))))
+        ready = dict(zmq.zmq_poll(self._poller.sockets, _milliseconds(min(timeout_s, self._probe_at - now))))
         self.asleep = False
         happened: list[Frames | StrangerSeen | Unreachable] = []
         if self._bell_out in ready:
@@ -297,13 +298,13 @@ class MasterLink:
     def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
         router, addresses = self._router, self._addresses
         for _ in range(MESSAGES_A_POLL):
-            parts = _receive(router)
-            peer = parts[0].bytes
+            (name, *frames), last = _receive(router)
+            peer = bytes(name)
             address = addresses.get(peer)
             if address is None:
-                address = addresses[peer] = str(parts[-1].get("Peer-Address"))
-                self._unheard.pop(int(parts[-1].get(zmq.SRCFD)), None)
-            happened.append(Frames(peer, address, [_buffer(part) for part in parts[1:]]))
+                address = addresses[peer] = str(last.get("Peer-Address"))
+                self._unheard.pop(int(last.get(zmq.SRCFD)), None)
+            happened.append(Frames(peer, address, frames))
             if not _has_more(router):
                 return
 
@@ -439,7 +440,7 @@ class AgentLink:
         Returns:
             What became of the connection, the messages that arrived, and the file descriptors that are ready.
         """
-        ready = dict(self._poller.poll(None if timeout_s is None else _milliseconds(timeout_s)))
+        ready = dict(zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else _milliseconds(timeout_s)))
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
         if ready.pop(self._dealer, 0):
@@ -454,8 +455,7 @@ class AgentLink:
 
     def _receive(self, received: list[list[Buffer]]) -> None:
         for _ in range(MESSAGES_A_POLL):
-            parts = _receive(self._dealer)
-            received.append([_buffer(part) for part in parts])
+            received.append(_receive(self._dealer)[0])
             if not _has_more(self._dealer):
                 return
 

@@ -118,7 +118,7 @@ class MasterIo:
         due = self.core.next_deadline()
         until = self._tick_at if due is None else min(due, self._tick_at)
         self.link.asleep = True  # whoever has work from here on wakes us
-        for happened in self.link.poll(0.0 if self._has_work else max(0.0, until - now), now):
+        for happened in self.link.poll(0.0 if self.submissions or self.commands else until - now, now):
             self._note(happened, now)
         now = _clock.monotonic()
         self._take_commands()
@@ -133,10 +133,6 @@ class MasterIo:
             return False
         self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
         return now > self._end_by or not (self.core.stable.agents or self._some_local_agent_runs())
-
-    @property
-    def _has_work(self) -> bool:
-        return bool(self.submissions) or bool(self.commands)
 
     def _note(self, happened: object, now: float) -> None:
         match happened:
@@ -155,7 +151,7 @@ class MasterIo:
     def _take_commands(self) -> None:
         """Tasks first: what defines their algorithms was put into its deque before them."""
         spans = self.submissions.take()
-        commands = [self.commands.popleft() for _ in range(len(self.commands))]
+        commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
         while self.definitions:
             self.core.define(*self.definitions.popleft())
         if spans:

@@ -74,7 +74,7 @@ def room(stable: Stable, slave: Slave, algorithm: Algorithm, fixed: int | None) 
     pace = pace_of(stable, slave, algorithm)
     if pace is None:
         return 0 if held else 1
-    work = work_before(stable, slave)
+    work = work_before(stable, slave) if held else 0.0
     if _is_full(held, work):
         return 0
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import chain
 
 from attrs import define, field
 
@@ -13,7 +14,7 @@ from mwpy._core.holding import count_of
 from mwpy._core.ledger import Ledger
 from mwpy._core.stable import Agent, Slave, SlaveEvent
 from mwpy.algorithm import Algorithm
-from mwpy.task import SlaveState, Span
+from mwpy.task import Buffer, SlaveState, Span
 
 __all__ = ["Dispatcher"]
 
@@ -43,16 +44,19 @@ class Dispatcher(Ledger):
 
     def _send_unaddressed(self, now: float) -> None:
         """First to those who have nothing, then to those who will soon have nothing."""
-        stable = self.stable
-        for slaves in (stable.idle, stable.hungry):
+        idle = [slave for slave in self.stable.idle.values() if slave.runs_unaddressed]
+        hungry = [slave for slave in self.stable.hungry.values() if slave.runs_unaddressed]
+        self._share_out(idle, len(idle) + len(hungry), now)
+        if self.jar.queues:
+            hungry = [slave for slave in self.stable.hungry.values() if slave.runs_unaddressed]
+            self._share_out(hungry, len(hungry), now)
+
+    def _share_out(self, slaves: Sequence[Slave], takers: int, now: float) -> None:
+        """Send slaves their part of what waits, if so many take part."""
+        for slave in slaves:
+            self._fill(slave, -(-self.jar.num_unaddressed // takers), now)
             if not self.jar.queues:
                 return
-            takers = sum(slave.runs_unaddressed for slave in (*stable.idle.values(), *stable.hungry.values()))
-            for slave in [slave for slave in slaves.values() if slave.runs_unaddressed]:
-                share = -(-self.jar.num_unaddressed // takers)
-                self._fill(slave, share, now)
-                if not self.jar.queues:
-                    return
 
     def _fill(self, slave: Slave, share: int, now: float) -> None:
         """Send a slave what it has room for, at most its share; no longer hungry if it is full.
@@ -81,34 +85,37 @@ class Dispatcher(Ledger):
             slave.last_heard = now
         self._record(records.TasksAllocated(slave.sid, spans))
         slave.outstanding.extend(spans)
-        for span in spans:
-            slave.load[span.algorithm] += span.count
         if slave.state is SlaveState.IDLE:
             self._change(slave, SlaveEvent.FEED)
         slave.barren = False
         self.stable.hungry[slave.sid] = slave
-        self._send_definitions(slave.agent, [span.algorithm for span in spans])
-        payloads = [payload for span in spans for payload in span.payloads]
-        has_buffers = any(span.buffers for span in spans)
-        buffers = [own for span in spans for own in span.buffers or [()] * span.count] if has_buffers else []
-        header = messages.Tasks(
-            slave=slave.number,
-            tasks=[span.first for span in spans],
-            counts=[span.count for span in spans],
-            attempts=[span.attempt for span in spans],
-            algorithms=[self._definitions[span.algorithm][0].number for span in spans],
-            buffers=list(map(len, buffers)),
-        )
-        self._send(
-            slave.agent,
-            header,
-            [messages.payload(len(payloads), payloads), *(buffer for own in buffers for buffer in own)],
-        )
+        firsts: list[int] = []
+        counts: list[int] = []
+        attempts: list[int] = []
+        numbers: list[int] = []
+        payloads: list[bytes] = []
+        buffers: list[Sequence[Buffer]] = []
+        unknown: dict[Algorithm, None] = {}
+        for span in spans:
+            slave.load[span.algorithm] += span.count
+            if span.algorithm not in slave.agent.known:
+                unknown[span.algorithm] = None
+            firsts.append(span.first)
+            counts.append(span.count)
+            attempts.append(span.attempt)
+            numbers.append(self._definitions[span.algorithm][0].number)
+            if span.buffers and not buffers:
+                buffers = [()] * len(payloads)
+            if span.buffers or buffers:
+                buffers += span.buffers or [()] * span.count
+            payloads += span.payloads
+        if unknown:
+            self._send_definitions(slave.agent, unknown)
+        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, [*map(len, buffers)])
+        payload = messages.payload(len(payloads), payloads)
+        self._send(slave.agent, header, [payload, *chain.from_iterable(buffers)])
 
-    def _send_definitions(self, agent: Agent, algorithms: Iterable[Algorithm]) -> None:
-        unknown: dict[Algorithm, None] = {algorithm: None for algorithm in algorithms if algorithm not in agent.known}
-        if not unknown:
-            return
+    def _send_definitions(self, agent: Agent, unknown: dict[Algorithm, None]) -> None:
         agent.known.update(unknown)
         definitions = [self._definitions[algorithm] for algorithm in unknown]
         self._send(

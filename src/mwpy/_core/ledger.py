@@ -118,7 +118,7 @@ class Ledger:
 
     def _change(self, slave: Slave, event: SlaveEvent) -> None:
         self.stable.change(slave, event)
-        self._record(records.SlaveChanged(slave.sid, slave.state, slave.kind))
+        self._actions.records.append(records.SlaveChanged(slave.sid, slave.state, slave.kind))  # which is of no task
 
     def _take(self, slave: Slave, first: int, count: int, attempt: int) -> list[Span]:
         """Take tasks from a slave that it holds in just this attempt; a record must tell what becomes of them."""

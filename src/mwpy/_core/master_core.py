@@ -12,7 +12,7 @@ so what an old connection still delivers can neither count twice nor count wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from types import MappingProxyType
 
@@ -96,9 +96,16 @@ class MasterCore(Admission):
 
     def submit(self, spans: Sequence[Span]) -> None:
         """Take tasks over; too large ones fail, ones addressed to a slave that is gone are handed back."""
+        small: list[Span] = []
         good: list[Span] = []
         gone: dict[SlaveId, None] = {}
-        for span in self._small_enough(spans):
+        limit = self.settings.max_call_bytes
+        for span in spans:
+            if max(span.sizes) > limit:
+                small.extend(self._small_enough(span, limit))
+            else:
+                small.append(span)
+        for span in small:
             sid = span.policy.sid
             if sid is None or sid in self.stable.slaves:
                 good.append(span)
@@ -111,23 +118,18 @@ class MasterCore(Admission):
         for sid in gone:
             self._free_addressed(sid, "")
 
-    def _small_enough(self, spans: Iterable[Span]) -> Iterator[Span]:
-        """The tasks whose arguments are not over the limit; the others fail."""
-        limit = self.settings.max_call_bytes
-        for span in spans:
-            if max(span.sizes) <= limit:
-                yield span
+    def _small_enough(self, span: Span, limit: int) -> Iterator[Span]:
+        """The tasks whose arguments are not over the limit, in bytes; the others fail."""
+        for single in span.singles():
+            (size,) = single.sizes
+            if size <= limit:
+                yield single
                 continue
-            for single in span.singles():
-                (size,) = single.sizes
-                if size <= limit:
-                    yield single
-                    continue
-                self._fail(
-                    single,
-                    f"its arguments are {size} bytes, the limit is {limit} bytes "
-                    f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
-                )
+            self._fail(
+                single,
+                f"its arguments are {size} bytes, the limit is {limit} bytes "
+                f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
+            )
 
     def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind; unordered ones that are here may become it."""
@@ -343,17 +345,20 @@ class MasterCore(Admission):
     def allocate(self, now: float) -> None:
         """Decide once an iteration: send tasks, take tasks back, and say so if nothing can progress."""
         if self.closing is None:
-            self._send_addressed(now)
-            self._send_unaddressed(now)
+            if self.jar.addressed:
+                self._send_addressed(now)
+            if self.jar.queues:
+                self._send_unaddressed(now)
             self._take_back(now)
         self._watch_for_silence(now)
 
     # ---- silence -------------------------------------------------------------------------------------------
 
     def _watch_for_silence(self, now: float) -> None:
-        if self._progressed or not self._is_waited_for:
+        waited_for = self._is_waited_for
+        if self._progressed or not waited_for:
             self._progressed = False
-            self._silence.reset(now + LOOK_AGAIN_S if self._is_waited_for else None)
+            self._silence.reset(now + LOOK_AGAIN_S if waited_for else None)
             return
         if any(slave.outstanding for slave in self.stable.slaves.values()):
             self._silence.pause(now)
@@ -428,8 +433,10 @@ class MasterCore(Admission):
 
     def next_deadline(self) -> float | None:
         """When `allocate` should be called even if nothing happens; None if there is no need."""
-        times = [time for time in (self._silence.deadline, self._look_again) if time is not None]
-        return min(times, default=None)
+        silence, look_again = self._silence.deadline, self._look_again
+        if silence is None or look_again is None:
+            return silence if look_again is None else look_again
+        return min(silence, look_again)
 
     def counts(self) -> Counts:
         """The figures of this moment."""

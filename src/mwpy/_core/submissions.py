@@ -94,7 +94,7 @@ class Submissions:
 
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         assert batch.algorithm is not None
-        ids, payloads, buffers, tags = (taken[start::FIELDS] for start in range(FIELDS))
+        ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         self.taken += len(ids)

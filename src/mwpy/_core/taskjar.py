@@ -15,7 +15,7 @@ before the next slave that it kills, and if not, it does not meet one bad moment
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 
@@ -68,15 +68,17 @@ class Taskjar:
     """Pending tasks that any slave may run, by algorithm; no empty queue. The first has its turn next."""
     addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
     """Pending tasks addressed to a slave; no empty queue."""
-    num_queued: Counter[Algorithm] = field(factory=Counter)
+    num_queued: dict[Algorithm, int] = field(factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `queues`; no zero."""
-    num_addressed: Counter[Algorithm] = field(factory=Counter)
+    num_addressed: dict[Algorithm, int] = field(factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `addressed`; no zero."""
 
     @property
     def pending(self) -> dict[Algorithm, int]:
         """How many tasks of each algorithm are pending; no zero."""
-        return self.num_queued + self.num_addressed if self.num_addressed else dict(self.num_queued)
+        if not self.num_addressed:
+            return dict(self.num_queued)
+        return Counter(self.num_queued) + Counter(self.num_addressed)
 
     @property
     def num_unaddressed(self) -> int:
@@ -136,7 +138,7 @@ class Taskjar:
         while len(heads) < len(queue) and count > 0:
             span = queue[len(heads)]
             sizes = span.sizes
-            fits = _fitting(sizes, max_bytes)
+            fits = len(sizes) if sum(sizes) <= max_bytes else bisect_right(list(accumulate(sizes)), max_bytes)
             if heads and (not fits or span.algorithm in refused):
                 break
             fits = min(max(1, fits), count)
@@ -170,7 +172,7 @@ class Taskjar:
             counted[span.algorithm] += span.count
             queue.appendleft(span)
 
-    def _place_of(self, span: Span) -> tuple[deque[Span], Counter[Algorithm]]:
+    def _place_of(self, span: Span) -> tuple[deque[Span], dict[Algorithm, int]]:
         """The queue of a pending span, and what counts its tasks."""
         sid = span.policy.sid
         if sid is not None:
@@ -225,13 +227,6 @@ def _walk(spans: Sequence[Span], event: TaskEvent) -> None:
                 f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
             )
         span.state = state
-
-
-def _fitting(sizes: list[int], max_bytes: int) -> int:
-    """How many of the first tasks have no more than so many bytes together."""
-    if sum(sizes) <= max_bytes:
-        return len(sizes)
-    return bisect_right(list(accumulate(sizes)), max_bytes)
 
 
 def _charge(spans: Sequence[Span], deaths: tuple[Death, ...]) -> None:
