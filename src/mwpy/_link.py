@@ -27,6 +27,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import zmq
 from attrs import frozen
@@ -440,7 +441,9 @@ class AgentLink:
         Returns:
             What became of the connection, the messages that arrived, and the file descriptors that are ready.
         """
-        ready = dict(zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else _milliseconds(timeout_s)))
+        ready: dict[Any, int] = dict(
+            zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else _milliseconds(timeout_s))
+        )
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
         if ready.pop(self._dealer, 0):
@@ -451,7 +454,7 @@ class AgentLink:
                     fates.append(Connected())
                 elif (fate := _FATES.get(event)) is not None:
                     fates.append(fate)
-        return fates, received, [fd for fd in ready if isinstance(fd, int)]
+        return fates, received, list(ready)
 
     def _receive(self, received: list[list[Buffer]]) -> None:
         for _ in range(MESSAGES_A_POLL):

@@ -254,23 +254,22 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
     """
     match message:
         case Tasks():
-            count = _num_tasks("Tasks", message)
-            _same_length("Tasks", len(message.tasks), message.algorithms)
-            _frames_fit("Tasks", count, message.buffers, frames)
+            count = _num_tasks(message)
+            _check_group(message, frames, count, len(message.algorithms) == len(message.tasks))
         case Results():
-            count = _num_tasks("Results", message)
-            _same_length("Results", count, message.seconds)
-            _frames_fit("Results", count, message.buffers, frames)
+            count = _num_tasks(message)
+            _check_group(message, frames, count, len(message.seconds) == count)
             failed = message.failed
             if failed and (failed != sorted(set(failed)) or not 0 <= failed[0] <= failed[-1] < count):
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
         case Revoked():
-            _num_tasks("Revoked", message)
+            _num_tasks(message)
             _no_frames(message, len(frames))
         case AlgorithmFailed():
-            _same_length("AlgorithmFailed", len(message.tasks), message.attempts)
+            if len(message.tasks) != len(message.attempts):
+                raise ProtocolError("AlgorithmFailed: its lists are of different lengths")
             _no_frames(message, len(frames))
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
@@ -280,28 +279,26 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             _no_frames(message, len(frames))
 
 
-def _same_length(kind: str, count: int, column: Sequence[float]) -> None:
-    if len(column) != count:
-        raise ProtocolError(f"{kind}: its lists are of different lengths")
-
-
-def _num_tasks(kind: str, group: Tasks | Results | Revoked) -> int:
+def _num_tasks(group: Tasks | Results | Revoked) -> int:
     """How many tasks the spans have."""
     if not len(group.tasks) == len(group.counts) == len(group.attempts):
-        raise ProtocolError(f"{kind}: its lists are of different lengths")
+        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
     if group.counts and min(group.counts) < 1:
-        raise ProtocolError(f"{kind}: a span without tasks")
+        raise ProtocolError(f"{type(group).__name__}: a span without tasks")
     return sum(group.counts)
+
+
+def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:
+    buffers = group.buffers
+    if not fits or len(buffers) not in (0, count):
+        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
+    if len(frames) != 1 + sum(buffers) or (buffers and min(buffers) < 0):
+        raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames are not what its lists promise")
 
 
 def _no_frames(message: Message, count: int) -> None:
     if count:
         raise ProtocolError(f"{type(message).__name__}: {count} payload frames where none belong")
-
-
-def _frames_fit(kind: str, count: int, buffers: list[int], frames: Sequence[Buffer]) -> None:
-    if len(frames) != 1 + sum(buffers) or len(buffers) not in (0, count) or (buffers and min(buffers) < 0):
-        raise ProtocolError(f"{kind}: {len(frames)} payload frames are not what its lists promise")
 
 
 def payload(count: int, parts: Iterable[Buffer]) -> bytes:

@@ -130,7 +130,8 @@ class _Agent:
         self._audit = audit
         self._command = list(command)
         self._slaves: dict[int, _Running] = {}
-        self._by_fd: dict[int, _Running] = {}
+        self._by_fd: dict[int, tuple[_Running, Inlet | None]] = {}
+        """Whose stream, output or error a file descriptor is."""
         self._result_group = 0
         self._max_result_bytes = 1 << 30
         self._signals: list[int] = []
@@ -173,11 +174,13 @@ class _Agent:
         return int(code)
 
     def _timeout(self, now: float) -> float | None:
-        times = [running.heard + SILENT_S for running in self._slaves.values() if self._may_be_silent(running)]
-        times += [running.kill_at for running in self._slaves.values() if running.kill_at is not None]
-        times += [running.bury_at for running in self._slaves.values() if running.bury_at is not None]
-        times += [running.heard + HELD_BACK_S for running in self._slaves.values() if running.unsaid]
-        times += self._unread.values()
+        times = [*self._unread.values()]
+        for running in self._slaves.values():
+            if self._may_be_silent(running):
+                times.append(running.heard + SILENT_S)
+            if running.unsaid:
+                times.append(running.heard + HELD_BACK_S)
+            times += [time for time in (running.kill_at, running.bury_at) if time is not None]
         deadline = self._core.next_deadline()
         if deadline is not None:
             times.append(deadline)
@@ -206,17 +209,17 @@ class _Agent:
         if fd in self._waited_for:
             self._outlets[fd].flush(now)
             return
-        running = self._by_fd.get(fd)
+        running, inlet = self._by_fd.get(fd, (None, None))
         if running is None:
             return
-        for number, inlet in running.inlets.items():
-            if fd == inlet.fileno():
-                self._say_for(running, number, inlet.read(), now)
-                if inlet.ended:
-                    self._unwatch(running, fd)
-                return
-        running.end.flush()
-        self._watch_writable(running)
+        if inlet is not None:
+            self._say_for(running, inlet, inlet.read(), now)
+            if inlet.ended:
+                self._unwatch(running, fd)
+            return
+        if running.writable_watched:
+            running.end.flush()
+            self._watch_writable(running)
         self._hear_slave(running, now)
         if running.end.eof:
             self._unwatch(running, fd)
@@ -239,10 +242,10 @@ class _Agent:
                 self._say_unsaid(running, now)
         return bool(found)
 
-    def _say_for(self, running: _Running, number: int, data: bytes, now: float) -> None:
+    def _say_for(self, running: _Running, inlet: Inlet, data: bytes, now: float) -> None:
         """Pass on what a slave wrote; of a starting one not at once what it wrote to standard error."""
-        if number == 1:
-            self._outlets[number].pass_on(data, now)
+        if inlet is running.inlets[1]:
+            self._outlets[1].pass_on(data, now)
         else:
             running.unsaid += data
             if running.came or len(running.unsaid) > HELD_BACK_BYTES:
@@ -253,15 +256,16 @@ class _Agent:
         self._outlets[2].pass_on(data, now)
 
     def _look_at_signals(self, now: float) -> None:
+        if not self._signals:
+            return
         caught = [self._signals.pop(0) for _ in range(len(self._signals))]  # one by one: another may come meanwhile
         if signal.SIGTERM in caught or signal.SIGINT in caught:
             self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
-        if caught:  # one SIGCHLD may stand for several ends
-            leaving = self._core.leaving
-            for running in self._slaves.values():
-                code = running.child.poll()
-                if code is not None and running.bury_at is None:
-                    running.bury_at = now + KILLED_TOO_S if code == -signal.SIGKILL and not leaving else now
+        leaving = self._core.leaving
+        for running in self._slaves.values():  # all: one SIGCHLD may stand for several ends
+            code = running.child.poll()
+            if code is not None and running.bury_at is None:
+                running.bury_at = now + KILLED_TOO_S if code == -signal.SIGKILL and not leaving else now
 
     def _look_after_slaves(self, now: float) -> None:
         for running in list(self._slaves.values()):
@@ -299,7 +303,7 @@ class _Agent:
         if not wanted:
             self._unwatch(running, inlet.fileno())
         elif not inlet.ended:
-            self._watch(running, inlet.fileno())
+            self._watch(running, inlet.fileno(), inlet)
 
     def _bury(self, running: _Running, now: float) -> None:
         """Hear all that a dead slave left, and tell of its end."""
@@ -371,7 +375,8 @@ class _Agent:
                 self._start(number, now)
             for number, message, frames in actions.to_slaves:
                 self._tell(number, message, frames, now)
-            self._recall(actions.recall, now)
+            if actions.recall:
+                self._recall(actions.recall, now)
             for number in actions.kill:
                 if number in self._slaves:
                     self._slaves[number].child.kill()
@@ -423,7 +428,7 @@ class _Agent:
         for output, fd in child.outputs.items():
             running.inlets[output] = Inlet(fd, LAST_WORDS_BYTES)
             if output not in self._unread:
-                self._watch(running, fd)
+                self._watch(running, fd, running.inlets[output])
         self._audit.write([records.SlaveStarted(number, child.pid)], _clock.wall())
 
     def _tell(self, number: int, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
@@ -443,8 +448,8 @@ class _Agent:
             running.writable_watched = running.end.wants_write
             self._link.watch(running.end.fileno(), running.writable_watched)
 
-    def _watch(self, running: _Running, fd: int) -> None:
-        self._by_fd[fd] = running
+    def _watch(self, running: _Running, fd: int, inlet: Inlet | None = None) -> None:
+        self._by_fd[fd] = running, inlet
         running.fds.add(fd)
         self._link.watch(fd)
 

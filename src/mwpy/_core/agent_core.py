@@ -66,11 +66,6 @@ class AgentSettings:
     ends_at: float | None = None
     """When whatever runs this agent will end it, if that is known; it goes as much earlier as it takes to go well."""
 
-    @property
-    def leave_at(self) -> float | None:
-        """When to begin to go."""
-        return None if self.ends_at is None else self.ends_at - self.grace_s - FAREWELL_S
-
 
 class Heard(Struct, frozen=True):
     """A message of the master arrived."""
@@ -180,8 +175,9 @@ class Child:
     """A slave process, as its agent sees it."""
 
     number: int
+    name: SlaveId
+    """Its id once the master gave it one."""
     state: ChildState = ChildState.STARTING
-    sid: SlaveId | None = None
     held: deque[_Held] = field(factory=deque)
     """The tasks passed on to it and not yet finished, in order."""
     passed_on: int = 0
@@ -198,11 +194,6 @@ class Child:
     def num_held(self) -> int:
         """How many tasks it holds."""
         return sum(map(count_of, self.held))
-
-    @property
-    def name(self) -> str:
-        """Its id if the master gave it one."""
-        return self.sid or f"slave {self.number}"
 
 
 class AgentActions(Struct):
@@ -235,7 +226,14 @@ class AgentCore:
     _leaving: ExitCode | None = None
     _why: str = ""
     _deadline: float | None = None
+    _leave_at: float | None = field(init=False)
+    """When to begin to go, if it is known when it will be ended."""
     _actions: AgentActions = field(factory=AgentActions)
+
+    @_leave_at.default
+    def _know_when_to_leave(self) -> float | None:
+        mine = self.settings
+        return None if mine.ends_at is None else mine.ends_at - mine.grace_s - FAREWELL_S
 
     def hello(self) -> messages.Hello:
         """The first message on a connection."""
@@ -302,7 +300,7 @@ class AgentCore:
     def _name(self, number: int, message: messages.SlaveNamed) -> None:
         child = self.children.get(number)
         if child is not None:
-            child.sid = message.sid
+            child.name = message.sid
             self._actions.records.append(records.SlaveNamed(number, message.sid))
             self._tell(child, message)
 
@@ -313,12 +311,12 @@ class AgentCore:
 
     def _pass_on(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         child = self.children.get(group.slave)
-        if child is None or child.state is not ChildState.READY:
+        if child is None or child.state is not _S.READY:
             return  # it died or is stopping; the master hears of that, and takes the tasks as returned
         for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
             child.held.append(_Held(first, count, attempt, child.passed_on + 1))
             child.passed_on += count
-        self._actions.records.append(records.TasksReceived(SlaveId(child.name), sum(group.counts)))
+        self._actions.records.append(records.TasksReceived(child.name, sum(group.counts)))
         self._tell(child, group, frames)
 
     def _revoke(self, number: int, count: int) -> None:
@@ -375,7 +373,7 @@ class AgentCore:
             return
         if len(kept) < start:  # some were rescued from its journal before
             group, frames = messages.select(group, frames, kept)
-        self._actions.records.append(records.ResultsSent(SlaveId(child.name), len(kept)))
+        self._actions.records.append(records.ResultsSent(child.name, len(kept)))
         self._send(group, frames)
 
     def _child_exited(self, child: Child, event: SlaveExited, now: float) -> None:
@@ -388,7 +386,7 @@ class AgentCore:
         told = f"task {running}, attempt {attempt}" if running else ""
         cause = f"killed by its agent after its grace: {self._why}" if was is ChildState.KILLED else event.cause
         unwritten = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was passed on to this process's own streams
-        self._actions.records.append(records.SlaveEnded(SlaveId(child.name), cause, told, unwritten))
+        self._actions.records.append(records.SlaveEnded(child.name, cause, told, unwritten))
         self._send(messages.SlaveDied(child.number, running, cause, event.words))
         if self._leaving is None:
             self._replace(was, event.cause, now)
@@ -427,8 +425,7 @@ class AgentCore:
 
     def allocate(self, now: float) -> None:
         """Decide what is due: leave before the end comes, kill slaves whose grace is over, and go when none is left."""
-        leave_at = self.settings.leave_at
-        if not self.leaving and leave_at is not None and now >= leave_at:
+        if self._leave_at is not None and self._leaving is None and now >= self._leave_at:
             self._leave(ExitCode.EVICTED, "the time that it was given is over", self.settings.grace_s, now)
         if self._deadline is None or now < self._deadline:
             return
@@ -454,7 +451,7 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """When `allocate` should be called even if nothing happens; None if there is no need."""
-        return self._deadline if self.leaving else self.settings.leave_at
+        return self._leave_at if self._leaving is None else self._deadline
 
     def take_actions(self) -> AgentActions:
         """All that must be done now; given out once."""
@@ -463,7 +460,7 @@ class AgentCore:
 
     def _start(self) -> None:
         self._started += 1
-        child = Child(self._started)
+        child = Child(self._started, SlaveId(f"slave {self._started}"))
         self.children[child.number] = child
         self._actions.start.append(child.number)
         for message, frames in self._algorithms:
