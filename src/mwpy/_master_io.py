@@ -98,6 +98,7 @@ class MasterIo:
         self.resource: ResourceFile | None = None
         self.local: list[LocalAgent] = []
         self._seen: Counter[Algorithm] = Counter()
+        self._news: Actions | None = None
         self._written: ResourceFile | None = None
         self._tick_at = 0.0
         self._end_by: float | None = None
@@ -117,6 +118,7 @@ class MasterIo:
         now = _clock.monotonic()
         due = self.core.next_deadline()
         until = self._tick_at if due is None else min(due, self._tick_at)
+        self._deliver()
         self.link.asleep = True  # whoever has work from here on wakes us
         for happened in self.link.poll(0.0 if self.submissions or self.commands else until - now, now):
             self._note(happened, now)
@@ -124,7 +126,7 @@ class MasterIo:
         self._take_commands()
         self.core.waiting = self.waiting
         self.core.allocate(now)
-        self._do(self.core.take_actions())
+        self._do(self.core.take_actions(), now)
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if self.core.closing is None else END_TICK_S)
             self._write_resource_file()
@@ -161,7 +163,7 @@ class MasterIo:
         for name, args in commands:
             getattr(self.core, name)(*args)
 
-    def _do(self, actions: Actions) -> None:
+    def _do(self, actions: Actions, now: float) -> None:
         self.audit.write(actions.records, _clock.wall())
         for send in actions.sends:
             self.link.send(send.peer, _wire.encode(send.message, send.frames))
@@ -170,7 +172,14 @@ class MasterIo:
         jar = self.core.jar
         self.published = Published(dict(self._seen), jar.pending, jar.runnable, self.submissions.taken)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
-            self.outcomes.put(actions)
+            self._news = actions
+            if now >= self._tick_at or self.core.closing is not None:
+                self._deliver()
+
+    def _deliver(self) -> None:
+        if self._news is not None:
+            self.outcomes.put(self._news)
+            self._news = None
 
     # ---- resource file, local agents -----------------------------------------------------------------------
 

@@ -270,12 +270,12 @@ class Master:
         """
         self._absorb(wait=False, timeout=0.0)
         deadline = None if timeout is None else _clock.monotonic() + timeout
-        while not any(self._counts()):
+        while not any(counts := self._counts()):
             left = None if deadline is None else deadline - _clock.monotonic()
             if left is not None and left <= 0:
                 break
             self._absorb(wait=True, timeout=left)
-        return self._counts()
+        return counts
 
     def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
         """As `loop`, but come back after `timeout` seconds whatever happened."""
