@@ -73,7 +73,8 @@ class Dispatcher(Ledger):
             count = count if fixed else min(count, share)
             spans = self.jar.heads(self.jar.queues[algorithm], count, allocation.MAX_GROUP_BYTES)
             self._feed(slave, spans, now)
-            self.jar.next_turn(algorithm)
+            if self.jar.queues:
+                self.jar.next_turn(algorithm)
             share -= sum(map(count_of, spans))
             if share <= 0:
                 return
@@ -127,9 +128,10 @@ class Dispatcher(Ledger):
     def _take_back(self, now: float) -> None:
         """When slaves idle and nothing is left to send, take tasks back from the fullest slave."""
         self._look_again = None
-        if self.settings.task_group is not None or self.jar.queues:
+        if self.settings.task_group is not None or self.jar.queues or self.jar.runnable < 2:
             return
-        thieves = sum(slave.runs_unaddressed and not slave.agent.refused for slave in self.stable.idle.values())
+        idle = self.stable.idle.values()
+        thieves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])
         while thieves > 0:
             slave, self._look_again = allocation.victim(self.stable, now)
             if slave is None:

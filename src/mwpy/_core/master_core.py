@@ -360,7 +360,7 @@ class MasterCore(Admission):
             self._progressed = False
             self._silence.reset(now + LOOK_AGAIN_S if waited_for else None)
             return
-        if any(slave.outstanding for slave in self.stable.slaves.values()):
+        if self.jar.num_allocated:
             self._silence.pause(now)
             return
         reason, text = self._why_stuck()

@@ -85,6 +85,11 @@ class Taskjar:
         """How many pending tasks any slave may run."""
         return sum(self.num_queued.values())
 
+    @property
+    def num_allocated(self) -> int:
+        """How many tasks slaves hold."""
+        return self.runnable - self.num_unaddressed - sum(self.num_addressed.values())
+
     def apply(self, record: records.Record) -> None:
         """Change the tasks as a record says; the only place where a task's state changes.
 

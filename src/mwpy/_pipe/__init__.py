@@ -38,12 +38,11 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 from attrs import frozen
 
 from mwpy._pipe.journal import JOURNAL_BYTES, Journal
-from mwpy._pipe.stream import Reader, drop, pack
+from mwpy._pipe.stream import Reader, pack
 from mwpy.task import Buffer
 
 __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
@@ -53,8 +52,6 @@ SETTLE_S = 0.001
 
 READS = 16
 """Reads of one `AgentEnd.receive`, so that a slave with much to say does not keep the others waiting."""
-SEND_BUFFERS = 512
-"""Buffers given to one system call; Linux takes 1,024."""
 
 _LINE_BYTES = 64
 """A cache line: each word has one of its own, for each is written by one side and read by the other."""
@@ -148,7 +145,12 @@ class AgentEnd:
         """Send what the slave is ready to take."""
         try:
             while self._unsent:
-                drop(self._unsent, self._stream.sendmsg(islice(self._unsent, SEND_BUFFERS)))
+                piece = self._unsent[0]
+                sent = self._stream.send(piece)
+                if sent < len(piece):
+                    self._unsent[0] = piece[sent:]
+                else:
+                    self._unsent.popleft()
         except BlockingIOError:
             pass
         except OSError:

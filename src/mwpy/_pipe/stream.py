@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections import deque
 from collections.abc import Generator, Sequence
 
 from mwpy.errors import ProtocolError
 from mwpy.task import Buffer
 
-__all__ = ["Reader", "drop", "pack"]
+__all__ = ["Reader", "pack"]
 
 LARGE_BYTES = 64 * 1024
 """Frames from here on are received into memory of their own, not through the read buffer."""
@@ -119,13 +118,3 @@ def pack(frames: Sequence[Buffer]) -> list[memoryview]:
     small = [frame for frame in frames if len(frame) < LARGE_BYTES]
     head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
     return [memoryview(b"".join((head, *small))), *(memoryview(frame) for frame in frames if len(frame) >= LARGE_BYTES)]
-
-
-def drop(unsent: deque[memoryview], count: int) -> None:
-    """Forget the first `count` bytes."""
-    while count:
-        first = unsent.popleft()
-        if len(first) > count:
-            unsent.appendleft(first[count:])
-            return
-        count -= len(first)
