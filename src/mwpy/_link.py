@@ -75,7 +75,7 @@ _NO_WORD = (
 
 _POLLIN = int(zmq.POLLIN)
 _NOBLOCK = int(zmq.NOBLOCK)
-_MORE = int(zmq.SNDMORE)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 """As numbers: operators of enumerations take a while, and these are used for each message."""
 
 MAX_FRAME_SLACK = 32 << 20
@@ -173,8 +173,9 @@ def _receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
     As `recv_multipart`, but a frame is asked itself whether there are more, and large ones are not copied.
     """
     buffers: list[Buffer] = []
+    receive = end.recv  # looking up an attribute of a socket or frame takes a while
     while True:
-        frame = end.recv(_NOBLOCK, False)
+        frame = receive(_NOBLOCK, False)
         buffers.append(frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes)
         if not frame.more:
             return buffers, frame
@@ -182,10 +183,10 @@ def _receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
 
 def _send(end: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
     """Send a message without waiting; large frames are not copied. As `send_multipart`, but with plain numbers."""
-    copy = max(map(len, frames)) < LARGE_BYTES
+    copy, send = max(map(len, frames)) < LARGE_BYTES, end.send
     for frame in frames[:-1]:
-        end.send(frame, _NOBLOCK | _MORE, copy)
-    end.send(frames[-1], _NOBLOCK, copy)
+        send(frame, _NOBLOCK_MORE, copy)
+    send(frames[-1], _NOBLOCK, copy)
 
 
 class MasterLink:

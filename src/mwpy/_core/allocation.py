@@ -19,6 +19,8 @@ from mwpy.task import SlaveKind, SlaveState
 
 __all__ = ["is_full", "learn", "pace_of", "room", "victim"]
 
+_BUSY = SlaveState.BUSY
+
 AHEAD_S = 0.25
 """Seconds of work that a slave should have before it. Long against a round trip, short against a
 user's patience when other slaves fall idle."""
@@ -134,7 +136,7 @@ def victim(stable: Stable, now: float) -> tuple[Slave | None, float | None]:
 
 def _has_to_spare(slave: Slave) -> bool:
     return (
-        slave.state is SlaveState.BUSY
+        slave.state is _BUSY
         and not slave.revoking
         and not slave.barren
         and slave.num_outstanding >= 2

@@ -18,6 +18,8 @@ from mwpy.task import Buffer, SlaveState, Span
 
 __all__ = ["Dispatcher"]
 
+_IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
+
 
 @define(eq=False)
 class Dispatcher(Ledger):
@@ -86,8 +88,8 @@ class Dispatcher(Ledger):
             slave.last_heard = now
         self._record(records.TasksAllocated(slave.sid, spans))
         slave.outstanding.extend(spans)
-        if slave.state is SlaveState.IDLE:
-            self._change(slave, SlaveEvent.FEED)
+        if slave.state is _IDLE:
+            self._change(slave, _FEED)
         slave.barren = False
         self.stable.hungry[slave.sid] = slave
         firsts: list[int] = []

@@ -25,6 +25,7 @@ from mwpy.task import Buffer, Death, Result, SlaveId, SlaveKind, SlaveState, Spa
 
 __all__ = ["Actions", "Ledger", "MasterSettings"]
 
+_IDLE, _BUSY, _DRAIN = SlaveState.IDLE, SlaveState.BUSY, SlaveEvent.DRAIN
 
 WORDS_KEPT = 64 << 20
 """Characters of last words, and as many bytes of memory or a few times that, which the histories of all tasks keep."""
@@ -90,7 +91,7 @@ class Ledger:
             free = [
                 slave
                 for slave in (*self.stable.idle.values(), *self.stable.slaves.values())
-                if slave.kind is SlaveKind.UNORDERED and slave.state in (SlaveState.IDLE, SlaveState.BUSY)
+                if slave.kind is SlaveKind.UNORDERED and slave.state in (_IDLE, _BUSY)
             ]
             if not free:
                 return
@@ -109,11 +110,11 @@ class Ledger:
             self._fill_vacancies()
 
     def _after_unloading(self, slave: Slave) -> None:
-        if slave.state is SlaveState.BUSY:
+        if slave.state is _BUSY:
             if slave.outstanding:
                 self.stable.hungry[slave.sid] = slave
             else:
-                self._change(slave, SlaveEvent.DRAIN)
+                self._change(slave, _DRAIN)
         self._unbind_if_free(slave)
 
     def _change(self, slave: Slave, event: SlaveEvent) -> None:

@@ -372,8 +372,10 @@ class MasterCore(Admission):
         """Whether anybody would miss progress: `mw.loop(1.0)` with nothing to do is as good a way to sleep as any."""
         if self.closing is not None:
             return False
+        if self.jar.runnable:
+            return True
         somewhat = self.waiting is Waiting.FOR_A_WHILE and any(self.stable.vacancies())
-        return bool(self.jar.runnable) or somewhat or self.waiting is Waiting.FOR_EVER
+        return somewhat or self.waiting is Waiting.FOR_EVER
 
     def _why_stuck(self) -> tuple[str, str]:
         """Why nothing can progress: the reason's name, and the words for it."""

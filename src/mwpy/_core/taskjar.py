@@ -52,6 +52,7 @@ WAYS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.RETURN: {_ALLOCATED: _PENDING},
     TaskEvent.GIVE_UP: {_NEW: _UNRUNNABLE, _PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE},
 }
+_SUBMIT, _FAIL, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP = TaskEvent
 
 
 MAX_SPAN = 1000
@@ -98,22 +99,22 @@ class Taskjar:
         """
         match record:
             case records.TasksSubmitted(spans):
-                _walk(spans, TaskEvent.SUBMIT)
+                _walk(spans, _SUBMIT)
                 self.runnable += sum(map(count_of, spans))
                 self._enqueue(spans)
             case records.TasksFailed(spans):
-                _walk(spans, TaskEvent.FAIL)
+                _walk(spans, _FAIL)
             case records.TasksAllocated(sid, spans):
                 self._dequeue(spans)
-                _walk(spans, TaskEvent.ALLOCATE)
+                _walk(spans, _ALLOCATE)
                 for span in spans:
                     span.attempt += 1
                     span.sid = sid
             case records.ResultsReceived(_, spans):
-                _walk(spans, TaskEvent.FINISH)
+                _walk(spans, _FINISH)
                 self.runnable -= sum(map(count_of, spans))
             case records.TasksReturned(_, spans, _, deaths):
-                _walk(spans, TaskEvent.RETURN)
+                _walk(spans, _RETURN)
                 for span in spans:
                     span.sid = None
                 if deaths:
@@ -124,7 +125,7 @@ class Taskjar:
             case records.TasksGivenUp(spans, _, deaths):
                 self.runnable -= sum(span.count for span in spans if span.state is not _NEW)
                 self._dequeue([span for span in spans if span.state is _PENDING])
-                _walk(spans, TaskEvent.GIVE_UP)
+                _walk(spans, _GIVE_UP)
                 _charge(spans, deaths)
             case records.TasksUnaddressed(_, spans):
                 self._dequeue(spans)
