@@ -26,7 +26,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -77,6 +77,8 @@ _POLLIN = int(zmq.POLLIN)
 _NOBLOCK = int(zmq.NOBLOCK)
 _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 """As numbers: operators of enumerations take a while, and these are used for each message."""
+_send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.backend.Socket.send  # type: ignore[assignment]
+"""Of the class that `zmq.Socket` adds to: what it adds is of no use here, and takes as long again."""
 
 MAX_FRAME_SLACK = 32 << 20
 """Bytes that a frame may have beyond the largest payload: a group's other tasks and its header."""
@@ -183,10 +185,10 @@ def _receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
 
 def _send(end: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
     """Send a message without waiting; large frames are not copied. As `send_multipart`, but with plain numbers."""
-    copy, send = max(map(len, frames)) < LARGE_BYTES, end.send
+    copy = max(map(len, frames)) < LARGE_BYTES
     for frame in frames[:-1]:
-        send(frame, _NOBLOCK_MORE, copy)
-    send(frames[-1], _NOBLOCK, copy)
+        _send_frame(end, frame, _NOBLOCK_MORE, copy)
+    _send_frame(end, frames[-1], _NOBLOCK, copy)
 
 
 class MasterLink:
@@ -448,20 +450,14 @@ class AgentLink:
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
         if ready.pop(self._dealer, 0):
-            self._receive(received)
-        if ready.pop(self._monitor, 0):
+            received.append(_receive(self._dealer)[0])
+        if ready.pop(self._monitor, 0) and not received:  # what was sent before the end is heard before it
             for event, _ in _events(self._monitor):
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     fates.append(Connected())
                 elif (fate := _FATES.get(event)) is not None:
                     fates.append(fate)
         return fates, received, list(ready)
-
-    def _receive(self, received: list[list[Buffer]]) -> None:
-        for _ in range(MESSAGES_A_POLL):
-            received.append(_receive(self._dealer)[0])
-            if not _has_more(self._dealer):
-                return
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master without waiting. Whether it arrives, only an answer tells."""

@@ -99,6 +99,7 @@ class MasterIo:
         self.local: list[LocalAgent] = []
         self._seen: Counter[Algorithm] = Counter()
         self._news: Actions | None = None
+        """What the algorithm's thread was not given yet."""
         self._written: ResourceFile | None = None
         self._tick_at = 0.0
         self._end_by: float | None = None
@@ -118,21 +119,24 @@ class MasterIo:
         now = _clock.monotonic()
         due = self.core.next_deadline()
         until = self._tick_at if due is None else min(due, self._tick_at)
-        self._deliver()
         self.link.asleep = True  # whoever has work from here on wakes us
-        for happened in self.link.poll(0.0 if self.submissions or self.commands else until - now, now):
+        timeout_s = 0.0 if self.submissions or self.commands else until - now
+        self._deliver()  # last: who waits for it needs the interpreter lock, which is let go next
+        for happened in self.link.poll(timeout_s, now):
             self._note(happened, now)
         now = _clock.monotonic()
         self._take_commands()
         self.core.waiting = self.waiting
         self.core.allocate(now)
-        self._do(self.core.take_actions(), now)
+        self._do(self.core.take_actions())
         if now >= self._tick_at:
+            self._deliver()  # before files are written
             self._tick_at = now + (TICK_S if self.core.closing is None else END_TICK_S)
             self._write_resource_file()
             self._look_at_local_agents()
         if self.core.closing is None:
             return False
+        self._deliver()
         self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
         return now > self._end_by or not (self.core.stable.agents or self._some_local_agent_runs())
 
@@ -163,7 +167,7 @@ class MasterIo:
         for name, args in commands:
             getattr(self.core, name)(*args)
 
-    def _do(self, actions: Actions, now: float) -> None:
+    def _do(self, actions: Actions) -> None:
         self.audit.write(actions.records, _clock.wall())
         for send in actions.sends:
             self.link.send(send.peer, _wire.encode(send.message, send.frames))
@@ -173,10 +177,9 @@ class MasterIo:
         self.published = Published(dict(self._seen), jar.pending, jar.runnable, self.submissions.taken)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self._news = actions
-            if now >= self._tick_at or self.core.closing is not None:
-                self._deliver()
 
     def _deliver(self) -> None:
+        """Give out what the algorithm's thread may be waiting for."""
         if self._news is not None:
             self.outcomes.put(self._news)
             self._news = None

@@ -226,21 +226,22 @@ class _Agent:
             running.kill_at = now + EXIT_S
 
     def _hear_slave(self, running: _Running, now: float) -> bool:
+        heard = False
         try:
-            found = [_wire.decode(frames) for frames in running.end.receive()]
-            for message, payload in found:
+            for frames in running.end.receive():
+                message, payload = _wire.decode(frames)
                 if isinstance(message, messages.Results):
                     messages.entries(message, payload)
+                heard = running.came = True
+                running.heard, running.peeked = now, False
+                self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
+                if running.unsaid:
+                    self._say_unsaid(running, now)
         except ProtocolError as error:
             self._say(f"slave {running.number} wrote nonsense to its agent and is killed: {error}")
             running.child.kill()
             return False
-        for message, payload in found:
-            running.heard, running.peeked, running.came = now, False, True
-            self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
-            if running.unsaid:
-                self._say_unsaid(running, now)
-        return bool(found)
+        return heard
 
     def _say_for(self, running: _Running, inlet: Inlet, data: bytes, now: float) -> None:
         """Pass on what a slave wrote; of a starting one not at once what it wrote to standard error."""

@@ -135,7 +135,7 @@ class Slave:
             0 if the master told this slave to shut down, 255 if the master was lost: what the slave
             algorithm should return.
         """
-        while not self._ended:
+        while not (self._shutdown or self._end.eof):
             self._turn(None, sys.maxsize)
         return int(ExitCode.OK if self._shutdown else ExitCode.FAILED)
 
@@ -187,7 +187,7 @@ class Slave:
             self._receive()
         if not waiting:
             self._flush()
-            if not self._ended and timeout != 0.0:
+            if timeout != 0.0 and not (self._shutdown or end.eof):
                 self._receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)
         most = min(most, self._num_waiting)

@@ -115,7 +115,8 @@ class Ledger:
                 self.stable.hungry[slave.sid] = slave
             else:
                 self._change(slave, _DRAIN)
-        self._unbind_if_free(slave)
+        if slave.freed:
+            self._unbind_if_free(slave)
 
     def _change(self, slave: Slave, event: SlaveEvent) -> None:
         self.stable.change(slave, event)

@@ -64,6 +64,8 @@ class Reader:
         found: list[list[Buffer]] = []
         while (message := next(self._messages, None)) is not None:
             found.append(message)
+            if self._start == self._end:
+                break
         return found
 
     def _cut(self) -> Generator[list[Buffer] | None, None, None]:
