@@ -4,6 +4,7 @@
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
+OLDEST := .venv-oldest
 BIN := $(VENV)/bin
 PINGS ?= 10000
 SEEDS ?= 10000
@@ -18,7 +19,7 @@ COVERED := src/mwpy/errors.py,src/mwpy/last_words.py,src/mwpy/task.py,src/mwpy/a
 	src/mwpy/options.py,src/mwpy/_messages.py,src/mwpy/_jobs.py,src/mwpy/_core/*
 
 .DELETE_ON_ERROR:
-.PHONY: help ping test test-core test-processes test-condor test-batch simulate bench clean
+.PHONY: help ping test test-core test-processes test-condor test-batch test-oldest simulate bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -28,7 +29,7 @@ ping: $(VENV)/installed ## install and run the ping example on local slaves (PIN
 
 test: $(VENV)/installed-for-tests ## install what the tests need and run them all, in four parts at a time
 	@echo "four parts run at a time, ten minutes or so; each shows what it has to say when it has ended"
-	$(MAKE) --jobs 4 --keep-going --output-sync=target test-core test-processes test-condor test-batch
+	$(MAKE) --jobs 4 --keep-going --output-sync=target test-core test-processes test-condor test-batch test-oldest
 
 test-core: $(VENV)/installed-for-tests ## the tests without processes, and that they reach every line of the core
 	$(BIN)/python -m coverage erase
@@ -46,6 +47,10 @@ test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool;
 test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped where these cannot be
 	$(BIN)/python -m pytest tests/batch -k 'not condor' --durations 10
 
+test-oldest: ## the quick tests with the oldest versions of all that mwpy needs
+	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
+	$(OLDEST)/bin/python -m pytest tests/unit tests/scenarios tests/integration/test_examples.py
+
 simulate: $(VENV)/installed-for-tests ## run the simulator with every fault on (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
 
@@ -53,7 +58,7 @@ bench: $(VENV)/installed-for-tests ## measure, and print a table
 	$(BIN)/python bench/bench.py
 
 clean: ## remove what was made
-	rm -rf $(VENV) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(OLDEST) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps: a second `make ping` finds nothing to install. Sources are installed as links, so only a
@@ -72,4 +77,10 @@ $(VENV)/installed: $(VENV)/pyvenv.cfg pyproject.toml
 $(VENV)/installed-for-tests: $(VENV)/installed pyproject.toml
 	@echo "installing what the tests need into $(VENV)"
 	@$(PIP) install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/installed-oldest: $(VENV)/installed pyproject.toml
+	@echo "installing the oldest versions that pyproject.toml allows into $(VENV)"
+	@$(PIP) install --quiet --editable . numpy pytest pytest-timeout hypothesis \
+		$$(sed -n '/^dependencies = /,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml)
 	@touch $@
