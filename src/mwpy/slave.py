@@ -135,7 +135,7 @@ class Slave:
             0 if the master told this slave to shut down, 255 if the master was lost: what the slave
             algorithm should return.
         """
-        while not (self._shutdown or self._end.eof):
+        while not self._ended:
             self._turn(None, sys.maxsize)
         return int(ExitCode.OK if self._shutdown else ExitCode.FAILED)
 
@@ -180,14 +180,13 @@ class Slave:
 
     def _turn(self, timeout: float | None, most: int) -> None:
         """Wait for tasks if none is here, and run up to `most` of those that are."""
-        if not self._ready:
-            self._get_ready()
+        self._get_ready()
         waiting, end = self._waiting, self._end
         if not waiting:
             self._receive()
         if not waiting:
             self._flush()
-            if timeout != 0.0 and not (self._shutdown or end.eof):
+            if not self._ended and timeout != 0.0:
                 self._receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)
         most = min(most, self._num_waiting)

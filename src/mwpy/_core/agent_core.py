@@ -311,7 +311,7 @@ class AgentCore:
 
     def _pass_on(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         child = self.children.get(group.slave)
-        if child is None or child.state is not _S.READY:
+        if child is None or child.state is not ChildState.READY:
             return  # it died or is stopping; the master hears of that, and takes the tasks as returned
         for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
             child.held.append(_Held(first, count, attempt, child.passed_on + 1))

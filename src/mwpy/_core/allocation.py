@@ -77,7 +77,7 @@ def room(stable: Stable, slave: Slave, algorithm: Algorithm, fixed: int | None) 
     if pace is None:
         return 0 if held else 1
     work = work_before(stable, slave) if held else 0.0
-    if held >= 2 and _is_full(held, work):
+    if _is_full(held, work):
         return 0
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))
 
@@ -87,11 +87,11 @@ def is_full(stable: Stable, slave: Slave, fixed: int | None) -> bool:
     held = slave.num_outstanding
     if fixed is not None:
         return held >= fixed
-    return held >= 2 and _is_full(held, work_before(stable, slave))
+    return _is_full(held, work_before(stable, slave))
 
 
 def _is_full(held: int, work: float) -> bool:
-    return held > MAX_OUTSTANDING / 2 or work > AHEAD_S / 2
+    return held >= 2 and (held > MAX_OUTSTANDING / 2 or work > AHEAD_S / 2)
 
 
 def useful(stable: Stable, pending: int, fixed: int | None) -> int:

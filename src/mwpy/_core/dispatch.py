@@ -129,7 +129,8 @@ class Dispatcher(Ledger):
 
     def _take_back(self, now: float) -> None:
         """When slaves idle and nothing is left to send, take tasks back from the fullest slave."""
-        if self.settings.task_group is not None or self.jar.queues:
+        self._look_again = None
+        if self.settings.task_group is not None or self.jar.queues or self.jar.runnable < 2:
             return
         idle = self.stable.idle.values()
         thieves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])

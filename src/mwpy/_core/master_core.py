@@ -349,9 +349,7 @@ class MasterCore(Admission):
                 self._send_addressed(now)
             if self.jar.queues:
                 self._send_unaddressed(now)
-            self._look_again = None
-            if self.jar.runnable > 1:
-                self._take_back(now)
+            self._take_back(now)
         self._watch_for_silence(now)
 
     # ---- silence -------------------------------------------------------------------------------------------

@@ -61,8 +61,7 @@ class SilenceWatch:
     def pause(self, now: float) -> None:
         """A slave is at work, and may come to something."""
         if self._pause is None:
-            if self._seen is not None:
-                self.stuck_s += now - self._seen
+            self._count(now)
             self.deadline, self._seen, self._pause = None, None, now
 
     def observe(self, reason: str, now: float) -> float | None:
@@ -73,8 +72,7 @@ class SilenceWatch:
         """
         if self._pause is not None and now >= self._pause + FIRST_S:
             self.reset(None)
-        if self._seen is not None:
-            self.stuck_s += now - self._seen
+        self._count(now)
         self._seen, self._pause = now, None
         if reason not in self._reasons:
             self._reasons.add(reason)
@@ -86,3 +84,7 @@ class SilenceWatch:
             self._due_s = self.stuck_s + self._interval_s
         self.deadline = now + self._due_s - self.stuck_s
         return told
+
+    def _count(self, now: float) -> None:
+        if self._seen is not None:
+            self.stuck_s += now - self._seen
