@@ -107,14 +107,12 @@ class Dispatcher(Ledger):
             counts.append(span.count)
             attempts.append(span.attempt)
             numbers.append(self._definitions[span.algorithm][0].number)
-            if span.buffers and not buffers:
-                buffers = [()] * len(payloads)
-            if span.buffers or buffers:
-                buffers += span.buffers or [()] * span.count
+            buffers += span.buffers or [()] * span.count
             payloads += span.payloads
         if unknown:
             self._send_definitions(slave.agent, unknown)
-        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, [*map(len, buffers)])
+        sizes = [*map(len, buffers)] if any(buffers) else []
+        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes)
         payload = messages.payload(len(payloads), payloads)
         self._send(slave.agent, header, [payload, *chain.from_iterable(buffers)])
 
