@@ -123,7 +123,7 @@ def master(mw: mwpy.Master, _argv: list[str]) -> int:
     for name, measure, unit, comparator in TABLE:
         reached: list[float] = []
         ratios: list[float] = []
-        again = measure is not bytes_queued  # which no slave may run
+        again = measure is not bytes_queued  # after which no slave takes tasks any more
         for _ in range(ROUNDS if again else 1):
             if again:
                 measure(mw)  # a machine that idled wakes up slowly; the bare loop does all twice too, and counts once

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_POLICY",
     "Death",
-    "Named",
     "Pickled",
+    "PlainEnum",
     "Result",
     "SlaveId",
     "SlaveKind",
@@ -58,13 +58,13 @@ Buffer = bytes | bytearray | memoryview
 """Bytes that travel untouched."""
 
 
-class Named(Enum):
+class PlainEnum(Enum):
     """An enumeration whose members are hashed as other objects are: `Enum` hashes their names, in Python."""
 
     __hash__ = object.__hash__
 
 
-class SlaveKind(Named):
+class SlaveKind(PlainEnum):
     """What a slave may run: see the words in the manual."""
 
     ORDERED = "ordered"
@@ -72,7 +72,7 @@ class SlaveKind(Named):
     UNORDERED = "unordered"
 
 
-class SlaveState(Named):
+class SlaveState(PlainEnum):
     """Where a slave stands in the master; `_core/stable.py` has the table of the ways between."""
 
     CONNECTING = "connecting"
@@ -83,7 +83,7 @@ class SlaveState(Named):
     LOST = "lost"
 
 
-class TaskState(Named):
+class TaskState(PlainEnum):
     """Where a task stands in the master; `_core/taskjar.py` has the table of the ways between."""
 
     NEW = "new"

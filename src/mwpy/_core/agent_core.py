@@ -23,7 +23,7 @@ from mwpy import records
 from mwpy._core.holding import count_of, take
 from mwpy.errors import ExitCode, InternalError
 from mwpy.last_words import LastWords
-from mwpy.task import Buffer, Named, SlaveId
+from mwpy.task import Buffer, PlainEnum, SlaveId
 
 __all__ = [
     "WAYS",
@@ -122,7 +122,7 @@ class Disconnected(Struct, frozen=True):
 AgentEvent = Heard | SlaveHeard | SlaveExited | Recalled | LookedUp | Terminated | Disconnected
 
 
-class ChildState(Named):
+class ChildState(PlainEnum):
     """Where a slave process stands in its agent."""
 
     STARTING = "starting"
@@ -132,7 +132,7 @@ class ChildState(Named):
     GONE = "gone"
 
 
-class ChildEvent(Named):
+class ChildEvent(PlainEnum):
     """What can happen to a slave process."""
 
     GET_READY = "get ready"

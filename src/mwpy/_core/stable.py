@@ -13,12 +13,12 @@ from attrs import define, field
 
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.task import Named, SlaveId, SlaveKind, SlaveState, Span, TaskState
+from mwpy.task import PlainEnum, SlaveId, SlaveKind, SlaveState, Span, TaskState
 
 __all__ = ["WAYS", "Agent", "Slave", "SlaveEvent", "Stable"]
 
 
-class SlaveEvent(Named):
+class SlaveEvent(PlainEnum):
     """What can happen to a slave."""
 
     ADMIT = "admit"

@@ -25,12 +25,12 @@ from mwpy import records
 from mwpy._core.holding import count_of
 from mwpy.algorithm import Algorithm
 from mwpy.errors import InternalError
-from mwpy.task import Death, Named, SlaveId, Span, TaskState
+from mwpy.task import Death, PlainEnum, SlaveId, Span, TaskState
 
 __all__ = ["WAYS", "TaskEvent", "Taskjar"]
 
 
-class TaskEvent(Named):
+class TaskEvent(PlainEnum):
     """What can happen to a task."""
 
     SUBMIT = "submit"
