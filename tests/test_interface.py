@@ -1,0 +1,174 @@
+"""What users rely on is as the list `interface.txt` says: names, options, exit codes, file formats, the wire.
+
+The list was written before the code was rearranged. Whoever changes an interface on purpose runs this file as a
+program, which writes the list anew, and says in CHANGELOG.md what changed:
+
+    .venv/bin/python -m tests.test_interface
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import mwpy
+from mwpy import _messages as messages
+from mwpy import _wire, audit, options, resource_file
+from mwpy._process import SLAVE_VARIABLE
+
+LIST = Path(__file__).with_name("interface.txt")
+
+MADE_BY_USERS = (
+    "TaskFailed",
+    "Cluster",
+    "SimulationFailure",
+    "ResourceFile",
+    "MemberKeys",
+    "AuditFile",
+    "LoopCounts",
+    "SlaveLoop",
+)
+FOR_THE_SIMULATOR = ("add_agent", "cut_off", "end_agent", "needs", "run_until", "terminate")
+"""What the simulator of an overseer uses of `Cluster`; users run a cluster and look at its end."""
+
+COMMANDS = ("doctor", "logs", "oversee", "pack", "slave")
+
+
+def described() -> str:
+    """Everything that users rely on, as text, a section for each part of the interface."""
+    sections = {
+        "import mwpy": names(mwpy),
+        "mwpy.testing": names(importlib.import_module("mwpy.testing")),
+        "mwpy.resource_file": names(resource_file),
+        "mwpy.audit": names(audit),
+        "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in options.OPTIONS],
+        "environment variables": environment_variables(),
+        "exit codes": [f"{code.name} = {code.value}" for code in mwpy.ExitCode],
+        "options of commands": [line for command in COMMANDS for line in command_line(command)],
+        "resource file": keys_of_a_resource_file(),
+        "messages": wire(),
+    }
+    return "".join(
+        f"[{title}]\n" + "".join(f"{line.rstrip()}\n" for line in lines) + "\n" for title, lines in sections.items()
+    )
+
+
+def names(module: object) -> list[str]:
+    """The names that a module offers, with signatures, and the public members of its classes."""
+    return [
+        line for name in sorted(getattr(module, "__all__", ())) for line in described_name(name, getattr(module, name))
+    ]
+
+
+def described_name(name: str, thing: object) -> Iterator[str]:
+    if not inspect.isclass(thing):
+        is_type = isinstance(thing, typing.NewType)
+        yield (
+            f"{name}{signature(thing)}"
+            if inspect.isfunction(thing)
+            else f"{name} = {'NewType' if is_type else repr(thing)}"
+        )
+        return
+    bases = ", ".join(base.__name__ for base in thing.__mro__[1:] if base.__module__.startswith("mwpy"))
+    made = signature(thing) if name in MADE_BY_USERS else ""
+    yield f"class {name}({bases}){made}"
+    inherited = {*dir(BaseException), *dir(tuple), *dir(int)}
+    for member in sorted(dir(thing)):
+        if not member.startswith("_") and member not in inherited and member not in FOR_THE_SIMULATOR:
+            value = inspect.getattr_static(thing, member)
+            yield f"    {member}{signature(value) if inspect.isfunction(value) else ''}"
+
+
+def signature(thing: object) -> str:
+    try:
+        return str(inspect.signature(thing))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return ""
+
+
+def environment_variables() -> list[str]:
+    return sorted({*(value for name, value in vars(options).items() if name.endswith("_VARIABLE")), SLAVE_VARIABLE})
+
+
+def command_line(command: str) -> list[str]:
+    """The options in what `mwpy COMMAND --help` prints, and what each takes."""
+    if command == "slave":  # the same as those of a script
+        return []
+    shown = subprocess.run(
+        [sys.executable, "-m", "mwpy", command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "1000"},
+    ).stdout
+    if command == "logs":
+        return ["mwpy logs --all"] if "--all" in shown else []
+    return [f"mwpy {command} {found}" for found in re.findall(r"^ +(-.*?)(?:  |$)", shown, re.MULTILINE)]
+
+
+def keys_of_a_resource_file() -> list[str]:
+    content = resource_file.ResourceFile(
+        resource_file.IN_PROGRESS,
+        0.0,
+        1.0,
+        "m",
+        "g",
+        ("tcp://127.0.0.1:1",),
+        resource_file.MemberKeys("s", "p", "k"),
+        1,
+        1,
+        1,
+        "python",
+        ("app.py",),
+        {"1.0": 1},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "app.rsc"
+        resource_file.write(path, content)
+        mode = path.stat().st_mode & 0o777
+        document = json.loads(path.read_text())
+    return [f"mode {mode:04o}", *(f"{key}: {value!r}" for key, value in document.items())]
+
+
+def wire() -> list[str]:
+    """Each kind of message: its number and fields."""
+    lines = [f"version {messages.PROTOCOL_VERSION}"]
+    for number, kind in _wire._KINDS.items():
+        fields = [
+            f"{each.name}: {each.type if isinstance(each.type, str) else shown(each.type)}"
+            for each in msgspec.structs.fields(kind)
+        ]
+        lines.append(f"{number} {kind.__name__}({', '.join(fields)})")
+    return lines
+
+
+def shown(kind: object) -> str:
+    """A type without the modules of its parts."""
+    text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
+
+
+@pytest.mark.parametrize("title", re.findall(r"^\[(.*)\]$", LIST.read_text() if LIST.exists() else "", re.MULTILINE))
+def test_the_interface_is_as_it_was(title: str) -> None:
+    """A name, option, exit code, key or field that users rely on neither goes nor changes by accident."""
+    assert section(described(), title) == section(LIST.read_text(), title), f"[{title}] changed: see {__file__}"
+
+
+def section(text: str, title: str) -> list[str]:
+    return text.partition(f"[{title}]\n")[2].partition("\n\n")[0].splitlines()
+
+
+if __name__ == "__main__":
+    LIST.write_text(described())
