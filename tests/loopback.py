@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mwpy._link import (
+from mwpy._transport.link import (
     AgentLink,
     Broken,
     Connected,
@@ -19,7 +19,7 @@ from mwpy._link import (
     new_key,
     server_keys,
 )
-from mwpy.task import Buffer
+from mwpy._values.ids import Buffer
 
 PATIENCE_S = 120.0
 """Nothing takes so long unless the test fails."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mwpy._core.master_core import MasterCore
-from mwpy.algorithm import Algorithm
-from mwpy.task import DEFAULT_POLICY, Span, TaskId, TaskPolicy
+from mwpy._core.master.core import MasterCore
+from mwpy._values.algorithm import Algorithm
+from mwpy._values.ids import TaskId
+from mwpy._values.task import DEFAULT_POLICY, Span, TaskPolicy
 
 
 def span(

@@ -24,9 +24,10 @@ import msgspec
 import pytest
 
 import mwpy
-from mwpy import _messages as messages
-from mwpy import _wire, audit, options, resource_file
-from mwpy._process import SLAVE_VARIABLE
+from mwpy import audit, resource_file
+from mwpy._system.process import SLAVE_VARIABLE
+from mwpy._transport import wire
+from mwpy._values import messages, options
 
 LIST = Path(__file__).with_name("interface.txt")
 
@@ -58,7 +59,7 @@ def described() -> str:
         "exit codes": [f"{code.name} = {code.value}" for code in mwpy.ExitCode],
         "options of commands": [line for command in COMMANDS for line in command_line(command)],
         "resource file": keys_of_a_resource_file(),
-        "messages": wire(),
+        "messages": kinds_of_messages(),
     }
     return "".join(
         f"[{title}]\n" + "".join(f"{line.rstrip()}\n" for line in lines) + "\n" for title, lines in sections.items()
@@ -142,10 +143,10 @@ def keys_of_a_resource_file() -> list[str]:
     return [f"mode {mode:04o}", *(f"{key}: {value!r}" for key, value in document.items())]
 
 
-def wire() -> list[str]:
+def kinds_of_messages() -> list[str]:
     """Each kind of message: its number and fields."""
     lines = [f"version {messages.PROTOCOL_VERSION}"]
-    for number, kind in _wire._KINDS.items():
+    for number, kind in wire._KINDS.items():
         fields = [
             f"{each.name}: {each.type if isinstance(each.type, str) else shown(each.type)}"
             for each in msgspec.structs.fields(kind)

@@ -15,9 +15,8 @@ if __name__ == "__main__":
     sys.exit(mwpy.main())
 """
 
-from mwpy.algorithm import TaskAlgorithm, master_algorithm, slave_algorithm, task, task_algorithm
-from mwpy.app import local_master, main, version_string
-from mwpy.errors import (
+from mwpy._values.algorithm import TaskAlgorithm, TaskCall, master_algorithm, slave_algorithm, task, task_algorithm
+from mwpy._values.errors import (
     AlgorithmUnavailable,
     ArgumentNotPicklable,
     ExitCode,
@@ -27,9 +26,11 @@ from mwpy.errors import (
     TaskFailed,
     UsageError,
 )
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.task import Result, UnrunnableTask
+from mwpy.app import local_master, main, version_string
 from mwpy.master import LoopCounts, Master
 from mwpy.slave import Slave, SlaveLoop
-from mwpy.task import Result, SlaveId, TaskCall, TaskId, UnrunnableTask
 
 __all__ = [
     "AlgorithmUnavailable",

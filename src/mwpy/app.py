@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mwpy import slave
-from mwpy._process import SLAVE_VARIABLE
-from mwpy.algorithm import REGISTRY
-from mwpy.errors import ExitCode, MwpyError, UsageError
-from mwpy.options import AGENT_VARIABLE, Options, Role, help_text, parse
+from mwpy._system.process import SLAVE_VARIABLE
+from mwpy._values.algorithm import REGISTRY
+from mwpy._values.errors import ExitCode, MwpyError, UsageError
+from mwpy._values.options import AGENT_VARIABLE, Options, Role, help_text, parse
 
 if TYPE_CHECKING:
     from mwpy.audit import AuditFile
@@ -76,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Be an agent whose slaves are started by `slave_command`."""
-    from mwpy import agent, examination
+    from mwpy._doctor import examination
+    from mwpy._roles import agent
 
     os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, and not for what its tasks start
     if options.examine:
@@ -85,7 +86,7 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
-    from mwpy import _computation
+    from mwpy._roles.computation import start
 
     algorithm = REGISTRY.master()
     local_slaves = options.local or 0
@@ -102,7 +103,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     published += rest
     signal.signal(signal.SIGTERM, _interrupt)
-    computation = _computation.start(
+    computation = start(
         options,
         audit=_audit(options, sys.stdout if options.role is Role.MASTER else None),
         key=_key(options),
@@ -149,15 +150,16 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
         ...     total = sum(result.value for result in mw.map(lambda x: x * x, range(100)))
     """
-    from mwpy import _computation, _link
+    from mwpy._roles.computation import start
+    from mwpy._transport.link import new_key
     from mwpy.audit import AuditFile
 
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, *AGENT]
-    computation = _computation.start(
+    computation = start(
         Options(),
         audit=AuditFile(None),
-        key=_link.new_key(),
+        key=new_key(),
         slave_command=command,
         local_command=command,
         local_slaves=slaves or _cores(),
@@ -207,10 +209,11 @@ def _audit(options: Options, otherwise: object) -> AuditFile:
 
 def _key(options: Options) -> str:
     """The key of the computation: the one given, or a fresh one; a key file that is missing is made."""
-    from mwpy import _direction, _link
+    from mwpy._roles.join import read_key
+    from mwpy._transport.link import new_key
 
     if options.key_file is not None and not os.path.exists(options.key_file):
-        key = _link.new_key()
+        key = new_key()
         try:
             fd = os.open(options.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
@@ -218,4 +221,4 @@ def _key(options: Options) -> str:
         with os.fdopen(fd, "w") as file:
             file.write(key + "\n")
         return key
-    return _direction.read_key(options) or _link.new_key()
+    return read_key(options) or new_key()

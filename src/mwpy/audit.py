@@ -22,10 +22,10 @@ from typing import TextIO
 
 from attrs import frozen
 
-from mwpy import records
-from mwpy.errors import UsageError
-from mwpy.last_words import LastWords, amount
-from mwpy.task import Span
+from mwpy._values import records
+from mwpy._values.errors import UsageError
+from mwpy._values.last_words import LastWords, amount
+from mwpy._values.task import Span
 
 __all__ = ["AuditFile", "End", "read_ends", "text_of"]
 

@@ -15,26 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from attrs import define, field
 
-from mwpy import _clock, _packages
-from mwpy._codec import Codec
-from mwpy._core.silence import Waiting
-from mwpy.algorithm import Algorithm, algorithm_of
-from mwpy.errors import InternalError, TaskFailed, UsageError
-from mwpy.task import (
-    DEFAULT_POLICY,
-    Result,
-    SlaveId,
-    SlaveKind,
-    TaskCall,
-    TaskId,
-    TaskPolicy,
-    UnrunnableTask,
-    story_of,
-)
+from mwpy._core.master.silence import Waiting
+from mwpy._system import clock, packages
+from mwpy._transport.codec import Codec
+from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
+from mwpy._values.errors import InternalError, TaskFailed, UsageError
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.last_words import story_of
+from mwpy._values.task import DEFAULT_POLICY, Result, SlaveKind, TaskPolicy, UnrunnableTask
 
 if TYPE_CHECKING:
-    from mwpy._core.master_core import Actions
-    from mwpy._master_io import MasterIo
+    from mwpy._core.master.core import Actions
+    from mwpy._roles.master_io import MasterIo
 
 __all__ = ["LoopCounts", "Master"]
 
@@ -168,8 +160,8 @@ class Master:
             reference = ""
         packed = b"" if reference else self._codec.dumps_function(algorithm.function, algorithm.name)
         digest = algorithm.digest if reference else ""
-        packages = _packages.used_by(algorithm.function, by_value=not reference)
-        self._io.definitions.append((algorithm, reference, digest, PYTHON, packed, packages))
+        used = packages.used_by(algorithm.function, by_value=not reference)
+        self._io.definitions.append((algorithm, reference, digest, PYTHON, packed, used))
         self._defined.add(algorithm)
 
     def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:
@@ -269,9 +261,9 @@ class Master:
             How much of each can be fetched.
         """
         self._absorb(wait=False, timeout=0.0)
-        deadline = None if timeout is None else _clock.monotonic() + timeout
+        deadline = None if timeout is None else clock.monotonic() + timeout
         while not any(counts := self._counts()):
-            left = None if deadline is None else deadline - _clock.monotonic()
+            left = None if deadline is None else deadline - clock.monotonic()
             if left is not None and left <= 0:
                 break
             self._absorb(wait=True, timeout=left)

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from mwpy.errors import ResourceFileError
+from mwpy._values.errors import ResourceFileError
 
 __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
 

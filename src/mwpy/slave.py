@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import io
+import json
 import os
 import platform
 import signal
@@ -24,15 +25,15 @@ from typing import Any, NamedTuple, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy import _messages as messages
-from mwpy import _wire
-from mwpy._codec import Codec, loads_call, loads_function
 from mwpy._core.holding import count_of, take
-from mwpy._pipe import SlaveEnd, SlaveFds
-from mwpy._process import EXAMINED, FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
-from mwpy.algorithm import find
-from mwpy.errors import AlgorithmUnavailable, ExitCode
-from mwpy.task import Buffer, SlaveId
+from mwpy._system.process import EXAMINED, FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
+from mwpy._transport import wire
+from mwpy._transport.channel import SlaveEnd, SlaveFds
+from mwpy._transport.codec import Codec, loads_call, loads_function
+from mwpy._values import messages
+from mwpy._values.algorithm import find
+from mwpy._values.errors import AlgorithmUnavailable, ExitCode
+from mwpy._values.ids import Buffer, SlaveId
 
 __all__ = ["Slave", "SlaveLoop", "exit_code", "run"]
 
@@ -278,13 +279,13 @@ class Slave:
     # ---- messages -------------------------------------------------------------------------------------------
 
     def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
-        self._end.send(_wire.encode(message, frames))
+        self._end.send(wire.encode(message, frames))
 
     def _receive(self, timeout: float = 0.0) -> bool:
         """Take in what is here, waiting for the first of it for so many seconds; whether there was anything."""
         received = self._end.receive(timeout)
         for frames in received:
-            self._hear(*_wire.parse(frames))
+            self._hear(*wire.parse(frames))
         return bool(received)
 
     def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
@@ -383,9 +384,10 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     for name in (SLAVE_VARIABLE, FAULT_VARIABLE):  # a program that a task starts is no slave
         os.environ.pop(name, None)
     if described == EXAMINED:
-        from mwpy import examination
+        from mwpy._system import packages
 
-        return examination.tell_of_imports()
+        print(json.dumps(packages.imported()))
+        return ExitCode.OK
     settings = SlaveSettings.from_json(described)
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid, end.fault)

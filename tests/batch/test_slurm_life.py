@@ -12,7 +12,7 @@ import pytest
 from attrs import define
 from tests.batch.systems import ROOT, System, furnish, until
 
-from mwpy.examination import read_report
+from mwpy._doctor.examination import read_report
 from mwpy.resource_file import FINISHED
 
 STAY = ROOT / "tests" / "batch" / "apps" / "stay.py"

@@ -13,16 +13,16 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 from tests.loopback import Agent, Loopback, loopback
 
-from mwpy import _messages as messages
-from mwpy import _wire
-from mwpy._codec import Codec, loads_call
-from mwpy._link import CurvePair
-from mwpy.task import Buffer
+from mwpy._transport import wire
+from mwpy._transport.codec import Codec, loads_call
+from mwpy._transport.link import CurvePair
+from mwpy._values import messages
+from mwpy._values.ids import Buffer
 
-READY = _wire.encode(messages.SlaveReady(1))
-RESULTS = _wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.payload(1, [b"\x05"])])
-GOODBYE = _wire.encode(messages.Goodbye("enough"))
-TASKS = _wire.encode(messages.Tasks(1, [], [], [], []), [messages.payload(0, [])])
+READY = wire.encode(messages.SlaveReady(1))
+RESULTS = wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.payload(1, [b"\x05"])])
+GOODBYE = wire.encode(messages.Goodbye("enough"))
+TASKS = wire.encode(messages.Tasks(1, [], [], [], []), [messages.payload(0, [])])
 HELLO: list[Buffer] = [b"the first message of a member once more"]
 """Stands for a message that only the stage can make."""
 
@@ -64,7 +64,7 @@ def ends() -> Iterator[Loopback]:
 
 def hello_of(stage: Stage) -> list[Buffer]:
     told = json.loads(stage.resource.read_text())
-    return _wire.encode(messages.Hello(told["member-id"], told["generation"], "here", os.getpid(), "3.11", 1))
+    return wire.encode(messages.Hello(told["member-id"], told["generation"], "here", os.getpid(), "3.11", 1))
 
 
 def member(stage: Stage, ends: Loopback) -> Agent:
@@ -83,7 +83,7 @@ def member(stage: Stage, ends: Loopback) -> Agent:
 
 def heard(agent: Agent, kind: type[messages.Message]) -> list[tuple[messages.Message, Sequence[Buffer]]]:
     """The messages of a kind that the master sent so far."""
-    decoded = [_wire.decode(message) for message in agent.messages]
+    decoded = [wire.decode(message) for message in agent.messages]
     return [(message, payload) for message, payload in decoded if isinstance(message, kind)]
 
 
@@ -148,7 +148,7 @@ def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubl
     assert first.counts == [1]
     (number, _), _ = loads_call(messages.entries(first, payload)[0][0])
     value, _ = Codec().dumps_value((number, os.getpid()))
-    answer = _wire.encode(
+    answer = wire.encode(
         messages.Results(1, first.tasks, [1], first.attempts, [0.001], []), [messages.payload(1, [value])]
     )
     bad.link.send(answer)

@@ -22,7 +22,7 @@ import pytest
 from attrs import field, frozen
 from tests.integration.apps.stage import Running, Stage, until
 
-from mwpy.options import Options, Role, parse
+from mwpy._values.options import Options, Role, parse
 from mwpy.resource_file import IN_PROGRESS
 
 ROOT = Path(__file__).parent.parent.parent

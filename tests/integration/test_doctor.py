@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
-from mwpy._link import member_keys, new_key
+from mwpy._transport.link import member_keys, new_key
 
 
 @pytest.fixture

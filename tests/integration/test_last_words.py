@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import SOURCES, Stage, kill, slaves_of, until
 
+from mwpy._values.last_words import LAST_WORDS_BYTES
 from mwpy.audit import read_ends
-from mwpy.last_words import LAST_WORDS_BYTES
 
 MIB = 1 << 20
 

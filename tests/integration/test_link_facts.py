@@ -24,9 +24,9 @@ from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
 from tests.loopback import Agent, Loopback, Master, loopback
 from zmq.utils.monitor import parse_monitor_message
 
-from mwpy import _link
-from mwpy._link import Connected, CurvePair, Frames, Unreachable, member_keys, server_keys
-from mwpy.task import Buffer
+from mwpy._transport import link as _link
+from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, member_keys, server_keys
+from mwpy._values.ids import Buffer
 
 TIMEOUT_S = 1.0
 """The network's patience where it matters."""
@@ -36,7 +36,7 @@ HELD_S = 2.5
 
 AGENT = """if 1:
     import os, signal, sys
-    from mwpy._link import AgentLink, Broken, member_keys, server_keys
+    from mwpy._transport.link import AgentLink, Broken, member_keys, server_keys
     key, port, timeout_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
     link = AgentLink(f"tcp://127.0.0.1:{port}", server_keys(key).public, member_keys(key), timeout_s)
     link.send([b"%d" % os.getpid()])
@@ -62,7 +62,7 @@ FORK = """
 
 MASTER = """if 1:
     import sys, time
-    from mwpy._link import MasterLink
+    from mwpy._transport.link import MasterLink
     link = MasterLink("127.0.0.1", 0, sys.argv[1], float(sys.argv[2]), 1 << 20, [b"probe"])
     print(link.port, flush=True)
     while True:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import Stage
 
-from mwpy import agent, slave
+from mwpy import slave
+from mwpy._roles import agent
 
 PROMISED_S = 0.05
 """A finished result has left its slave after so long."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import Running, Stage, slaves_of, until
 
-from mwpy._link import member_keys, new_key
+from mwpy._transport.link import member_keys, new_key
 
 
 @pytest.fixture

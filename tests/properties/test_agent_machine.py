@@ -15,12 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from mwpy import _messages as messages
-from mwpy._core import agent_core
-from mwpy._core.agent_core import AgentActions, AgentCore, AgentSettings, Child
-from mwpy.errors import ExitCode
-from mwpy.last_words import LastWords
-from mwpy.task import Buffer, SlaveId
+from mwpy._core import agent as agent_core
+from mwpy._core.agent import AgentActions, AgentCore, AgentSettings, Child
+from mwpy._values import messages
+from mwpy._values.errors import ExitCode
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.last_words import LastWords
 
 picks = st.integers(0, 60)
 """Chooses one of whatever there is, modulo how many."""
@@ -134,7 +134,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.sound = False
         more = not self.exited
         while more:
-            self.core.allocate(self.now)
+            self.core.decide(self.now)
             self.core.check()
             actions = self.core.take_actions()
             self.start_and_feed(actions)

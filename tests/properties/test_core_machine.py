@@ -24,17 +24,17 @@ from hypothesis.stateful import (
 )
 from tests.spans import ids_of, spans_in
 
-from mwpy import _messages as messages
-from mwpy import records
-from mwpy._codec import Codec
-from mwpy._core import allocation
-from mwpy._core.events import Event, Garbage, Received, Send, Stranger, Vanished
-from mwpy._core.master_core import Actions, MasterCore, MasterSettings
-from mwpy._core.silence import Waiting
-from mwpy._core.submissions import Submissions
-from mwpy.algorithm import algorithm_of
-from mwpy.last_words import NO_WORDS
-from mwpy.task import SlaveId, SlaveKind, TaskPolicy
+from mwpy._core.master import allocation
+from mwpy._core.master.core import Actions, MasterCore, MasterSettings
+from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
+from mwpy._core.master.silence import Waiting
+from mwpy._core.master.submissions import Submissions
+from mwpy._transport.codec import Codec
+from mwpy._values import messages, records
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.task import SlaveKind, TaskPolicy
 
 WORKED_S = 5.0
 """Who has worked for so long has progressed."""
@@ -185,7 +185,7 @@ class _MasterMachine(RuleBasedStateMachine):
         self.sound = False
         for worker in self.workers:
             worker.just_sent = 0
-        self.core.allocate(self.now)
+        self.core.decide(self.now)
         self.core.check()
         self.read(self.core.take_actions())
         self.agree()
@@ -453,7 +453,7 @@ class _MasterMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.01, 0.2, 3.0, 11.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
-        """As the shell does: `allocate` at each deadline, and whenever something happened."""
+        """As the shell does: `decide` at each deadline, and whenever something happened."""
         until = self.now + seconds
         for _ in range(MOST_DEADLINES):
             due = self.core.next_deadline()

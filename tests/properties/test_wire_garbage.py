@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.spans import ids_of, span
 
-from mwpy import _messages as messages
-from mwpy import _wire, records
-from mwpy._core.events import Garbage, Received
-from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy.algorithm import algorithm_of
-from mwpy.errors import ProtocolError
-from mwpy.last_words import LastWords
-from mwpy.task import SlaveId
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Garbage, Received
+from mwpy._transport import wire
+from mwpy._values import messages, records
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LastWords
 
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)
@@ -53,7 +53,7 @@ def test_a_mutated_message_is_a_protocol_error(
     message: messages.Message, position: int, byte: int, payload: list[bytes]
 ) -> None:
     """A proper message with one byte changed is either a message or a `ProtocolError`."""
-    frames = _wire.encode(message, payload)
+    frames = wire.encode(message, payload)
     header = bytearray(frames[0])
     header[position % len(header)] = byte
     _decode([bytes(header), *payload])
@@ -69,7 +69,7 @@ def test_a_hostile_member_leaves_the_master_unharmed(
     core = _core_with_tasks()
     gone: dict[bytes, None] = {}
     for peer, message, payload in sent:
-        _deliver(core, peer, _wire.encode(message, payload), gone)
+        _deliver(core, peer, wire.encode(message, payload), gone)
     assert core.jar.runnable <= 8
 
 
@@ -84,7 +84,7 @@ def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
         _join(core, peer)
     gone: dict[bytes, None] = {}
     for peer, message in sent:
-        _deliver(core, peer, _wire.encode(message), gone)
+        _deliver(core, peer, wire.encode(message), gone)
     assert b"good" in core.stable.agents
 
 
@@ -137,7 +137,7 @@ def test_who_gives_back_more_tasks_than_there_will_ever_be_gives_back_what_it_ho
     slave = next(iter(core.stable.agents[b"a"].slaves.values()))
     held = ids_of(slave.outstanding)
     claim = messages.Revoked(1, [0, 1 << 40], [(1 << 64) - 1] * 2, [1, 1])
-    assert _deliver(core, b"a", _wire.encode(claim)) == ([], [])
+    assert _deliver(core, b"a", wire.encode(claim)) == ([], [])
     again = [span.attempt for span in slave.outstanding for task in span.ids if task in held]
     assert again == [2] * len(held)
     assert core.jar.runnable == 8
@@ -145,7 +145,7 @@ def test_who_gives_back_more_tasks_than_there_will_ever_be_gives_back_what_it_ho
 
 def _decode(frames: Sequence[Any]) -> None:
     with suppress(ProtocolError):
-        _wire.decode(frames)
+        wire.decode(frames)
 
 
 def _deliver(
@@ -164,14 +164,14 @@ def _deliver(
     unheard = peer in (gone or {})
     is_garbage, is_goodbye = False, False
     try:
-        message, payload = _wire.decode(frames)
+        message, payload = wire.decode(frames)
     except ProtocolError as error:
         is_garbage = True
         core.handle(Garbage(peer, "here", str(error)), 1.0)
     else:
         is_goodbye = isinstance(message, messages.Goodbye)
         core.handle(Received(peer, "here", message, payload), 1.0)
-    core.allocate(1.0)
+    core.decide(1.0)
     actions = core.take_actions()
     core.check()
     dropped = [record.peer for record in actions.records if isinstance(record, records.PeerDropped)]
@@ -197,13 +197,13 @@ def _deliver(
 def _join(core: MasterCore, peer: bytes) -> None:
     """An agent comes, with one slave that is ready."""
     for message in (messages.Hello("m", "g", "h", 1, "3.11", 1), messages.SlaveReady(1)):
-        assert _deliver(core, peer, _wire.encode(message)) == ([], [])
+        assert _deliver(core, peer, wire.encode(message)) == ([], [])
 
 
 def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
     count = len(tasks)
     group = messages.Results(1, *messages.spans_of(tasks, attempts), [0.1] * count, [])
-    return _wire.encode(group, [messages.payload(count, [b"x" * count])])
+    return wire.encode(group, [messages.payload(count, [b"x" * count])])
 
 
 def _core_with_tasks() -> MasterCore:

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from tests.spans import span
 
-from mwpy import _messages as messages
-from mwpy._core.events import Received, Vanished
-from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy.algorithm import algorithm_of
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Received, Vanished
+from mwpy._values import messages
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LastWords
+from mwpy._values.task import SlaveKind, TaskPolicy
 from mwpy.audit import text_of
-from mwpy.last_words import LastWords
-from mwpy.task import SlaveId, SlaveKind, TaskPolicy
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
@@ -37,7 +38,7 @@ class _Story:
         verb, *words = line.split()
         getattr(self, f"do_{verb}")(*words)
         self.core.check()
-        self.core.allocate(self.now)
+        self.core.decide(self.now)
         self.core.check()
         actions = self.core.take_actions()
         told = [f"> {text}" for record in actions.records if (text := text_of(record))]

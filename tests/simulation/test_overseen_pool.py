@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._core.overseer_core import NotSubmitted, OverseerCore, OverseerEvent, Submitted
-from mwpy._simulated_batch import OverseenPool
+from mwpy._core.overseer.core import NotSubmitted, OverseerCore, OverseerEvent, Submitted
+from mwpy._simulation.batch import OverseenPool
 from mwpy.testing import SimulationFailure
 
 

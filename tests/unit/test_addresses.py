@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from mwpy import _addresses
-from mwpy._addresses import candidate_hosts, candidates
+from mwpy._transport import addresses
+from mwpy._transport.addresses import candidate_hosts, candidates
 
 LOOPBACK = ("lo", "127.0.0.1")
 
@@ -29,8 +29,8 @@ def on_a_host(
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return resolved
 
-    monkeypatch.setattr(_addresses, "_default_route", lambda: default)
-    monkeypatch.setattr(_addresses, "_interface_addresses", lambda: list(interfaces))
+    monkeypatch.setattr(addresses, "_default_route", lambda: default)
+    monkeypatch.setattr(addresses, "_interface_addresses", lambda: list(interfaces))
     monkeypatch.setattr(socket, "getfqdn", lambda: name)
     monkeypatch.setattr(socket, "gethostbyname", resolve)
 
@@ -113,15 +113,15 @@ def test_what_this_host_publishes_leads_to_it() -> None:
 
 
 def test_the_loopback_interface_is_seen() -> None:
-    assert "127.0.0.1" in [address for _, address in _addresses._interface_addresses()]
+    assert "127.0.0.1" in [address for _, address in addresses._interface_addresses()]
 
 
 def test_an_interface_without_an_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = _addresses._interface_addresses()
+    known = addresses._interface_addresses()
     index = socket.if_nameindex()
     long_name = "a name longer than an interface may have"
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(998, "nowhere0"), *index, (999, long_name)])
-    assert _addresses._interface_addresses() == known
+    assert addresses._interface_addresses() == known
 
 
 def test_a_host_that_the_world_cannot_be_reached_from_has_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_host_that_the_world_cannot_be_reached_from_has_no_default_route(monke
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr(socket.socket, "connect", unreachable)
-    assert _addresses._default_route() is None
+    assert addresses._default_route() is None
     assert candidate_hosts()[-1] == "127.0.0.1"
 
 
@@ -137,5 +137,5 @@ def test_looking_for_the_default_route_sends_nothing(monkeypatch: pytest.MonkeyP
     """Only a datagram socket may be connected: a stream would knock at a stranger's door."""
     asked: list[tuple[int, object]] = []
     monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append((self.type, address)))
-    assert _addresses._default_route() is not None
+    assert addresses._default_route() is not None
     assert asked == [(socket.SOCK_DGRAM, ("192.0.2.1", 9))]

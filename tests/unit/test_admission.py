@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.spans import span
 
-from mwpy import _messages as messages
-from mwpy._core.events import Received
-from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy.algorithm import algorithm_of
-from mwpy.records import AlgorithmRefused, Notice, PackagesCompared, Record
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Received
+from mwpy._values import messages
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.records import AlgorithmRefused, Notice, PackagesCompared, Record
 
 BY_NAME = algorithm_of(max)
 BY_VALUE = algorithm_of(lambda: None)
@@ -26,7 +26,7 @@ def core() -> MasterCore:
 
 def _hear(core: MasterCore, message: messages.Message, peer: bytes = b"a") -> list[Record]:
     core.handle(Received(peer, "here", message, ()), 0.0)
-    core.allocate(0.0)
+    core.decide(0.0)
     core.check()
     return core.take_actions().records
 

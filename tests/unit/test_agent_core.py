@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy import _messages as messages
-from mwpy import records
-from mwpy._core.agent_core import (
+from mwpy._core.agent import (
     AgentCore,
     AgentSettings,
     ChildEvent,
@@ -17,9 +15,10 @@ from mwpy._core.agent_core import (
     SlaveHeard,
     Terminated,
 )
-from mwpy.errors import ExitCode, InternalError
-from mwpy.last_words import NO_WORDS, LastWords
-from mwpy.task import SlaveId
+from mwpy._values import messages, records
+from mwpy._values.errors import ExitCode, InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS, LastWords
 
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
@@ -42,7 +41,7 @@ def core() -> AgentCore:
 def test_a_refusal_is_its_own_exit_code(core: AgentCore) -> None:
     """The slave is told to end, and killed when it does not."""
     core.handle(Heard(messages.Refused("protocol error")), 0.0)
-    core.allocate(3.0)
+    core.decide(3.0)
     actions = core.take_actions()
     assert actions.kill == [1]
     core.handle(SlaveExited(1, "killed", NO_WORDS, 0), 3.0)
@@ -59,8 +58,8 @@ def test_a_shutdown_of_an_unfinished_computation_is_no_success(core: AgentCore) 
 def test_a_slave_that_cannot_be_reaped_does_not_hold_the_agent(core: AgentCore) -> None:
     """One stuck in the kernel is left to it."""
     core.handle(Terminated("evicted"), 0.0)
-    core.allocate(6.0)
-    core.allocate(9.0)
+    core.decide(6.0)
+    core.decide(9.0)
     assert core.take_actions().exit is ExitCode.EVICTED
 
 
@@ -221,7 +220,7 @@ def test_what_slaves_of_a_leaving_agent_leave_is_sent_before_its_goodbye(core: A
     """With the agent's own reason, if it was the agent that killed them; its own trail has the memory alone."""
     core.handle(_sent_tasks(1), 0.0)
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
-    core.allocate(6.0)
+    core.decide(6.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 6.0)
     actions = core.take_actions()
@@ -277,9 +276,9 @@ def test_an_agent_goes_before_its_time_is_over() -> None:
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(_sent_tasks(1, 2), 1.0)
     assert core.next_deadline() == 93.0
-    core.allocate(92.9)
+    core.decide(92.9)
     core.take_actions()
-    core.allocate(93.0)
+    core.decide(93.0)
     actions = core.take_actions()
     assert actions.recall
     assert [message for message, _ in actions.to_master] == [messages.Leaving("the time that it was given is over")]

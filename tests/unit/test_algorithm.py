@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import mwpy
-from mwpy.algorithm import Registry, algorithm_of, digest_of, find, master_algorithm, slave_algorithm
-from mwpy.errors import AlgorithmUnavailable, UsageError
+from mwpy._values.algorithm import Registry, algorithm_of, digest_of, find, master_algorithm, slave_algorithm
+from mwpy._values.errors import AlgorithmUnavailable, UsageError
 
 
 def helper(x: int) -> int:
@@ -154,7 +154,7 @@ def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
 def test_the_decorators_declare(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they mark is what `mwpy.main` takes."""
     registry = Registry()
-    monkeypatch.setattr(sys.modules["mwpy.algorithm"], "REGISTRY", registry)
+    monkeypatch.setattr(sys.modules["mwpy._values.algorithm"], "REGISTRY", registry)
 
     def role(mw: object, argv: list[str]) -> int:
         return 0

@@ -9,8 +9,8 @@ import pytest
 
 import mwpy
 from mwpy import app, cli, slave
-from mwpy.algorithm import REGISTRY
-from mwpy.options import OPTIONS, parse
+from mwpy._values.algorithm import REGISTRY
+from mwpy._values.options import OPTIONS, parse
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,13 @@ from typing import get_args
 import pytest
 from tests.spans import span
 
-from mwpy import records
-from mwpy.algorithm import algorithm_of
+from mwpy._values import records
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS, LastWords
+from mwpy._values.task import SlaveKind, SlaveState
 from mwpy.audit import KEPT, AuditFile, End, read_ends, text_of
-from mwpy.errors import UsageError
-from mwpy.last_words import NO_WORDS, LastWords
-from mwpy.task import SlaveId, SlaveKind, SlaveState
 
 SID = SlaveId("SLAVE-0")
 ONE = [span(1, algorithm_of(max))]

@@ -11,7 +11,7 @@ import pytest
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome, htcondor
 from mwpy._batch.htcondor import END, HTCondor, description
-from mwpy.errors import UsageError
+from mwpy._values.errors import UsageError
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
 

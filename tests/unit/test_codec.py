@@ -11,11 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from mwpy import _messages as messages
-from mwpy import algorithm
-from mwpy._codec import MAX_TEXT, OUT_OF_BAND_BYTES, Codec, describe_error, loads, loads_function
-from mwpy.errors import ArgumentNotPicklable
-from mwpy.task import Buffer
+from mwpy._transport.codec import MAX_TEXT, OUT_OF_BAND_BYTES, Codec, describe_error, loads, loads_function
+from mwpy._values import algorithm, messages
+from mwpy._values.errors import ArgumentNotPicklable
+from mwpy._values.ids import Buffer
 
 CODEC = Codec()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from mwpy._core.diagnosis import Address, Report, diagnose
+from mwpy._doctor.diagnosis import Address, Report, diagnose
 
 WELL = Report(
     host="node1",

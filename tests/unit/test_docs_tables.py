@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 
-from mwpy import _core, records
-from mwpy._core.master_core import DEATHS_ALLOWED
-from mwpy._core.silence import FIRST_S
+from mwpy import _core
+from mwpy._core.master.core import DEATHS_ALLOWED
+from mwpy._core.master.silence import FIRST_S
+from mwpy._values import records
+from mwpy._values.errors import ExitCode
+from mwpy._values.ids import SlaveId
+from mwpy._values.options import OPTIONS, Option, Options
+from mwpy._values.task import Result
 from mwpy.audit import KEPT, text_of
-from mwpy.errors import ExitCode
 from mwpy.master import LoopCounts, Master
-from mwpy.options import OPTIONS, Option, Options
 from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, write
 from mwpy.slave import Slave, SlaveLoop
-from mwpy.task import Result, SlaveId
 
 ROOT = Path(__file__).parent.parent.parent
 MANUAL = (ROOT / "docs" / "manual.md").read_text(encoding="utf-8")
@@ -59,9 +61,9 @@ def code_in(text: str) -> list[str]:
 # States
 
 LIFECYCLES = {
-    f"_core/{module.name}.py": ways
-    for module in pkgutil.iter_modules(_core.__path__)
-    if (ways := getattr(importlib.import_module(f"mwpy._core.{module.name}"), "WAYS", None))
+    f"{module.name.removeprefix('mwpy.').replace('.', '/')}.py": ways
+    for module in pkgutil.walk_packages(_core.__path__, "mwpy._core.")
+    if (ways := getattr(importlib.import_module(module.name), "TRANSITIONS", None))
 }
 HEADINGS = re.findall(r"^## (.*)$", STATES, re.MULTILINE)
 

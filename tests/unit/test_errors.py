@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from mwpy import errors
-from mwpy.errors import ExitCode, MwpyError, TaskFailed
+from mwpy._values import errors
+from mwpy._values.errors import ExitCode, MwpyError, TaskFailed
 
 CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MwpyError)]
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwpy._core.holding import take
-from mwpy.algorithm import algorithm_of
-from mwpy.task import DEFAULT_POLICY, Span, TaskId
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.ids import TaskId
+from mwpy._values.task import DEFAULT_POLICY, Span
 
 
 @frozen

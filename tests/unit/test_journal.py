@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from mwpy import _messages as messages
-from mwpy._codec import Codec
-from mwpy._pipe.journal import CAPACITY, JOURNAL_BYTES, PAYLOAD_BYTES, Journal
-from mwpy.errors import ProtocolError
+from mwpy._transport.channel.journal import CAPACITY, JOURNAL_BYTES, PAYLOAD_BYTES, Journal
+from mwpy._transport.codec import Codec
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
 
 Entry = tuple[int, int, float, bool, object]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy.last_words import NO_WORDS, LastWords, amount
+from mwpy._values.last_words import NO_WORDS, LastWords, amount
 
 TRACE = "Fatal Python error: Segmentation fault\n\nCurrent thread\n"
 

@@ -14,10 +14,20 @@ import pytest
 import zmq
 from tests.loopback import CALM_S, PATIENCE_S, PROBE, Agent, Loopback, Master, loopback
 
-from mwpy import _link
-from mwpy._link import AgentLink, Broken, Connected, CurvePair, Frames, Unreachable, member_keys, new_key, server_keys
-from mwpy.errors import UsageError
-from mwpy.task import Buffer
+from mwpy._transport import link as _link
+from mwpy._transport.link import (
+    AgentLink,
+    Broken,
+    Connected,
+    CurvePair,
+    Frames,
+    Unreachable,
+    member_keys,
+    new_key,
+    server_keys,
+)
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer
 
 FOR_EVER_S = 900.0
 """A wait that would outlast the time limit of a test, so that a test which passes did not wait."""

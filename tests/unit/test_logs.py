@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mwpy import cli, records
+from mwpy import cli
+from mwpy._values import records
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy.audit import AuditFile
-from mwpy.last_words import NO_WORDS, LastWords
-from mwpy.task import SlaveId
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 LONG = "".join(f"line {number}\n" for number in range(100))

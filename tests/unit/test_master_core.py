@@ -6,16 +6,17 @@ import pytest
 from attrs import evolve
 from tests.spans import span
 
-from mwpy import _messages as messages
-from mwpy._core import allocation
-from mwpy._core.events import Received, Stranger
-from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy._core.silence import Waiting
-from mwpy._core.stable import SlaveEvent
-from mwpy.algorithm import algorithm_of
-from mwpy.errors import InternalError
-from mwpy.records import Notice, ResultsReceived, TasksAllocated
-from mwpy.task import SlaveId, SlaveKind, Span, TaskPolicy
+from mwpy._core.master import allocation
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Received, Stranger
+from mwpy._core.master.silence import Waiting
+from mwpy._core.master.stable import SlaveEvent
+from mwpy._values import messages
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.records import Notice, ResultsReceived, TasksAllocated
+from mwpy._values.task import SlaveKind, Span, TaskPolicy
 
 ALGORITHM = algorithm_of(max)
 
@@ -43,7 +44,7 @@ def _agent(core: MasterCore, slaves: int, peer: bytes = b"a") -> None:
 
 
 def _words(core: MasterCore, at: float) -> str:
-    core.allocate(at)
+    core.decide(at)
     return " ".join(record.text for record in core.take_actions().records if isinstance(record, Notice))
 
 
@@ -51,7 +52,7 @@ def test_large_buffers_travel_as_frames_of_their_own(core: MasterCore) -> None:
     """Behind the joined small payloads, in the order of their tasks."""
     _agent(core, 1)
     core.submit(_tasks(1, b"small", (b"large", b"larger")))
-    core.allocate(0.0)
+    core.decide(0.0)
     send = core.take_actions().sends[-1]
     assert isinstance(send.message, messages.Tasks)
     assert send.message.buffers == [2]
@@ -64,7 +65,7 @@ def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> No
     core.stable.pace[ALGORITHM] = 1e-5
     _agent(core, 1)
     core.submit(_tasks(5, b"x" * (allocation.MAX_GROUP_BYTES // 2 + 1)))
-    core.allocate(0.0)
+    core.decide(0.0)
     groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
     assert groups
     assert all(sum(group.counts) == 1 for group in groups)
@@ -90,10 +91,10 @@ def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCor
     ordered, _ = core.stable.slaves
     core.submit([span(1, ALGORITHM, 5, policy=TaskPolicy(ordered))])
     assert core.counts().slaves_needed == 0
-    core.allocate(0.0)
+    core.decide(0.0)
     assert core.counts().slaves_needed == 0
     core.submit(_tasks(3))
-    core.allocate(0.0)
+    core.decide(0.0)
     assert core.counts().slaves_needed == 2
 
 
@@ -102,7 +103,7 @@ def test_slaves_are_needed_for_what_can_be_taken_back(core: MasterCore) -> None:
     _agent(core, 1)
     core.stable.pace[ALGORITHM] = 1e-3
     core.submit(_tasks(5))
-    core.allocate(0.0)
+    core.decide(0.0)
     assert core.stable.slaves[SlaveId("SLAVE-0")].num_outstanding == 5
     assert core.counts().slaves_needed == 4
     core.settings = evolve(core.settings, task_group=5)
@@ -133,7 +134,7 @@ def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
         _hear(core, messages.SlaveReady(1), peer)
     assert core.stable.jobs() == {"17.0": 1, "17.1": 0, "17.2": 0}
     core.submit(_tasks(1))
-    core.allocate(0.0)
+    core.decide(0.0)
     assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, "17.2"), b"came back before its loss was seen")
     assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 1}  # else a slow start would be idleness
@@ -203,7 +204,7 @@ def test_silence_names_what_is_wanted(core: MasterCore) -> None:
     assert _words(core, 1.0) == ""
     assert "every slave is ordered" in _words(core, 6.0)
     core.free_slave(SlaveId("SLAVE-0"))
-    core.allocate(7.0)
+    core.decide(7.0)
     assert core.counts().slaves_needed == 0
 
 

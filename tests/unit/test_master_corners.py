@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.spans import ids_of, span
 
-from mwpy import _messages as messages
-from mwpy import records
-from mwpy._core import ledger
-from mwpy._core.events import Received
-from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy.algorithm import algorithm_of
-from mwpy.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
-from mwpy.task import SlaveId, SlaveKind, TaskPolicy
+from mwpy._core.master import ledger
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Received
+from mwpy._values import messages, records
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
+from mwpy._values.task import SlaveKind, TaskPolicy
 
 ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
 
@@ -26,7 +26,7 @@ def _master(task_group: int | None = None) -> MasterCore:
 
 def _hear(core: MasterCore, message: messages.Message, frames: tuple[bytes, ...] = (), peer: bytes = b"a") -> None:
     core.handle(Received(peer, "here", message, frames), 0.0)
-    core.allocate(0.0)
+    core.decide(0.0)
     core.check()
 
 
@@ -38,7 +38,7 @@ def _agent(core: MasterCore, peer: bytes = b"a") -> None:
 def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None = None, retry: bool = True) -> None:
     policy = TaskPolicy(SlaveId(sid) if sid else None, retry)
     core.submit([span(task, ALGORITHMS[algorithm], policy=policy) for task in tasks])
-    core.allocate(0.0)
+    core.decide(0.0)
 
 
 def _finish(core: MasterCore, task: int) -> None:
@@ -120,7 +120,7 @@ def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
             for task, algorithm in ((2, 0), (3, 1))
         ]
     )
-    core.allocate(0.0)
+    core.decide(0.0)
     assert _sent(core) == [2]
 
 
@@ -131,7 +131,7 @@ def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_t
         _agent(core, peer=peer)
     _submit(core, *range(1, 100))
     _finish(core, 1)
-    core.allocate(0.0)
+    core.decide(0.0)
     assert [slave.num_outstanding > 1 for slave in core.stable.slaves.values()] == [True, True]
 
 
@@ -143,7 +143,7 @@ def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
         _agent(core, peer=b"%d" % number)
     core.stable.pace[ALGORITHMS[0]] = 1e-4
     _submit(core, *range(1, 100))
-    core.allocate(0.0)
+    core.decide(0.0)
     assert not core.jar.queues
 
 

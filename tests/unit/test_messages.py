@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from mwpy import _messages as messages
-from mwpy._codec import Codec
-from mwpy.errors import ProtocolError
+from mwpy._transport.codec import Codec
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
 
 CODEC = Codec()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy.errors import UsageError
-from mwpy.options import OPTIONS, Options, Role, help_text, parse
+from mwpy._values.errors import UsageError
+from mwpy._values.options import OPTIONS, Options, Role, help_text, parse
 
 
 def test_without_options_a_computation_runs_here() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from attrs import evolve
 
-from mwpy._core.overseer_core import (
+from mwpy._core.overseer.core import (
     Ended,
     FileRead,
     FileUnread,
@@ -21,8 +21,8 @@ from mwpy._core.overseer_core import (
     Submit,
     Submitted,
 )
-from mwpy._core.oversight import Need, Oversight, explain
-from mwpy._jobs import Job, JobState, Outcome
+from mwpy._core.overseer.oversight import Need, Oversight, explain
+from mwpy._values.jobs import Job, JobState, Outcome
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
 
@@ -71,7 +71,7 @@ class Desk:
         self.core.handle(Listed(list(self.jobs.values())) if listed else NotListed("it is down"), self.now)
         told = OverseerActions()
         while True:
-            self.core.allocate(self.now)
+            self.core.decide(self.now)
             self.core.check()
             actions = self.core.take_actions()
             told.say += actions.say
@@ -542,7 +542,7 @@ def test_why_jobs_wait_is_told_when_they_have_for_minutes(desk: Desk) -> None:
 def test_without_a_round_nothing_is_decided() -> None:
     """And with nothing to look after all is done."""
     core = OverseerCore(OverseerSettings())
-    core.allocate(0.0)
+    core.decide(0.0)
     core.handle("something else", 0.0)  # type: ignore[arg-type]
     assert (core.take_actions(), core.done) == (OverseerActions(), True)
 

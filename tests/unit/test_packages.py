@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import zmq
 
-from mwpy import _packages
+from mwpy._system import packages
 
 VERSION = {name: metadata.version(name) for name in ("attrs", "cloudpickle", "msgspec", "pyzmq", "pytest")}
 
@@ -32,7 +32,7 @@ def test_all_that_the_module_of_a_function_imports_comes_with_it(monkeypatch: py
     source = "import json, zmq, mwpy\nfrom cloudpickle import dumps\nfrom msgspec.json import Encoder\nx = Encoder()\n"
     module = in_a_module(monkeypatch, source + "del Encoder\ndef f(): return 1\n")
     expected = {name: VERSION[name] for name in ("pyzmq", "cloudpickle", "msgspec")}
-    assert _packages.used_by(module.f, by_value=False) == expected
+    assert packages.used_by(module.f, by_value=False) == expected
 
 
 def test_modules_of_nobody_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,33 +40,33 @@ def test_modules_of_nobody_are_followed(monkeypatch: pytest.MonkeyPatch) -> None
     in_a_module(monkeypatch, "import attrs\n", "users_helper")
     module = in_a_module(monkeypatch, "import users_helper\ndef f(): return 1\n")
     sys.modules["users_helper"].back = module  # type: ignore[attr-defined]
-    assert _packages.used_by(module.f, by_value=False) == {"attrs": VERSION["attrs"]}
+    assert packages.used_by(module.f, by_value=False) == {"attrs": VERSION["attrs"]}
 
 
 def test_imports_inside_a_function_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of functions inside it, and of modules that are not installed under that name, which have none."""
     source = "def f():\n import no_such_thing\n def g():\n  import cloudpickle.cloudpickle\n return g\n"
     module = in_a_module(monkeypatch, source)
-    assert _packages.used_by(module.f, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
+    assert packages.used_by(module.f, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
 
 
 def test_a_function_by_value_takes_along_what_it_names() -> None:
     """Not all that its module imports."""
     bound = attrs.fields
-    assert _packages.used_by(lambda: (zmq.Context, bound), by_value=True) == {
+    assert packages.used_by(lambda: (zmq.Context, bound), by_value=True) == {
         "pyzmq": VERSION["pyzmq"],
         "attrs": VERSION["attrs"],
     }
-    assert _packages.used_by(lambda: cloudpickle, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
+    assert packages.used_by(lambda: cloudpickle, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
 
 
 def test_builtins_use_nothing() -> None:
     """And neither does a bound method of one."""
-    assert _packages.used_by(max, by_value=False) == {}
-    assert _packages.used_by([].append, by_value=True) == {}
+    assert packages.used_by(max, by_value=False) == {}
+    assert packages.used_by([].append, by_value=True) == {}
 
 
 def test_versions_of_what_is_here_and_what_is_not(tmp_path: Path) -> None:
     """A name that is none is not installed either."""
     expected = {"msgspec": msgspec.__version__, "no-such-package": "", "": ""}
-    assert _packages.versions(["msgspec", "no-such-package", ""]) == expected
+    assert packages.versions(["msgspec", "no-such-package", ""]) == expected

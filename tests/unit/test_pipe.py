@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mwpy import _messages as messages
-from mwpy._pipe import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel, stream
-from mwpy.errors import ProtocolError
-from mwpy.task import Buffer
+from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel, stream
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
 
 MEGABYTE = 1 << 20
 

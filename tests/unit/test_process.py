@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from mwpy import _process
-from mwpy._process import SlaveSettings, describe_exit, start
-from mwpy.errors import UsageError
+from mwpy._system import process as _process
+from mwpy._system.process import SlaveSettings, describe_exit, start
+from mwpy._values.errors import UsageError
 
 
 def python(code: str, **options: object) -> _process.Child:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from mwpy import records
+from mwpy._values import records
 
 
 def test_the_set_of_records_is_the_set_of_exported_classes() -> None:

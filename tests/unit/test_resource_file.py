@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from mwpy.errors import ResourceFileError
+from mwpy._values.errors import ResourceFileError
 from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, due, is_stale, read, write
 
 KEYS = MemberKeys("a" * 40, "b" * 40, "c" * 40)

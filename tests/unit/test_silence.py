@@ -9,14 +9,15 @@ import pytest
 from attrs import define, field, frozen
 from tests.spans import span, span_of
 
-from mwpy import _messages as messages
-from mwpy._core.events import Event, Garbage, Received, Stranger, Vanished
-from mwpy._core.master_core import MasterCore, MasterSettings
-from mwpy._core.silence import LONGEST_S, Waiting
-from mwpy.algorithm import algorithm_of
-from mwpy.last_words import LastWords
-from mwpy.records import Notice
-from mwpy.task import SlaveId, SlaveKind, TaskPolicy, UnrunnableTask
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
+from mwpy._core.master.silence import LONGEST_S, Waiting
+from mwpy._values import messages
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LastWords
+from mwpy._values.records import Notice
+from mwpy._values.task import SlaveKind, TaskPolicy, UnrunnableTask
 
 PROMISED_S = 10.0
 """Seconds that nothing can progress after which the user has been told."""
@@ -51,7 +52,7 @@ class _Master:
     sent: list[int] = field(factory=list)
 
     def acts(self) -> None:
-        self.core.allocate(self.now)
+        self.core.decide(self.now)
         self.core.check()
         actions = self.core.take_actions()
         for text in [record.text for record in actions.records if isinstance(record, Notice)]:
@@ -265,7 +266,7 @@ class _Way:
     back: Callable[[_Master], None] = _an_agent_comes
 
 
-WAYS = [
+TRANSITIONS = [
     _Way(_a_doctor_looks_around, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
     _Way(_nobody_comes, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
     _Way(
@@ -341,7 +342,7 @@ WAYS = [
     ),
 ]
 
-every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.goes.__name__.strip("_"))
+every_way = pytest.mark.parametrize("way", TRANSITIONS, ids=lambda way: way.goes.__name__.strip("_"))
 
 
 @every_way

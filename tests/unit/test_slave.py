@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from mwpy import _messages as messages
-from mwpy import _wire
-from mwpy._codec import Codec, loads
-from mwpy._pipe import SETTLE_S, open_channel
-from mwpy._pipe.journal import PAYLOAD_BYTES
-from mwpy._process import SLAVE_VARIABLE, SlaveSettings, start
-from mwpy.task import Buffer, SlaveId
+from mwpy._system.process import SLAVE_VARIABLE, SlaveSettings, start
+from mwpy._transport import wire
+from mwpy._transport.channel import SETTLE_S, open_channel
+from mwpy._transport.channel.journal import PAYLOAD_BYTES
+from mwpy._transport.codec import Codec, loads
+from mwpy._values import messages
+from mwpy._values.ids import Buffer, SlaveId
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -57,7 +57,7 @@ class Agent:
         self.heard: deque[tuple[messages.Message, Sequence[Buffer]]] = deque()
 
     def send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
-        self.end.send(_wire.encode(message, frames))
+        self.end.send(wire.encode(message, frames))
 
     def define(self, number: int, function: Callable[..., Any], python: str = PYTHON) -> None:
         code = self.codec.dumps_function(function, "function")
@@ -97,7 +97,7 @@ class Agent:
             assert time.monotonic() < deadline, "the slave is silent"
             select.select([self.end], [self.end] if self.end.wants_write else [], [], 1.0)
             self.end.flush()
-            self.heard.extend(_wire.decode(frames) for frames in self.end.receive())
+            self.heard.extend(wire.decode(frames) for frames in self.end.receive())
         message, frames = self.heard.popleft()
         assert isinstance(message, kind)
         return message, frames
@@ -124,7 +124,7 @@ class Agent:
 
     def exit_code(self) -> int:
         os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOWAIT)
-        self.heard.extend(_wire.decode(frames) for frames in self.end.receive())
+        self.heard.extend(wire.decode(frames) for frames in self.end.receive())
         code = self.child.poll()
         assert code is not None
         return code

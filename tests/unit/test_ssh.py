@@ -9,7 +9,7 @@ import pytest
 
 from mwpy._batch import BatchUnavailable, Launch
 from mwpy._batch.ssh import HostLine, Ssh, _app_of, read_hosts
-from mwpy.errors import UsageError
+from mwpy._values.errors import UsageError
 
 
 def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) -> None:

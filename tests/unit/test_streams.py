@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._streams import FULL_BYTES, MOST_BYTES, STUCK_S, Inlet, Outlet
+from mwpy._system.streams import FULL_BYTES, MOST_BYTES, STUCK_S, Inlet, Outlet
 
 PIPE_BYTES = 65536
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from mwpy._core.submissions import Submissions
-from mwpy.algorithm import algorithm_of
-from mwpy.errors import UsageError
-from mwpy.task import DEFAULT_POLICY, TaskPolicy
+from mwpy._core.master.submissions import Submissions
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import UsageError
+from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
 
 MAX, MIN = algorithm_of(max), algorithm_of(min)
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.spans import span
 
-from mwpy._codec import Codec
-from mwpy.algorithm import algorithm_of
-from mwpy.errors import TaskFailed, UsageError
-from mwpy.last_words import LastWords
-from mwpy.task import Death, Pickled, Result, SlaveId, TaskId, TaskPolicy, UnrunnableTask
+from mwpy._transport.codec import Codec
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import TaskFailed, UsageError
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.last_words import Death, LastWords
+from mwpy._values.task import Pickled, Result, TaskPolicy, UnrunnableTask
 
 ALGORITHM = algorithm_of(max)
 SID = SlaveId("SLAVE-0")

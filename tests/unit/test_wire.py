@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 import pytest
 
-from mwpy import _messages as messages
-from mwpy import _wire
-from mwpy.errors import ProtocolError
-from mwpy.last_words import LastWords
-from mwpy.task import SlaveId
+from mwpy._transport import wire
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LastWords
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 ALL: list[tuple[messages.Message, list[bytes]]] = [
@@ -36,7 +36,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
 
 @pytest.mark.parametrize(("message", "payload"), ALL)
 def test_a_message_comes_back_equal(message: messages.Message, payload: list[bytes]) -> None:
-    decoded, rest = _wire.decode(_wire.encode(message, payload))
+    decoded, rest = wire.decode(wire.encode(message, payload))
     assert (decoded, list(rest)) == (message, payload)
 
 
@@ -52,7 +52,7 @@ def test_every_kind_of_message_can_travel() -> None:
         ([b"", b"\x80"], "do not start as a message"),
         ([b"\x63\x0d\x80"], "protocol version 99 there"),
         ([b"\x01\x63\x80"], "unknown message kind 99"),
-        ([b"\x01\x0d" + bytes(_wire.MAX_HEADER_BYTES + 1)], "a header of"),
+        ([b"\x01\x0d" + bytes(wire.MAX_HEADER_BYTES + 1)], "a header of"),
         ([b"\x01\x03\x80"], "a malformed Refused"),
         ([b"\x01\x03\x81\xa6reason\xa1\xff"], "a malformed Refused"),
         ([b"\x01\x0d\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
@@ -61,4 +61,4 @@ def test_every_kind_of_message_can_travel() -> None:
 )
 def test_what_is_no_message_is_a_protocol_error(frames: list[Any], words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
-        _wire.decode(frames)
+        wire.decode(frames)

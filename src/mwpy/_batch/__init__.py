@@ -13,8 +13,8 @@ from typing import Protocol
 
 from attrs import frozen
 
-from mwpy._jobs import Job, JobState, Outcome
-from mwpy.errors import ExitCode, MwpyError
+from mwpy._values.errors import ExitCode, MwpyError
+from mwpy._values.jobs import Job, JobState, Outcome
 
 __all__ = ["Batch", "BatchUnavailable", "Job", "JobState", "Launch", "Outcome"]
 

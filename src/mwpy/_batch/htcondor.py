@@ -21,7 +21,7 @@ from typing import Any
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
 from mwpy._batch._command import end_of, killed
-from mwpy.errors import UsageError
+from mwpy._values.errors import UsageError
 
 __all__ = ["HTCondor", "description"]
 

@@ -32,7 +32,7 @@ from attrs import define, field, frozen
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome, _ssh_host
 from mwpy._batch._command import killed, run
-from mwpy.errors import UsageError
+from mwpy._values.errors import UsageError
 
 __all__ = ["HostLine", "Ssh", "read_hosts"]
 

@@ -11,8 +11,8 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 
+from mwpy._values.errors import ExitCode, MwpyError
 from mwpy.app import version_string
-from mwpy.errors import ExitCode, MwpyError
 
 __all__ = ["main"]
 

@@ -15,12 +15,15 @@ from pathlib import Path
 
 from attrs import evolve
 
-from mwpy import _clock, examination, overseer, resource_file
+from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, Job, JobState, Launch, Outcome
 from mwpy._batch.local import Local
-from mwpy._core.diagnosis import Finding, Report, diagnose
+from mwpy._doctor import examination
+from mwpy._doctor.diagnosis import Finding, Report, diagnose
+from mwpy._roles import overseer
+from mwpy._system import clock
+from mwpy._values.errors import ExitCode
 from mwpy.cli import oversee
-from mwpy.errors import ExitCode
 from mwpy.resource_file import ResourceFile
 
 __all__ = ["main"]
@@ -99,9 +102,9 @@ def _command(content: ResourceFile, program: Sequence[str]) -> tuple[str, ...]:
 
 def _findings(batch: Batch, launch: Launch, timeout_s: float, here: object = None) -> list[Finding]:
     """Examine there, and hold it against what was found here, if that told anything."""
-    earliest = _clock.wall()
+    earliest = clock.wall()
     there = _report(batch, launch, timeout_s)
-    latest = _clock.wall()
+    latest = clock.wall()
     if isinstance(there, Finding):
         return [there]
     return diagnose(there, here if isinstance(here, Report) else None, earliest, latest)
@@ -131,19 +134,19 @@ def _report(batch: Batch, launch: Launch, timeout_s: float) -> Report | Finding:
 
 def _wait(batch: Batch, job_id: str, timeout_s: float) -> Job | None:
     """Wait for the end of a job; as what it was last seen if it does not end."""
-    deadline = _clock.monotonic() + timeout_s
+    deadline = clock.monotonic() + timeout_s
     said = ""
     while True:
         job = next((each for each in batch.jobs() if each.job_id == job_id), None)
         if job is None:
             return None
-        if job.state is JobState.HELD or _clock.monotonic() > deadline:
+        if job.state is JobState.HELD or clock.monotonic() > deadline:
             return job
         told = f"job {job_id} is {job.state.value}{f': {job.note}' if job.note else ''}"
         if told != said:
             print(told, flush=True)
             said = told
-        _clock.sleep(LOOK_S)
+        clock.sleep(LOOK_S)
 
 
 def _stuck(job: Job, timeout_s: float) -> Finding:
@@ -156,10 +159,10 @@ def _stuck(job: Job, timeout_s: float) -> Finding:
 
 def _outcome(batch: Batch, job_id: str) -> Outcome | None:
     """What became of a job; its files may come a little later than its end."""
-    deadline = _clock.monotonic() + LATE_S
+    deadline = clock.monotonic() + LATE_S
     while True:
         outcome = batch.outcome(job_id)
         told = outcome is not None and (outcome.exit_code or examination.read_report(outcome.stderr) is not None)
-        if told or _clock.monotonic() > deadline:
+        if told or clock.monotonic() > deadline:
             return outcome
-        _clock.sleep(LOOK_S)
+        clock.sleep(LOOK_S)

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mwpy._values.errors import ExitCode, UsageError
 from mwpy.audit import End, read_ends
-from mwpy.errors import ExitCode, UsageError
 
 __all__ = ["main"]
 

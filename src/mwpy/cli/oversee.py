@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mwpy import overseer
 from mwpy._batch import Batch
-from mwpy._core.overseer_core import OverseerSettings
-from mwpy.errors import UsageError
-from mwpy.overseer import OverseerOptions
+from mwpy._core.overseer.core import OverseerSettings
+from mwpy._roles import overseer
+from mwpy._roles.overseer import OverseerOptions
+from mwpy._values.errors import UsageError
 
 __all__ = ["SYSTEMS", "Parser", "add_places", "main", "number"]
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from mwpy import slave
-from mwpy._process import SLAVE_VARIABLE
+from mwpy._system.process import SLAVE_VARIABLE
+from mwpy._values.errors import ExitCode
+from mwpy._values.options import help_text, parse
 from mwpy.app import AGENT, run_agent
-from mwpy.errors import ExitCode
-from mwpy.options import help_text, parse
 
 __all__ = ["main"]
 

@@ -10,7 +10,7 @@ import signal
 import sys
 
 import mwpy
-from mwpy._pipe.journal import Journal
+from mwpy._transport.channel.journal import Journal
 
 NEIGHBOURS = 20
 """Harmless tasks before the one that kills, and as many after it."""

@@ -1,0 +1,1 @@
+"""The master's decisions: admission, dispatch, results, losses and silence, over one state."""

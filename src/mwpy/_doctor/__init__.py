@@ -1,0 +1,1 @@
+"""`mwpy doctor`: what an examination looks at on an execute machine, and what follows from it."""

@@ -1,0 +1,1 @@
+"""The processes of mwpy: master, agent and overseer. They do what the cores decide."""

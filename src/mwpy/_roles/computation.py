@@ -1,0 +1,152 @@
+"""Starting and ending a computation: keys, link, resource file, local slaves, and the `Master` on top."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from attrs import define
+
+from mwpy import resource_file
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._roles.master_io import LocalAgent, MasterIo
+from mwpy._system import clock
+from mwpy._transport import wire
+from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
+from mwpy._transport.codec import Codec
+from mwpy._transport.link import MasterLink, member_keys, server_keys
+from mwpy._values import messages, records
+from mwpy._values.errors import UsageError
+from mwpy._values.options import AGENT_VARIABLE, KEY_VARIABLE, Options
+from mwpy.audit import AuditFile
+from mwpy.master import Master
+from mwpy.resource_file import MemberKeys, ResourceFile
+
+__all__ = ["Computation", "start"]
+
+FINISH_GRACE_S = 10.0
+"""Seconds that slaves get for their tear-down when the computation is complete."""
+
+INTERRUPT_GRACE_S = 1.5
+"""The same after Ctrl-C or SIGTERM: a user waits."""
+
+
+@define(eq=False)
+class Computation:
+    """A started master, and the way to end it."""
+
+    master: Master
+    _io: MasterIo
+
+    def end(self, finished: bool) -> None:
+        """Tell all agents to go, and wait for them.
+
+        Args:
+            finished: whether the computation is complete; else agents exit with a code that keeps
+                their jobs queued.
+        """
+        self.master._end()
+        self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+
+
+def start(
+    options: Options,
+    *,
+    audit: AuditFile,
+    key: str,
+    slave_command: Sequence[str],
+    local_command: Sequence[str],
+    local_slaves: int,
+    environment: dict[str, str] | None = None,
+    main_by_value: bool = False,
+) -> Computation:
+    """Start a master: bind, write the resource file, start the local agent.
+
+    Args:
+        key: the computation's key.
+        slave_command: what the resource file says starts a slave.
+        local_command: how to start an agent here; `MWPY_AGENT` directs it.
+        local_slaves: how many slaves to start here; 0 for none.
+        environment: variables for the local agent.
+        main_by_value: whether what is defined in `__main__` travels by value.
+
+    Raises:
+        MwpyError: it cannot start; the message says what to change.
+    """
+    generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
+    published = None if options.master_host in EVERYWHERE else options.master_host
+    link = _listen(options, published, key)
+    io = MasterIo(MasterCore(_settings(options, generation)), link, audit)
+    addresses = candidates(link.port, "127.0.0.1" if _only_here(options) else published)
+    member = member_keys(key)
+    io.resource_path = options.resource_file
+    io.resource = ResourceFile(
+        resource_file.IN_PROGRESS,
+        clock.wall(),
+        options.resource_file_update_interval,
+        options.member_id,
+        generation,
+        addresses,
+        MemberKeys(server_keys(key).public, member.public, member.secret),
+        0,
+        0,
+        0,
+        slave_command[0],
+        tuple(slave_command[1:]),
+    )
+    if options.resource_file is not None:
+        resource_file.write(options.resource_file, io.resource)
+    audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
+    if local_slaves:
+        agent = LocalAgent(
+            local_command,
+            {
+                AGENT_VARIABLE: json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves)),
+                KEY_VARIABLE: key,
+                **(environment or {}),
+            },
+        )
+        io.local.append(agent)
+        io.start_local(agent)
+    io.thread.start()
+    return Computation(Master(io, Codec(main_by_value), main_by_value), io)
+
+
+def _settings(options: Options, generation: str) -> MasterSettings:
+    return MasterSettings(
+        options.member_id,
+        generation,
+        options.client_timeout,
+        options.slave_task_group,
+        options.slave_result_group or 0,
+        options.max_read_buffer_size,
+        options.max_write_buffer_size,
+        _only_here(options),
+    )
+
+
+def _listen(options: Options, published: str | None, key: str) -> MasterLink:
+    """Bind the host that is published, if one is; else all addresses, or loopback if no slave elsewhere can join."""
+    host = "127.0.0.1" if _only_here(options) else "*" if published is None else ipv4_of(published)
+    if host is None:
+        raise UsageError(
+            f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
+        )
+    largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
+    probe = wire.encode(messages.Probe())
+    return MasterLink(host, options.master_port or 0, key, options.client_timeout, largest, probe)
+
+
+def _only_here(options: Options) -> bool:
+    """Whether no slave elsewhere could join, having neither file nor key."""
+    return not (options.resource_file or options.master_host or options.key_file or options.key)
+
+
+def _directions(options: Options, host: str, port: int, slaves: int) -> list[str]:
+    """What directs an agent on this machine to this master."""
+    directions = ["--mw-slave", "--mw-master-host", host]
+    directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
+    directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
+    directions += ["--mw-grace-period", str(options.grace_period)]
+    return [*directions, "--mw-client-timeout", str(options.client_timeout)]

@@ -1,0 +1,161 @@
+"""Where an agent finds its master, what lets it in, and the way there: by a resource file, by options, or by both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from mwpy import resource_file
+from mwpy._system import clock
+from mwpy._transport.addresses import ipv4_of
+from mwpy._transport.link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
+from mwpy._values.errors import MasterUnreachable, MwpyError, Refused, UsageError
+from mwpy._values.options import Options
+
+__all__ = ["Direction", "connect", "find_master", "read_key", "try_address"]
+
+CONNECT_S = 5.0
+"""Seconds that one candidate address gets to answer."""
+
+LATE_S = 3.0
+"""Seconds for which a resource file that is missing or torn is read again: a file system may show it late or half."""
+
+READ_AGAIN_S = 0.1
+
+
+@frozen
+class Direction:
+    """Where the master is, and what it takes to be let in."""
+
+    addresses: Sequence[str]
+    server_public: str
+    member: CurvePair
+    member_id: str
+    generation: str
+
+
+def find_master(options: Options) -> Direction | None:
+    """Where to go, by the resource file and the options; None if the computation is finished."""
+    given = None
+    if options.resource_file is not None:
+        try:
+            given = _read(options.resource_file)
+        except MwpyError as error:
+            if options.master_host is None or options.master_port is None:
+                raise
+            print(f"mwpy: warning: {error}; going by --mw-master-host and --mw-master-port", file=sys.stderr)
+    if given is None:
+        return _by_hand(options)
+    if given.computation_status == resource_file.FINISHED:
+        print(f"mwpy: the computation is finished, says {options.resource_file}", file=sys.stderr)
+        return None
+    if resource_file.is_stale(given, clock.wall()):
+        age = clock.wall() - given.timestamp
+        print(
+            f"mwpy: warning: {options.resource_file} was written {age:.0f} s ago, though its master writes it every "
+            f"{given.update_interval:.0f} s: it may be an old copy, or its master dead",
+            file=sys.stderr,
+        )
+    addresses: Sequence[str] = given.master_addresses
+    if options.after_file & {"master_host", "master_port"}:
+        addresses = _overridden(options, addresses)
+    keys = given.keys
+    member = CurvePair(keys.member_public, keys.member_secret)
+    member_id = options.directed_to(given.member_id)
+    return Direction(addresses, keys.server_public, member, member_id, given.generation)
+
+
+def _read(path: str) -> resource_file.ResourceFile:
+    deadline = clock.monotonic() + LATE_S
+    while True:
+        try:
+            return resource_file.read(path)
+        except resource_file.NotWhole:
+            if clock.monotonic() >= deadline:
+                raise
+        clock.sleep(READ_AGAIN_S)
+
+
+def _overridden(options: Options, addresses: Sequence[str]) -> list[str]:
+    changed: list[str] = []
+    for address in addresses:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        host = options.master_host if options.master_host and "master_host" in options.after_file else host
+        port = str(options.master_port) if "master_port" in options.after_file else port
+        changed.append(f"tcp://{host}:{port}")
+    return list(dict.fromkeys(changed))
+
+
+def _by_hand(options: Options) -> Direction:
+    if options.master_host is None or options.master_port is None:
+        raise UsageError(
+            "a slave must know its master: give --mw-resource-file FILE, or --mw-master-host, --mw-master-port "
+            "and --mw-key-file"
+        )
+    key = read_key(options)
+    if key is None:
+        raise UsageError("a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY")
+    address = f"tcp://{options.master_host}:{options.master_port}"
+    return Direction([address], server_keys(key).public, member_keys(key), options.member_id, "")
+
+
+def read_key(options: Options) -> str | None:
+    """The key given by file or environment, or None if there is neither.
+
+    Raises:
+        UsageError: the file cannot be read or is empty.
+    """
+    if options.key_file is None:
+        return options.key
+    try:
+        key = Path(options.key_file).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the key file {options.key_file}: {error}; copy it from the master") from error
+    if not key:
+        raise UsageError(f"the key file {options.key_file} is empty: copy it from the master")
+    return key
+
+
+def connect(direction: Direction, client_timeout: float) -> AgentLink:
+    """Try the candidate addresses one after the other.
+
+    Raises:
+        Refused: somebody at one of them did not let us in.
+        MasterUnreachable: nobody answered.
+    """
+    tried: list[str] = []
+    refused = False
+    for address in direction.addresses:
+        found = try_address(direction, address, client_timeout)
+        if isinstance(found, AgentLink):
+            return found
+        refused = refused or found.fate == "refused"
+        tried.append(f"{address}: {found.reason}")
+    error = Refused if refused else MasterUnreachable
+    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
+
+
+def try_address(direction: Direction, address: str, client_timeout: float) -> AgentLink | Broken:
+    """Connect to one candidate address: the connection, or why there is none."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    found = ipv4_of(host)
+    if found is None:
+        return Broken("unreachable", "no such host is known here")
+    link = AgentLink(f"tcp://{found}:{port}", direction.server_public, direction.member, client_timeout)
+    fate = _first_fate(link)
+    if isinstance(fate, Connected):
+        return link
+    link.close(0.0)
+    return fate
+
+
+def _first_fate(link: AgentLink) -> Connected | Broken:
+    deadline = clock.monotonic() + CONNECT_S
+    while (left := deadline - clock.monotonic()) > 0:
+        fates, _, _ = link.poll(left)
+        if fates:
+            return fates[0]
+    return Broken("unreachable", f"no answer within {CONNECT_S:.0f} s")

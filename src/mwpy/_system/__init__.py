@@ -1,0 +1,1 @@
+"""What the operating system offers: processes, standard streams, clocks, installed packages."""

@@ -1,0 +1,122 @@
+"""Messages on a stream socket: the very frames of the wire, behind their number and lengths.
+
+Small frames of a message are copied into one piece behind the lengths of all; large ones follow, and are sent from and
+received into memory of their own.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Generator, Sequence
+
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
+
+__all__ = ["Reader", "pack"]
+
+LARGE_BYTES = 64 * 1024
+"""Frames from here on are received into memory of their own, not through the read buffer."""
+READ_BYTES = 4 * LARGE_BYTES
+"""Read buffer of a stream."""
+MAX_BYTES = 1 << 36
+"""A larger piece is no part of a message, but what some stray code wrote into the stream."""
+
+_HEAD = struct.Struct("=QI")
+"""Bytes of the lengths and small frames that follow, and the number of frames."""
+
+
+class Reader:
+    """Cuts a stream into messages: small frames by way of a buffer, large ones straight into their own memory."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._start = 0
+        self._end = 0
+        self._large = memoryview(b"")
+        """What is still to be filled of a large frame."""
+        self._messages = self._cut()
+        self.emptied = False
+        """Whether the last `read` found less than it could have taken, so that the stream was empty."""
+
+    def read(self) -> list[list[Buffer]] | None:
+        """Receive once: the messages that are complete by now, or None at the end of the stream.
+
+        Raises:
+            OSError: the stream's, `BlockingIOError` among them.
+            ProtocolError: what was read is no message.
+        """
+        if self._large:
+            count = self._stream.recv_into(self._large, 0, socket.MSG_WAITALL)
+            self.emptied = count < len(self._large)
+            self._large = self._large[count:]
+        else:
+            if READ_BYTES - self._end < LARGE_BYTES:
+                rest = bytes(self._buffer[self._start : self._end])
+                self._buffer[: len(rest)] = rest
+                self._start, self._end = 0, len(rest)
+            count = self._stream.recv_into(self._buffer[self._end :])
+            self._end += count
+            self.emptied = self._end < READ_BYTES
+        if not count:
+            return None
+        found: list[list[Buffer]] = []
+        while (message := next(self._messages, None)) is not None:
+            found.append(message)
+            if self._start == self._end:
+                break
+        return found
+
+    def _cut(self) -> Generator[list[Buffer] | None, None, None]:
+        """Yield each message, and None whenever there must be read first."""
+        while True:
+            while self._end - self._start < _HEAD.size:
+                yield None
+            size, count = _HEAD.unpack_from(self._buffer, self._start)
+            if size > MAX_BYTES or 8 * count > size:
+                raise ProtocolError(f"a message of {count} frames in {size} bytes")
+            self._start += _HEAD.size
+            small: Buffer
+            if size < LARGE_BYTES:
+                while self._end - self._start < size:
+                    yield None
+                small = bytes(self._buffer[self._start : self._start + size])
+                self._start += size
+            else:
+                small = yield from self._take_large(size)
+            frames: list[Buffer] = []
+            place = 8 * count
+            for length in struct.unpack_from(f"={count}Q", small):
+                if length < LARGE_BYTES:
+                    frames.append(small[place : place + length])
+                    place += length
+                elif length > MAX_BYTES:
+                    raise ProtocolError(f"a frame of {length} bytes")
+                else:
+                    frames.append((yield from self._take_large(length)))
+            if place != size:
+                raise ProtocolError(f"{count} frames that do not fill their message")
+            yield frames
+
+    def _take_large(self, size: int) -> Generator[None, None, Buffer]:
+        large = memoryview(bytearray(size))
+        have = min(size, self._end - self._start)
+        large[:have] = self._buffer[self._start : self._start + have]
+        self._start += have
+        self._large = large[have:]
+        while self._large:
+            yield None
+        return large
+
+
+def pack(frames: Sequence[Buffer]) -> list[memoryview]:
+    """A message as what is sent: all of it but large frames in one piece."""
+    lengths = [*map(len, frames)]
+    count = len(lengths)
+    if max(lengths, default=0) < LARGE_BYTES:
+        head = struct.pack(f"=QI{count}Q", 8 * count + sum(lengths), count, *lengths)
+        return [memoryview(b"".join((head, *frames)))]
+    small = [frame for frame in frames if len(frame) < LARGE_BYTES]
+    head = struct.pack(f"=QI{count}Q", 8 * count + sum(map(len, small)), count, *lengths)
+    return [memoryview(b"".join((head, *small))), *(memoryview(frame) for frame in frames if len(frame) >= LARGE_BYTES)]

@@ -1,0 +1,89 @@
+"""Messages as frames: what is sent over a socket or a pipe, and what is believed of what arrives.
+
+A message is a frame and its payload frames: one byte of protocol version, one of the message's kind and the
+header, MessagePack of the message's fields; then the payload, untouched. `decode` trusts nothing: whatever is
+no message of this version, or lacks a field of one, is a `ProtocolError`. Fields that a message does not have are
+passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
+
+__all__ = ["decode", "encode", "parse"]
+
+MAX_HEADER_BYTES = 16 << 20
+"""A header beyond this is no header: the largest group's lists take a hundredth of it."""
+
+_KINDS: dict[int, type[messages.Message]] = {
+    1: messages.Hello,
+    2: messages.Welcome,
+    3: messages.Refused,
+    4: messages.Algorithms,
+    5: messages.Tasks,
+    6: messages.Results,
+    7: messages.Revoke,
+    8: messages.Revoked,
+    9: messages.SlaveReady,
+    10: messages.SlaveNamed,
+    11: messages.SlaveDied,
+    12: messages.AlgorithmFailed,
+    13: messages.Probe,
+    14: messages.Shutdown,
+    15: messages.Goodbye,
+    16: messages.Leaving,
+    17: messages.Installed,
+}
+"""A number is never given to another kind; a new kind is a new protocol version."""
+
+_PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
+_DECODERS = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buffer]:
+    """Turn a message and its payload into frames."""
+    return [_PREFIX[type(message)] + _encoder.encode(message), *frames]
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
+    """Turn frames into a message and its payload.
+
+    Raises:
+        ProtocolError: they are no message, or its header and payload do not fit together; the sender's fault.
+    """
+    message, payload = parse(frames)
+    messages.check(message, payload)
+    return message, payload
+
+
+def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
+    """As `decode`, but of frames from whoever has held the message against its payload: of a slave's agent.
+
+    Raises:
+        ProtocolError: they are no message.
+    """
+    if not frames or len(frames[0]) < 2:
+        raise ProtocolError(f"{len(frames)} frames that do not start as a message does")
+    first = memoryview(frames[0])
+    version, number = first[0], first[1]
+    if version != messages.PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
+        )
+    decoder = _DECODERS.get(number)
+    if decoder is None:
+        raise ProtocolError(f"unknown message kind {number}")
+    if len(first) > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header of {len(first)} bytes")
+    try:
+        message = decoder.decode(first[2:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"a malformed {_KINDS[number].__name__}: {error}") from error
+    return message, frames[1:]

@@ -1,0 +1,294 @@
+"""Task, master and slave algorithms: how they are declared, named and found again.
+
+A task algorithm stays an ordinary function. What mwpy knows of it is an `Algorithm`: the name under
+which a slave can find it (`module:qualname`), or the fact that it has none (a lambda, a closure, a
+function of a notebook) and must travel by value; and a digest of its code, so that a slave with another
+version of the script says so instead of computing something else.
+
+The digest covers the source of the function and of every function and class of the same module that
+it names, followed through. It is a digest of text, not of byte code, so that two Python versions agree.
+It does not cover other modules: their versions are the business of whoever installs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cached_property, lru_cache
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+
+from attrs import define, field
+from msgspec import Struct
+
+from mwpy._values.errors import AlgorithmUnavailable, UsageError
+
+__all__ = [
+    "Algorithm",
+    "Registry",
+    "TaskAlgorithm",
+    "TaskCall",
+    "master_algorithm",
+    "slave_algorithm",
+    "task",
+    "task_algorithm",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F", bound=Callable[..., int])
+
+
+class TaskAlgorithm(Protocol[P, R_co]):
+    """A function marked with `@task_algorithm`: callable as before, and `.task(...)` holds a call."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def task(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R_co]: ...
+
+
+@define(eq=False, repr=False)
+class Algorithm:
+    """What the master knows of one task algorithm. One object a function, compared by identity."""
+
+    function: Callable[..., Any]
+
+    @cached_property
+    def name(self) -> str:
+        """The name in messages and results: the function's own, unqualified."""
+        return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
+
+    @cached_property
+    def reference(self) -> str:
+        """`module:qualname` if the function can be found under it, else an empty string: by value."""
+        module = getattr(self.function, "__module__", None)
+        if not module or "<" in self.name:
+            return ""
+        try:
+            found = _look_up(module, self.name)
+        except AlgorithmUnavailable:
+            return ""
+        return f"{module}:{self.name}" if found is self.function else ""
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the source, 16 hex digits; empty where the source is not to be had."""
+        return digest_of(self.function)
+
+    def __repr__(self) -> str:
+        return f"<Algorithm {self.reference or self.name}>"
+
+
+class TaskCall(Struct, Generic[R_co], eq=False):
+    """A call of a task algorithm that has not been made: the algorithm and its arguments."""
+
+    algorithm: Algorithm
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def find(reference: str, digest: str) -> Callable[..., Any]:
+    """Find a task algorithm by its reference, as a slave does.
+
+    Args:
+        reference: `module:qualname`; the module is imported if need be.
+        digest: what `Algorithm.digest` was on the master; empty skips the comparison.
+
+    Raises:
+        AlgorithmUnavailable: it is not there, or it is another version; the message says which and
+            what to do.
+    """
+    module, _, qualname = reference.partition(":")
+    function = cast(Callable[..., Any], _look_up(module, qualname))
+    mine = digest_of(function)
+    if digest and mine and digest != mine:
+        raise AlgorithmUnavailable(
+            f"{reference} is another version here (digest {mine}) than on the master (digest {digest}): "
+            f"give the slave the same script as the master"
+        )
+    return function
+
+
+def _look_up(module: str, qualname: str) -> object:
+    try:
+        found: object = sys.modules.get(module) or importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        hint = (
+            "start the slave as `python app.py --mw-slave`, with the master's script"
+            if module == "__main__"
+            else f"install the module {module!r} there"
+        )
+        raise AlgorithmUnavailable(f"{module}:{qualname} is not there ({error}): {hint}") from error
+    return found
+
+
+def digest_of(function: Callable[..., Any]) -> str:
+    """Digest a function's source with that of its module's functions and classes that it names."""
+    texts: dict[str, str] = {}
+    _gather(inspect.unwrap(function), texts)
+    if not texts:
+        return ""
+    joined = "\0".join(f"{name}\0{texts[name]}" for name in sorted(texts))
+    return hashlib.sha256(joined.encode()).hexdigest()[:16]
+
+
+def _gather(thing: Any, texts: dict[str, str]) -> None:
+    name = getattr(thing, "__qualname__", "")
+    if name in texts:
+        return
+    try:
+        texts[name] = inspect.getsource(thing)
+    except (OSError, TypeError):
+        return
+    home = vars(sys.modules.get(thing.__module__, types))
+    for named in _names_in(thing):
+        other = home.get(named)
+        if isinstance(other, types.FunctionType | type) and other.__module__ == thing.__module__:
+            _gather(other, texts)
+
+
+def _names_in(thing: Any) -> list[str]:
+    """All global names that the code of a function, or of a class's methods, mentions."""
+    if isinstance(thing, type):
+        codes = [value.__code__ for value in vars(thing).values() if isinstance(value, types.FunctionType)]
+    else:
+        codes = [thing.__code__]
+    names: list[str] = []
+    while codes:
+        code = codes.pop()
+        names.extend(code.co_names)
+        codes.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return names
+
+
+@define
+class Registry:
+    """The master and slave algorithms that a script declared; `mwpy.main` takes them from here."""
+
+    masters: list[Callable[..., int]] = field(factory=list)
+    slaves: list[Callable[..., int]] = field(factory=list)
+
+    def master(self) -> Callable[..., int]:
+        """The one master algorithm.
+
+        Raises:
+            UsageError: there is none, or more than one.
+        """
+        if not self.masters:
+            raise UsageError("no master algorithm: mark a function of the script with @mwpy.master_algorithm")
+        return _only(self.masters, "master")
+
+    def slave(self) -> Callable[..., int] | None:
+        """The one slave algorithm, or None if the script declares none.
+
+        Raises:
+            UsageError: there is more than one.
+        """
+        return _only(self.slaves, "slave") if self.slaves else None
+
+
+def _only(functions: list[Callable[..., int]], role: str) -> Callable[..., int]:
+    """Choose the one of the script itself; imported modules may have their own."""
+    own = [function for function in functions if function.__module__ == "__main__"] or functions
+    if len(own) > 1:
+        names = ", ".join(function.__qualname__ for function in own)
+        raise UsageError(f"more than one {role} algorithm ({names}): keep one @mwpy.{role}_algorithm")
+    return own[0]
+
+
+REGISTRY = Registry()
+"""What the decorators fill. The one state at module level: a script's declarations are the module's."""
+
+
+def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
+    """Mark a function as a task algorithm; it stays the function that it was.
+
+    Returns:
+        The same function, with a `.task(*args, **kwargs)` that holds a call to submit.
+
+    Example:
+        >>> @task_algorithm
+        ... def square(x: int) -> int:
+        ...     return x * x
+        >>> square(3), square.task(3).args
+        (9, (3,))
+    """
+    algorithm = Algorithm(function)
+
+    def call(*args: Any, **kwargs: Any) -> TaskCall[R]:
+        return TaskCall(algorithm, args, kwargs)
+
+    function.task = call  # type: ignore[attr-defined]
+    function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
+    return cast(TaskAlgorithm[P, R], function)
+
+
+def algorithm_of(function: Callable[..., Any]) -> Algorithm:
+    """The `Algorithm` of any function, marked or not; the same object at every call.
+
+    Raises:
+        UsageError: it is not callable, or a coroutine function.
+    """
+    known = getattr(function, "_mwpy_algorithm", None)
+    if isinstance(known, Algorithm) and known.function is function:  # not a copy made by functools.wraps
+        return known
+    if not callable(function):
+        raise UsageError(f"{function!r} cannot be a task algorithm: it is not callable")
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(
+            f"{function!r} cannot be a task algorithm: it is a coroutine function; call it with asyncio.run inside one"
+        )
+    algorithm = Algorithm(function)
+    try:
+        function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):  # a builtin, a bound method: nothing can be kept on it
+        with suppress(TypeError):  # it has no hash
+            return _algorithm_beside(function)
+    return algorithm
+
+
+@lru_cache(maxsize=1000)
+def _algorithm_beside(function: Callable[..., Any]) -> Algorithm:
+    """The algorithm of a function that takes no attribute; the latest are kept, as what they belong to is too."""
+    return Algorithm(function)
+
+
+def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
+    """Hold a call of any function, marked as a task algorithm or not.
+
+    Args:
+        function: anything callable; a lambda or closure travels by value.
+
+    Example:
+        >>> task(max, 3, 4).args
+        (3, 4)
+    """
+    return TaskCall(algorithm_of(function), args, kwargs)
+
+
+def master_algorithm(function: F) -> F:
+    """Mark the function `(mw: Master, argv: list[str]) -> int` that drives the master.
+
+    Its return value, 0 to 255, is the process's exit code.
+    """
+    REGISTRY.masters.append(function)
+    return function
+
+
+def slave_algorithm(function: F) -> F:
+    """Mark the function `(mw: Slave, argv: list[str]) -> int` that wraps a slave's loop.
+
+    Optional: without one a slave runs `mw.loop_simple()`. Set-up before the loop runs once a slave
+    process; the slave takes its first task when the loop is first called.
+    """
+    REGISTRY.slaves.append(function)
+    return function

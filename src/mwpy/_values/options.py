@@ -1,0 +1,348 @@
+"""The `--mw-*` options: one table, from which the parser, the help text and the manual are made.
+
+The options are CL-MW's, name for name, and ours. They may stand anywhere on the command line; what is left goes to
+the algorithm in its order. An argument `--` ends them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from mwpy._values.errors import UsageError
+
+__all__ = [
+    "AGENT_VARIABLE",
+    "END_VARIABLE",
+    "JOB_VARIABLE",
+    "KEY_VARIABLE",
+    "OPTIONS",
+    "Option",
+    "Options",
+    "Role",
+    "help_text",
+    "parse",
+]
+
+AGENT_VARIABLE = "MWPY_AGENT"
+"""The environment variable that makes a process the agent of a master on this machine: a JSON list of the options
+that count instead of those on its command line, which is the master's."""
+
+JOB_VARIABLE = "MWPY_JOB"
+"""The environment variable that tells an agent which job of a batch system it is; set by who submits it."""
+
+END_VARIABLE = "SLURM_JOB_END_TIME"
+"""The environment variable with the time at which this job will be ended, in Unix seconds: Slurm's own, set for others
+by who submits."""
+
+KEY_VARIABLE = "MWPY_KEY"
+"""The environment variable with a key, as `--mw-key-file` has it in a file."""
+
+DEFAULT_MEMBER_ID = "default-member-id"
+
+
+class Role(Enum):
+    """What this process is to be."""
+
+    LOCAL = "local"
+    MASTER = "master"
+    SLAVE = "slave"
+
+
+@frozen
+class Options:
+    """The options of one process; `OPTIONS` has a sentence on each."""
+
+    role: Role = Role.LOCAL
+    help: bool = False
+    version_string: bool = False
+    master_host: str | None = None
+    master_port: int | None = None
+    max_read_buffer_size: int = 1 << 30
+    max_write_buffer_size: int = 1 << 30
+    client_timeout: float = 30.0
+    audit_file: str | None = None
+    audit_file_max_size: int = 64 << 20
+    resource_file: str | None = None
+    resource_file_update_interval: float = 300.0
+    slave_task_group: int | None = None
+    slave_result_group: int | None = None
+    member_id: str = DEFAULT_MEMBER_ID
+    slave_executable: str | None = None
+    examine: bool = False
+    local: int | None = None
+    slave_processes: int = 1
+    key_file: str | None = None
+    key: str | None = None
+    grace_period: float = 5.0
+    lifetime: float | None = None
+    job_end: float | None = None
+    """When this job ends, Unix seconds, as the batch system says."""
+    after_file: frozenset[str] = field(factory=frozenset)
+    """Which of master_host, master_port and member_id were given after `--mw-resource-file`: in a slave
+    these win over the file, as in CL-MW."""
+
+    def directed_to(self, member_id: str) -> str:
+        """The member id that a slave shows, when its resource file has this one."""
+        return self.member_id if "member_id" in self.after_file else member_id
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[str], Any]:
+    def convert(value: str) -> Any:
+        try:
+            number = unit(value)
+        except ValueError:
+            raise ValueError(f"must be a {'whole ' if unit is int else ''}number") from None
+        if not least <= number <= most:
+            raise ValueError(f"must be {least:g} or more and at most {most:,.0f}")
+        return number
+
+    return convert
+
+
+def _group(value: str) -> int | None:
+    return None if value == "auto" else _COUNT(value)
+
+
+_COUNT = _number(1, 1e6, int)
+_BYTES = _number(1, 1e15, int)
+_SECONDS = _number(0.1, 1e9, float)
+
+
+@frozen
+class Option:
+    """One option: its name without `--mw-`, the field it sets, and what the help says."""
+
+    name: str
+    metavar: str
+    convert: Callable[[str], Any] | None
+    sentence: str
+    default: str = ""
+
+    @property
+    def field(self) -> str:
+        """The field of `Options` that it sets."""
+        return self.name.replace("-", "_")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("help", "", None, "Print this and exit."),
+    Option("version-string", "", None, "Print the version of mwpy and exit."),
+    Option("master", "", None, "Be the master; slaves are started by others, who read the resource file."),
+    Option("slave", "", None, "Be an agent with slaves, directed by a resource file or by host, port and key."),
+    Option(
+        "local",
+        "N",
+        _COUNT,
+        "Have N slaves on this machine; with --mw-master, besides those that come.",
+        "one a core when no role is given",
+    ),
+    Option("slave-processes", "N", _COUNT, "How many slave processes one agent supervises.", "1"),
+    Option(
+        "resource-file",
+        "FILE",
+        _text,
+        "Master: write this file for batch systems and slaves. Slave: read it to find the master.",
+    ),
+    Option(
+        "resource-file-update-interval",
+        "SECONDS",
+        _SECONDS,
+        "How often the resource file is rewritten.",
+        "300",
+    ),
+    Option(
+        "master-host",
+        "HOST",
+        _text,
+        "Master: the address to bind and to publish. Slave: the address to connect to.",
+        "every address",
+    ),
+    Option(
+        "master-port",
+        "PORT",
+        _number(1, 65535, int),
+        "Master: the port to bind. Slave: the port to connect to.",
+        "any free port",
+    ),
+    Option(
+        "member-id",
+        "STRING",
+        _text,
+        "Names the computation; master and slaves must agree. Not a secret.",
+        DEFAULT_MEMBER_ID,
+    ),
+    Option(
+        "key-file",
+        "FILE",
+        _text,
+        f"A file with the key of the computation, made by the master if missing; or set {KEY_VARIABLE}.",
+        "a fresh key, in the resource file",
+    ),
+    Option(
+        "client-timeout",
+        "SECONDS",
+        _SECONDS,
+        "After so long a silence of the network a peer counts as gone.",
+        "30",
+    ),
+    Option(
+        "grace-period",
+        "SECONDS",
+        _number(0, 1e9, float),
+        "What running tasks get to end when an agent is told to go (SIGTERM).",
+        "5",
+    ),
+    Option(
+        "lifetime",
+        "SECONDS",
+        _SECONDS,
+        "An agent goes before so long a time is over: its running tasks still get the grace period.",
+        f"until {END_VARIABLE}, which a batch system may set",
+    ),
+    Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
+    Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
+    Option(
+        "max-write-buffer-size",
+        "BYTES",
+        _BYTES,
+        "The largest arguments of one task; a larger task fails. The master's counts.",
+        str(1 << 30),
+    ),
+    Option(
+        "max-read-buffer-size",
+        "BYTES",
+        _BYTES,
+        "The largest result of one task; a larger one fails its task. The master's counts.",
+        str(1 << 30),
+    ),
+    Option(
+        "audit-file",
+        "FILE",
+        _text,
+        "Where the trail of what happened goes; `-` is standard output.",
+        "standard output; none when no role is given",
+    ),
+    Option(
+        "audit-file-max-size",
+        "BYTES",
+        _BYTES,
+        "At this size the audit file is rotated; four old ones are kept.",
+        str(64 << 20),
+    ),
+    Option(
+        "slave-executable",
+        "PATH",
+        _text,
+        "What the resource file names as the program of a slave.",
+        "this program",
+    ),
+    Option("examine", "", None, "Be no agent, but look whether one could serve here, and tell `mwpy doctor`."),
+)
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+_DIRECTING = ("master_host", "master_port", "member_id")
+
+
+def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[Options, list[str]]:
+    """Take the `--mw-*` options out of a command line.
+
+    Args:
+        argv: the arguments, without the program's name.
+        environment: for `MWPY_KEY` and `MWPY_AGENT`.
+
+    Returns:
+        The options, and the other arguments in their order.
+
+    Raises:
+        UsageError: the caller's fault; one line that says what and what to write instead.
+    """
+    values: dict[str, Any] = {}
+    after_file: dict[str, None] = {}
+    rest: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        if argument == "--":
+            rest.extend((argument, *arguments))
+        elif not argument.startswith("--mw-"):
+            rest.append(argument)
+        else:
+            option, value = _read(argument, arguments)
+            values[option.field] = value
+            if option.name == "resource-file":
+                after_file.clear()
+            elif option.field in _DIRECTING:
+                after_file[option.field] = None
+    environment = environment or {}
+    if (directions := environment.get(AGENT_VARIABLE)) is not None:
+        try:
+            told: list[str] = json.loads(directions)
+        except ValueError:
+            raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it") from None
+        directed, _ = parse(told, {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
+        return directed, rest
+    return _options(values, frozenset(after_file), environment), rest
+
+
+def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
+    name, equals, value = argument.removeprefix("--mw-").partition("=")
+    option = _BY_NAME.get(name)
+    if option is None:
+        close = difflib.get_close_matches(name, _BY_NAME, 1)
+        hint = f"did you mean --mw-{close[0]}?" if close else "--mw-help lists the options"
+        raise UsageError(f"unknown option --mw-{name}: {hint}")
+    if option.convert is None:
+        if equals:
+            raise UsageError(f"--mw-{name} takes no value: write just --mw-{name}")
+        return option, True
+    if not equals:
+        given = next(arguments, None)
+        if given is None:
+            raise UsageError(f"--mw-{name} needs a value: write --mw-{name} {option.metavar}")
+        value = given
+    try:
+        return option, option.convert(value)
+    except ValueError as error:
+        raise UsageError(f"--mw-{name} {value}: the value {error}") from None
+
+
+def _options(values: dict[str, Any], after_file: frozenset[str], environment: Mapping[str, str]) -> Options:
+    master, slave = values.pop("master", False), values.pop("slave", False)
+    if master and slave:
+        raise UsageError("--mw-master and --mw-slave exclude each other: start two processes")
+    if slave and "local" in values:
+        raise UsageError("--mw-local is for masters: with --mw-slave, --mw-slave-processes N says how many slaves")
+    role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
+    options = Options(role=role, key=environment.get(KEY_VARIABLE), **values)
+    return evolve(options, after_file=after_file, job_end=_moment(environment.get(END_VARIABLE, "")))
+
+
+def _moment(text: str) -> float | None:
+    """A time that a batch system gave; what is no number means that there is no end."""
+    return float(text) if text.isdecimal() else None
+
+
+def help_text(program: str) -> str:
+    """What `--mw-help` prints."""
+    lines = [
+        f"usage: {program} [--mw-OPTION ...] [ARGUMENT ...]",
+        "",
+        "Without a role: run the computation on this machine, with one slave a core.",
+        "",
+    ]
+    for option in OPTIONS:
+        head = f"--mw-{option.name} {option.metavar}".rstrip()
+        default = f" Default: {option.default}." if option.default else ""
+        lines.append(f"  {head}\n      {option.sentence}{default}")
+    return "\n".join(lines)

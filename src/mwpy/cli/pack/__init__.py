@@ -1,0 +1,154 @@
+"""mwpy pack SCRIPT -o FILE: put a script and the packages it needs into one file, for machines with a bare Python.
+
+The file is a PEX, made by pex (`pip install 'mwpy-cluster[pack]'`). It runs as the script does, in any role, and its
+slaves are started from it. Packages have the versions that are installed here: what master and slaves compute with is
+then the same.
+
+Started for the first time, a PEX makes a virtual environment of itself in PEX_ROOT, which later starts take as it is.
+Where that is not set it is below the home directory. A job of HTCondor has no HOME, so there it is in the job's
+scratch directory, and goes with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from mwpy._values.errors import ExitCode, MwpyError, UsageError
+from mwpy.cli.pack import imports
+
+__all__ = ["main"]
+
+DESCRIPTION = """Put a script and what it imports into one file that needs nothing but Python where it runs: mwpy, the
+packages that are installed here, with the versions that they have here, and modules beside the script. What the script
+imports otherwise, or reads, is not found by itself: name it, or send it along."""
+
+PREAMBLE = """\
+import os
+if "PEX_ROOT" not in os.environ and "HOME" not in os.environ:
+    scratch = os.environ.get("_CONDOR_SCRATCH_DIR") or os.environ.get("TMPDIR")
+    if scratch:
+        os.environ["PEX_ROOT"] = os.path.join(scratch, ".pex")
+"""
+"""What the packed file does first."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Pack a script; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    if importlib.util.find_spec("pex") is None or importlib.util.find_spec("packaging") is None:
+        raise UsageError("packing needs pex: pip install 'mwpy-cluster[pack]'")
+    script, output = Path(options.script), Path(options.output or Path(options.script).with_suffix(".pex").name)
+    if not os.access(output.absolute().parent, os.W_OK):
+        raise UsageError(f"cannot write {output}: its folder is missing, or not for you to write")
+    found = imports.survey(script.absolute())
+    for name, file in found.missing.items():
+        print(f"mwpy: {name} is not packed, as it is not installed here; {file} imports it", file=sys.stderr)
+    print(f"mwpy: packing {script}; a minute may pass", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="mwpy-pack-") as folder:
+        _make(script, output, found, options, Path(folder))
+    packages = ", ".join(_packages(output))
+    sources = f" with {', '.join(sorted(found.sources))}" if found.sources else ""
+    versions = " and ".join(options.interpreter + options.python) or _version(sys.version_info)
+    print(
+        f"packed {script}{sources} for Python {versions} into {output} ({output.stat().st_size / 1e6:.1f} MB: "
+        f"{packages}); start slaves with: python3 {output.name} --mw-slave --mw-resource-file FILE"
+    )
+    return ExitCode.OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mwpy pack", description=DESCRIPTION)
+    parser.add_argument("script", metavar="SCRIPT", help="the script, as it is started with python")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the file to make (default: SCRIPT's name, .pex)")
+    more = parser.add_argument
+    more("--with", metavar="PACKAGE", action="append", default=[], dest="packages", help="pack this too, as for pip")
+    more("--requirements", metavar="FILE", action="append", default=[], help="pack all in this file too, as for pip")
+    more(
+        "--python",
+        metavar="X.Y",
+        action="append",
+        default=[],
+        help="pack for this version of CPython, on machines like this one; it need not be here; may be repeated",
+    )
+    more("--interpreter", metavar="PATH", action="append", default=[], help="pack for this interpreter; repeatable")
+    return parser
+
+
+def _make(script: Path, output: Path, found: imports.Survey, options: argparse.Namespace, folder: Path) -> None:
+    asked = [*options.packages, *(line for file in options.requirements for line in _lines(file))]
+    theirs = {imports.canonical(match[0]) for each in asked if (match := re.match(r"[\w.-]*\w", each))}
+    constraints, preamble = folder / "constraints.txt", folder / "preamble.py"
+    constraints.write_text("\n".join(imports.pins(theirs)))
+    preamble.write_text(PREAMBLE)
+    command = ["--executable", str(script), "--output-file", str(output), "--venv", "--preamble-file", str(preamble)]
+    command += ["--use-pip-config", "--resolver-version", "pip-2020-resolver", "--constraints", str(constraints)]
+    command += [requirement for name, requirement in found.requirements.items() if name not in theirs]
+    command += options.packages
+    for file in options.requirements:
+        command += ["--requirement", file]
+    for name, home in found.sources.items():
+        command += ["--package" if (home / name).is_dir() else "--module", f"{name}@{home}"]
+    for path in options.interpreter:
+        command += ["--python", path]
+    for version in options.python:
+        command += _target(version)
+    _run_pex(command, script)
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the requirements {file}: {error}") from error
+
+
+def _version(version: Sequence[object]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _target(version: str) -> list[str]:
+    """What tells pex of a Python that need not be here: its tags of wheels and its environment markers."""
+    if version == _version(sys.version_info):
+        return ["--python", sys.executable]
+    form = re.fullmatch(r"3\.([0-9]{1,2})", version)
+    if form is None:
+        raise UsageError(f"--python {version}: give a version such as 3.13, or an interpreter with --interpreter PATH")
+    from packaging import markers, tags
+
+    pair = (3, int(form[1]))
+    compatible = [*tags.cpython_tags(pair), *tags.compatible_tags(pair, f"cp3{form[1]}")]
+    own = {"python_version": version, "python_full_version": f"{version}.0", "implementation_version": f"{version}.0"}
+    environment = {**markers.default_environment(), **own}
+    described = {"marker_environment": environment, "compatible_tags": [str(tag) for tag in compatible]}
+    return ["--complete-platform", json.dumps(described)]
+
+
+def _run_pex(command: list[str], script: Path) -> None:
+    from pex.bin import pex
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            pex.main(command)
+    except SystemExit as leaving:
+        if leaving.code:
+            raise MwpyError(
+                f"{script} is not packed; pex says above why. A version that is not to be had for that Python is "
+                f"replaced with --with 'PACKAGE>=VERSION'"
+            ) from leaving
+
+
+def _packages(output: Path) -> list[str]:
+    """Name and version of all packages in a PEX."""
+    with zipfile.ZipFile(output) as packed:
+        wheels = json.loads(packed.read("PEX-INFO"))["distributions"]
+    return sorted({" ".join(wheel.split("-")[:2]) for wheel in wheels})
