@@ -247,8 +247,8 @@ class Slave:
         if not self._end.start(span.position):
             return 0
         reason = self._unavailable.get(span.number, "it was never defined")
-        ids = [*range(span.first, span.first + span.count)]
-        self._send(messages.AlgorithmFailed(self._number, span.number, reason, ids, [span.attempt] * span.count))
+        spans = [span.first], [span.count], [span.attempt]
+        self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans))
         return span.count
 
     def _send_or_note(

@@ -195,8 +195,8 @@ class _AgentMachine(RuleBasedStateMachine):
             case messages.Revoked():
                 for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "given back")
-            case messages.AlgorithmFailed(_, _, _, tasks, attempts):
-                for task, attempt in zip(tasks, attempts, strict=True):
+            case messages.AlgorithmFailed():
+                for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "refused")
             case messages.SlaveDied(number, running):
                 ran, held = self.deaths.pop(number)
@@ -330,7 +330,7 @@ class _AgentMachine(RuleBasedStateMachine):
         process = self.pick(pick)
         if process.unstarted and process.running is None:
             task, attempt = process.start()
-            refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [attempt])
+            refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [1], [attempt])
             self.happens(agent_core.SlaveHeard(process.number, refusal))
             self.act()
 

@@ -571,7 +571,7 @@ class _MasterMachine(RuleBasedStateMachine):
         job = next(iter(worker.held.values()))
         del worker.held[job.number]
         worker.peer.refused[job.algorithm] = None
-        reply = messages.AlgorithmFailed(worker.number, job.algorithm, "no module", [job.number], [job.attempt])
+        reply = messages.AlgorithmFailed(worker.number, job.algorithm, "no module", [job.number], [1], [job.attempt])
         self.hear(worker.peer.name, reply)
         self.settle()
 
@@ -616,7 +616,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif how == "ready" and worker:
             self.hear(peer.name, messages.SlaveReady(worker.number))
         elif how == "algorithm" and worker:
-            self.hear(peer.name, messages.AlgorithmFailed(worker.number, 7, "", [], []))
+            self.hear(peer.name, messages.AlgorithmFailed(worker.number, 7, "", [], [], []))
         elif how == "shutdown":
             self.hear(peer.name, messages.Shutdown(True, 1.0))
         elif how == "probe":
@@ -680,7 +680,7 @@ class _MasterMachine(RuleBasedStateMachine):
             self.hear(worker.peer.name, messages.Revoked(slave, [number], [1], [attempt]))
         elif kind == "cannot":
             worker.peer.refused[job.algorithm] = None
-            self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [attempt]))
+            self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [1], [attempt]))
         else:
             self.hear(
                 worker.peer.name,

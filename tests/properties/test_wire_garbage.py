@@ -32,7 +32,7 @@ hostile = st.one_of(
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
-    st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, columns),
+    st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, columns, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),
     st.builds(messages.Leaving, st.text()),
     st.builds(messages.Goodbye, st.text()),

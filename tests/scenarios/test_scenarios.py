@@ -95,7 +95,7 @@ class _Story:
 
     def do_cannot(self, peer: str, number: str, pair: str) -> None:
         task, attempt = map(int, pair.split("/"))
-        self.hear(peer, messages.AlgorithmFailed(int(number), 0, "no such module", [task], [attempt]))
+        self.hear(peer, messages.AlgorithmFailed(int(number), 0, "no such module", [task], [1], [attempt]))
 
     def do_lost(self, peer: str) -> None:
         self.core.handle(Vanished(peer.encode(), "the connection broke"), self.now)

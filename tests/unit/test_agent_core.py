@@ -129,10 +129,10 @@ def test_a_result_of_another_attempt_is_dropped_and_the_task_is_still_held(core:
     core.handle(_sent_tasks(5, 6, attempt=2), 0.0)
     core.take_actions()
     core.handle(SlaveHeard(1, messages.Results(1, [5], [2], [1], [0.1] * 2, []), (b"",)), 0.0)
-    core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [6], [1])), 0.0)
+    core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [6], [1], [1])), 0.0)
     assert [type(message) for message, _ in core.take_actions().to_master] == [messages.AlgorithmFailed]
     assert _held(core) == [(5, 2), (6, 2)]
-    core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [5], [2])), 0.0)
+    core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [5], [1], [2])), 0.0)
     assert _held(core) == [(6, 2)]
 
 

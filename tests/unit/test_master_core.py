@@ -158,14 +158,14 @@ def test_messages_about_a_slave_that_is_gone_count_for_nothing(core: MasterCore)
     _agent(core, 1)
     _hear(core, messages.Results(9, [], [], [], [], []))
     _hear(core, messages.Revoked(9, [], [], []))
-    _hear(core, messages.AlgorithmFailed(9, 0, "", [], []))
+    _hear(core, messages.AlgorithmFailed(9, 0, "", [], [], []))
     assert list(core.stable.slaves) == ["SLAVE-0"]
 
 
 def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
     """No correct slave names one."""
     _agent(core, 1)
-    _hear(core, messages.AlgorithmFailed(1, 7, "", [], []))
+    _hear(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
     assert not core.stable.agents
 
 

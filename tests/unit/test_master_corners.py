@@ -112,7 +112,7 @@ def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
     core = _master(task_group=2)
     _agent(core)
     _submit(core, 1, algorithm=1, sid="SLAVE-0")
-    _hear(core, messages.AlgorithmFailed(1, 1, "no module", [1], [1]))
+    _hear(core, messages.AlgorithmFailed(1, 1, "no module", [1], [1], [1]))
     core.take_actions()
     core.submit(
         [

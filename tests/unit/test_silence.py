@@ -95,7 +95,7 @@ class _Master:
         """The first slave of an agent finds that it cannot run a task that it holds."""
         held = span_of(self.core, task)
         number = ALGORITHMS.index(held.algorithm)
-        self.hears(messages.AlgorithmFailed(1, number, reason, [task], [held.attempt]), peer)
+        self.hears(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
 
     def finishes(self, task: int, peer: bytes = b"a") -> None:
         attempt = span_of(self.core, task).attempt

@@ -485,7 +485,7 @@ def test_an_algorithm_that_is_not_there_is_told_of_with_its_tasks_and_others_run
         message, _ = agent.hear(messages.AlgorithmFailed)
         assert (message.slave, message.number, set(message.attempts)) == (7, 1, {2})
         assert "no_such_module" in message.reason
-        refused += message.tasks
+        refused += [task for task, _ in messages.each_task(message)]
     assert refused == [1, 2]
     rest = {type(agent.hear(messages.Results | messages.AlgorithmFailed)[0]).__name__ for _ in range(2)}  # type: ignore[arg-type]
     assert rest == {"Results", "AlgorithmFailed"}

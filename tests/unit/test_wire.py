@@ -26,7 +26,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.SlaveReady(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
     (messages.SlaveDied(1, 0, "why", LastWords("out", "err", "fault", 1 << 40)), []),
-    (messages.AlgorithmFailed(1, 0, "why", [1], [1]), []),
+    (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
     (messages.Probe(), []),
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why"), []),

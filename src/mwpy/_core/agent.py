@@ -354,9 +354,9 @@ class AgentCore:
                     self._send(message)
             case messages.Results():
                 self._results(child, message, frames)
-            case messages.AlgorithmFailed(_, _, _, tasks, attempts):
-                for task_id, attempt in zip(tasks, attempts, strict=True):
-                    take(child.held, task_id, 1, attempt)
+            case messages.AlgorithmFailed(_, _, _, tasks, counts, attempts):
+                for first, count, attempt in zip(tasks, counts, attempts, strict=True):
+                    take(child.held, first, count, attempt)
                 self._send(message)
             case _:
                 raise InternalError(f"slave {child.number} sent a {type(message).__name__}")

@@ -404,7 +404,7 @@ class Cluster:
             return
         slave.started, task, attempt, algorithm = slave.tasks.popleft()
         if not slave.algorithms[algorithm]:
-            refusal = messages.AlgorithmFailed(slave.number, algorithm, "cannot", [task], [attempt])
+            refusal = messages.AlgorithmFailed(slave.number, algorithm, "cannot", [task], [1], [attempt])
             self._agent_hears_slave(host, slave, refusal)
             self._after(0.0, lambda: self._slave_steps(host, slave))
             return

@@ -1,8 +1,8 @@
 """What travels between master and agent, and between agent and slave.
 
 A message is a small header, one of the classes below, and payload frames that nobody on the way
-looks into. The groups (`Tasks`, `Results`) name their tasks in spans: entry i of `tasks` is the first of `counts[i]`
-tasks with ids that follow on one another, all in attempt `attempts[i]`. What differs from task to task is in lists
+looks into. Every message names tasks in spans: entry i of `tasks` is the first of `counts[i]` tasks with ids that
+follow on one another, all in attempt `attempts[i]`. What differs from task to task is in lists
 with an entry a task. The first payload frame is one of them, in MessagePack: of each task the arguments, or what came
 of it, where a pickle is an extension type. The large buffers of such a pickle (protocol 5, out of band) are
 the next `buffers[j]` of the frames that follow; an empty `buffers` means that no task of the group has any.
@@ -196,6 +196,7 @@ class AlgorithmFailed(Struct, frozen=True):
     number: int
     reason: str
     tasks: list[int]
+    counts: list[int]
     attempts: list[int]
 
 
@@ -265,12 +266,8 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
-        case Revoked():
+        case Revoked() | AlgorithmFailed():
             _num_tasks(message)
-            _no_frames(message, len(frames))
-        case AlgorithmFailed():
-            if len(message.tasks) != len(message.attempts):
-                raise ProtocolError("AlgorithmFailed: its lists are of different lengths")
             _no_frames(message, len(frames))
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
@@ -280,7 +277,7 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             _no_frames(message, len(frames))
 
 
-def _num_tasks(group: Tasks | Results | Revoked) -> int:
+def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
     """How many tasks the spans have."""
     if not len(group.tasks) == len(group.counts) == len(group.attempts):
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
@@ -326,7 +323,7 @@ def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any]
     return found, [frames[start:end] for start, end in pairwise(own)]
 
 
-def each_task(group: Tasks | Results | Revoked) -> Iterator[tuple[int, int]]:
+def each_task(group: Tasks | Results | Revoked | AlgorithmFailed) -> Iterator[tuple[int, int]]:
     """Id and attempt of each task that a group names."""
     for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
         yield from zip(range(first, first + count), repeat(attempt), strict=False)

@@ -301,8 +301,9 @@ class MasterCore(Admission):
         if not 0 <= message.number < len(self._by_number):
             raise ProtocolError(f"AlgorithmFailed names algorithm {message.number}, which was never defined")
         self._refuse_algorithm(agent, self._by_number[message.number], message.reason)
-        named = zip(message.tasks, message.attempts, strict=True)
-        returned = [span for task, attempt in named for span in self._take(slave, task, 1, attempt)]
+        returned: list[Span] = []
+        for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
+            returned += self._take(slave, first, count, attempt)
         self._return(slave.sid, returned, "its slave cannot run it")
         self._after_unloading(slave)
 
