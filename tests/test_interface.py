@@ -25,9 +25,8 @@ import pytest
 
 import mwpy
 from mwpy import audit, resource_file
-from mwpy._system.process import SLAVE_VARIABLE
 from mwpy._transport import wire
-from mwpy._values import messages, options
+from mwpy._values import environment, messages, options
 
 LIST = Path(__file__).with_name("interface.txt")
 
@@ -100,7 +99,7 @@ def signature(thing: object) -> str:
 
 
 def environment_variables() -> list[str]:
-    return sorted({*(value for name, value in vars(options).items() if name.endswith("_VARIABLE")), SLAVE_VARIABLE})
+    return sorted(value for name, value in vars(environment).items() if name.endswith("_VARIABLE"))
 
 
 def command_line(command: str) -> list[str]:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mwpy import slave
-from mwpy._system.process import SLAVE_VARIABLE
 from mwpy._values.algorithm import REGISTRY
+from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
-from mwpy._values.options import AGENT_VARIABLE, Options, Role, help_text, parse
+from mwpy._values.options import Options, Role, help_text, parse
 
 if TYPE_CHECKING:
     from mwpy.audit import AuditFile

@@ -26,12 +26,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take
-from mwpy._system.process import EXAMINED, FAULT_VARIABLE, SLAVE_VARIABLE, SlaveSettings
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._transport.codec import Codec, loads_call, loads_function
 from mwpy._values import messages
 from mwpy._values.algorithm import find
+from mwpy._values.environment import EXAMINED, FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.errors import AlgorithmUnavailable, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 
@@ -381,7 +381,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     Returns:
         The exit code: what the slave algorithm returned.
     """
-    for name in (SLAVE_VARIABLE, FAULT_VARIABLE):  # a program that a task starts is no slave
+    for name in (SLAVE_VARIABLE, FAULT_HANDLER):  # a program that a task starts is no slave
         os.environ.pop(name, None)
     if described == EXAMINED:
         from mwpy._system import packages

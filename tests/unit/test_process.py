@@ -10,8 +10,7 @@ import sys
 import pytest
 
 from mwpy._system import process as _process
-from mwpy._system.process import SlaveSettings, describe_exit, start
-from mwpy._values.errors import UsageError
+from mwpy._system.process import describe_exit, start
 
 
 def python(code: str, **options: object) -> _process.Child:
@@ -128,14 +127,3 @@ def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("builtins.open", refuse)
     assert _process._kills() == (0, 0)
-
-
-def test_slave_settings_survive_the_environment() -> None:
-    settings = SlaveSettings(3, 4, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
-    assert SlaveSettings.from_json(settings.to_json()) == settings
-
-
-@pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])
-def test_settings_by_somebody_else_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="MWPY_SLAVE is set, but not by an agent"):
-        SlaveSettings.from_json(text)

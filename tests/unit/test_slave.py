@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from mwpy._system.process import SLAVE_VARIABLE, SlaveSettings, start
+from mwpy._system.process import start
 from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S, open_channel
 from mwpy._transport.channel.journal import PAYLOAD_BYTES
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
+from mwpy._values.environment import SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.ids import Buffer, SlaveId
 
 SOURCE = str(Path(__file__).parents[2] / "src")

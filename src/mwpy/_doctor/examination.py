@@ -25,8 +25,9 @@ from mwpy._system import clock, packages, process
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import messages
+from mwpy._values.environment import EXAMINED, JOB_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, ProtocolError
-from mwpy._values.options import JOB_VARIABLE, Options
+from mwpy._values.options import Options
 
 __all__ = ["read_report", "run"]
 
@@ -155,7 +156,7 @@ def _answer(link: AgentLink) -> messages.Message | str:
 def _imports(slave_command: Sequence[str]) -> dict[str, Any]:
     """What came of starting a slave."""
     try:
-        ended, out, err = process.run(slave_command, {process.SLAVE_VARIABLE: process.EXAMINED}, IMPORT_S)
+        ended, out, err = process.run(slave_command, {SLAVE_VARIABLE: EXAMINED}, IMPORT_S)
         imported: dict[str, str] = json.loads(out.splitlines()[-1])
         return {"imports": dict(sorted(imported.items())[:PACKAGES_TOLD])}
     except OSError as error:

@@ -25,10 +25,11 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S, AgentEnd, open_channel
 from mwpy._transport.link import AgentLink, Broken
 from mwpy._values import messages, records
+from mwpy._values.environment import FAULT_HANDLER, JOB_VARIABLE, SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
-from mwpy._values.options import JOB_VARIABLE, Options
+from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
 __all__ = ["run"]
@@ -403,7 +404,7 @@ class _Agent:
 
     def _start(self, number: int, now: float) -> None:
         end, fds = open_channel()
-        settings = process.SlaveSettings(
+        settings = SlaveSettings(
             fds.stream,
             fds.memory,
             number,
@@ -414,7 +415,7 @@ class _Agent:
         try:
             child = process.start(
                 self._command,
-                environment={process.SLAVE_VARIABLE: settings.to_json(), process.FAULT_VARIABLE: "1"},
+                environment={SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1"},
                 pass_fds=fds.numbers(),
                 keep_output=True,
             )

@@ -17,8 +17,9 @@ from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
 from mwpy._transport.codec import Codec
 from mwpy._transport.link import MasterLink, member_keys, server_keys
 from mwpy._values import messages, records
+from mwpy._values.environment import AGENT_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
-from mwpy._values.options import AGENT_VARIABLE, KEY_VARIABLE, Options
+from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 from mwpy.master import Master
 from mwpy.resource_file import MemberKeys, ResourceFile

@@ -8,7 +8,6 @@ reaped, because until then the kernel gives its number to nobody else.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,21 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from attrs import asdict, frozen
-
-from mwpy._values.errors import UsageError
-
-__all__ = ["EXAMINED", "FAULT_VARIABLE", "SLAVE_VARIABLE", "Child", "SlaveSettings", "describe_exit", "run", "start"]
-
-SLAVE_VARIABLE = "MWPY_SLAVE"
-"""The environment variable that makes a process a slave; its value is `SlaveSettings.to_json()`, or `EXAMINED`."""
-
-EXAMINED = "examined"
-"""The value that has a slave tell, as JSON on standard output, which packages its script has imported, and end."""
-
-FAULT_VARIABLE = "PYTHONFAULTHANDLER"
-"""The environment variable that has an interpreter tell of crashes from its start: a slave's, until it has a better
-place for that than standard error."""
+__all__ = ["Child", "describe_exit", "run", "start"]
 
 _WHY = {
     signal.SIGKILL: "the kernel's out-of-memory killer, the batch system or somebody's kill",
@@ -43,43 +28,6 @@ _WHY = {
     signal.SIGXCPU: "the limit of processor time",
     signal.SIGXFSZ: "the limit of file size",
 }
-
-
-@frozen
-class SlaveSettings:
-    """What a slave process is told when it is started, through `SLAVE_VARIABLE`.
-
-    Args:
-        stream: file descriptor of its end of the message stream; see `_pipe.SlaveFds`.
-        memory: that of the memory that it shares with the agent.
-        slave: its number within its agent.
-        agent_pid: its agent; a slave whose parent is another process by now has lost it.
-        result_group: how many results it sends at a time; 0 leaves it to the slave.
-        max_result_bytes: the largest result that the master accepts.
-    """
-
-    stream: int
-    memory: int
-    slave: int
-    agent_pid: int
-    result_group: int = 0
-    max_result_bytes: int = 1 << 30
-
-    def to_json(self) -> str:
-        """As text, for the environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SlaveSettings:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: it is something else; the fault of who set the variable by hand.
-        """
-        try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
 
 
 class Child:

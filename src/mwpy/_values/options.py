@@ -14,34 +14,10 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 
-__all__ = [
-    "AGENT_VARIABLE",
-    "END_VARIABLE",
-    "JOB_VARIABLE",
-    "KEY_VARIABLE",
-    "OPTIONS",
-    "Option",
-    "Options",
-    "Role",
-    "help_text",
-    "parse",
-]
-
-AGENT_VARIABLE = "MWPY_AGENT"
-"""The environment variable that makes a process the agent of a master on this machine: a JSON list of the options
-that count instead of those on its command line, which is the master's."""
-
-JOB_VARIABLE = "MWPY_JOB"
-"""The environment variable that tells an agent which job of a batch system it is; set by who submits it."""
-
-END_VARIABLE = "SLURM_JOB_END_TIME"
-"""The environment variable with the time at which this job will be ended, in Unix seconds: Slurm's own, set for others
-by who submits."""
-
-KEY_VARIABLE = "MWPY_KEY"
-"""The environment variable with a key, as `--mw-key-file` has it in a file."""
+__all__ = ["OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
 
 DEFAULT_MEMBER_ID = "default-member-id"
 

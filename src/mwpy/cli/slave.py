@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from mwpy import slave
-from mwpy._system.process import SLAVE_VARIABLE
+from mwpy._values.environment import SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode
 from mwpy._values.options import help_text, parse
 from mwpy.app import AGENT, run_agent

@@ -1,0 +1,81 @@
+"""The environment variables that mwpy reads, and what a slave process is given through one of them."""
+
+from __future__ import annotations
+
+import json
+
+from attrs import asdict, frozen
+
+from mwpy._values.errors import UsageError
+
+__all__ = [
+    "AGENT_VARIABLE",
+    "END_VARIABLE",
+    "EXAMINED",
+    "FAULT_HANDLER",
+    "JOB_VARIABLE",
+    "KEY_VARIABLE",
+    "SLAVE_VARIABLE",
+    "SlaveSettings",
+]
+
+AGENT_VARIABLE = "MWPY_AGENT"
+"""Makes a process the agent of a master on this machine. Its value is a JSON list of the options that count instead of
+those on the command line, because the command line is the master's."""
+
+JOB_VARIABLE = "MWPY_JOB"
+"""Gives an agent the id of its job in a batch system. The submitter of the job sets it."""
+
+END_VARIABLE = "SLURM_JOB_END_TIME"
+"""When this job will be ended, in Unix seconds. Slurm sets it. For other batch systems the submitter of the
+job sets it."""
+
+KEY_VARIABLE = "MWPY_KEY"
+"""A key. It is the same text that `--mw-key-file` names a file for."""
+
+SLAVE_VARIABLE = "MWPY_SLAVE"
+"""Makes a process a slave. Its value is `SlaveSettings.to_json()`, or `EXAMINED`."""
+
+EXAMINED = "examined"
+"""With this value of `SLAVE_VARIABLE` a slave prints, as JSON, which packages its script has imported, and exits."""
+
+FAULT_HANDLER = "PYTHONFAULTHANDLER"
+"""Makes an interpreter report crashes from its start on. A slave reports them to standard error until it has a better
+place."""
+
+
+@frozen
+class SlaveSettings:
+    """What an agent gives to a slave process at its start, through `SLAVE_VARIABLE`.
+
+    Args:
+        stream: the file descriptor of the slave's end of the message stream; see `SlaveFds`.
+        memory: the file descriptor of the memory that slave and agent share.
+        slave: the slave's number within its agent.
+        agent_pid: the agent's process id. A slave whose parent has another id has lost its agent.
+        result_group: how many results the slave sends in one message; 0 lets the slave choose.
+        max_result_bytes: the largest result that the master accepts.
+    """
+
+    stream: int
+    memory: int
+    slave: int
+    agent_pid: int
+    result_group: int = 0
+    max_result_bytes: int = 1 << 30
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SlaveSettings:
+        """Read what `to_json` wrote.
+
+        Raises:
+            UsageError: the text has another form, because the variable was set by hand.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
