@@ -1,12 +1,14 @@
-"""Spans for tests, and which tasks are in them."""
+"""Spans and definitions for tests, and which tasks are in spans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mwpy._core.master.commands import Definition
 from mwpy._core.master.core import MasterCore
 from mwpy._values.algorithm import Algorithm
 from mwpy._values.ids import TaskId
+from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.task import DEFAULT_POLICY, Span, TaskPolicy
 
 
@@ -22,6 +24,20 @@ def span(
     """So many new tasks with the same arguments."""
     return Span(
         TaskId(first), count, algorithm, policy, [payload] * count, [buffers] * count if buffers else [], [tag] * count
+    )
+
+
+def definition(
+    number: int,
+    algorithm: Algorithm,
+    reference: str | None = None,
+    function: bytes = b"",
+    packages: dict[str, str] | None = None,
+) -> Definition:
+    """A definition on a master with Python 3.11; by default under the algorithm's own reference."""
+    found = algorithm.reference if reference is None else reference
+    return Definition(
+        algorithm, AlgorithmDefinition(number, algorithm.name, found, "", "3.11", packages or {}), function
     )
 
 

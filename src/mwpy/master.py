@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from attrs import define, field
 
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, Definition, FreeSlave
 from mwpy._core.master.silence import Waiting
 from mwpy._system import clock, packages
 from mwpy._transport.codec import Codec
@@ -22,6 +23,7 @@ from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
 from mwpy._values.errors import InternalError, TaskFailed, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import story_of
+from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.task import DEFAULT_POLICY, Result, SlaveKind, TaskPolicy, UnrunnableTask
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class Master:
         self._codec = codec
         self._main_by_value = main_by_value
         self._defined: set[Algorithm] = set()
-        """What the slaves were told of."""
+        """The algorithms whose definitions the core has; there are as many as the next one's number."""
         self._has_mapped = False
         self._targets: dict[Algorithm | None, int] = {}
         self._results: list[Result[Any]] = []
@@ -158,10 +160,16 @@ class Master:
         reference = algorithm.reference
         if self._main_by_value and reference.startswith("__main__:"):
             reference = ""
-        packed = b"" if reference else self._codec.dumps_function(algorithm.function, algorithm.name)
-        digest = algorithm.digest if reference else ""
-        used = packages.used_by(algorithm.function, by_value=not reference)
-        self._io.definitions.append((algorithm, reference, digest, PYTHON, packed, used))
+        function = b"" if reference else self._codec.dumps_function(algorithm.function, algorithm.name)
+        header = AlgorithmDefinition(
+            number=len(self._defined),
+            name=algorithm.name,
+            reference=reference,
+            digest=algorithm.digest if reference else "",
+            python=PYTHON,
+            packages=packages.used_by(algorithm.function, by_value=not reference),
+        )
+        self._io.definitions.append(Definition(algorithm, header, function))
         self._defined.add(algorithm)
 
     def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:
@@ -348,7 +356,7 @@ class Master:
         Raises:
             UsageError: there is no such kind.
         """
-        self._io.command("allocate_slaves", max(0, amount), _kind(kind))
+        self._io.command(AllocateSlaves(max(0, amount), _kind(kind)))
 
     def deallocate_slaves(self, amount: int = 0, kind: KindName = "unordered") -> None:
         """Want fewer slaves of a kind; none is stopped.
@@ -356,11 +364,11 @@ class Master:
         Raises:
             UsageError: there is no such kind.
         """
-        self._io.command("deallocate_slaves", max(0, amount), _kind(kind))
+        self._io.command(DeallocateSlaves(max(0, amount), _kind(kind)))
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered, once it has finished the tasks that it holds."""
-        self._io.command("free_slave", sid)
+        self._io.command(FreeSlave(sid))
 
     # ---- figures ----------------------------------------------------------------------------------------------
 

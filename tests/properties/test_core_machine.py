@@ -22,9 +22,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.spans import ids_of, spans_in
+from tests.spans import definition, ids_of, spans_in
 
 from mwpy._core.master import allocation
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master.silence import Waiting
@@ -140,8 +141,8 @@ class _MasterMachine(RuleBasedStateMachine):
         settings = MasterSettings("m", "g", task_group=group, max_call_bytes=MAX_CALL_BYTES)
         self.core = MasterCore(settings)
         self.algorithms = [algorithm_of(function) for function in (max, min)]
-        for algorithm in self.algorithms:
-            self.core.define(algorithm, algorithm.reference, "", "3.11", b"")
+        for number, algorithm in enumerate(self.algorithms):
+            self.core.define(definition(number, algorithm))
         self.group = group
         self.sound = True
 
@@ -429,12 +430,12 @@ class _MasterMachine(RuleBasedStateMachine):
 
     @rule(amount=st.integers(1, 2), kind=kinds)
     def want(self, amount: int, kind: SlaveKind) -> None:
-        self.core.allocate_slaves(amount, kind)
+        self.core.obey(AllocateSlaves(amount, kind))
         self.settle()
 
     @rule(amount=st.integers(1, 2), kind=kinds)
     def want_fewer(self, amount: int, kind: SlaveKind) -> None:
-        self.core.deallocate_slaves(amount, kind)
+        self.core.obey(DeallocateSlaves(amount, kind))
         self.settle()
 
     @rule(pick=picks)
@@ -442,8 +443,8 @@ class _MasterMachine(RuleBasedStateMachine):
         worker = self.pick(pick)
         if worker is not None:
             worker.freed = worker.freed or worker.kind is not SlaveKind.UNORDERED
-            self.core.free_slave(worker.sid)
-        self.core.free_slave(SlaveId("SLAVE-1000"))
+            self.core.obey(FreeSlave(worker.sid))
+        self.core.obey(FreeSlave(SlaveId("SLAVE-1000")))
         self.settle()
 
     @rule(waiting=st.sampled_from(Waiting))
@@ -697,7 +698,7 @@ class _MasterMachine(RuleBasedStateMachine):
         if not self.sound or self.core.closing is not None:
             return
         for kind in SlaveKind:
-            self.core.deallocate_slaves(1000, kind)
+            self.core.obey(DeallocateSlaves(1000, kind))
         for peer in [peer for peer in self.peers.values() if peer.leaving]:
             self.lose(peer)
             self.hear(peer.name, messages.Goodbye("evicted"))
@@ -727,7 +728,7 @@ class _EndingMasterMachine(_MasterMachine):
         self.steps += 1
         if self.steps < 2:
             return  # not as often at once
-        self.core.shut_down(finished, 1.0)
+        self.core.obey(ShutDown(finished, 1.0))
         actions = self.core.take_actions()
         told = [send.peer for send in actions.sends if send.message == messages.Shutdown(finished, 1.0)]
         assert told == list(self.peers), "somebody was not told of the end"

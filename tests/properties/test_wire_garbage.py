@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spans import ids_of, span
+from tests.spans import definition, ids_of, span
 
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received
@@ -209,6 +209,6 @@ def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
 def _core_with_tasks() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
     algorithm = algorithm_of(max)
-    core.define(algorithm, "builtins:max", "", "3.11", b"")
+    core.define(definition(0, algorithm))
     core.submit([span(1, algorithm, 8)])
     return core

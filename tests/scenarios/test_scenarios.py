@@ -8,8 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.spans import span
+from tests.spans import definition, span
 
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._values import messages
@@ -30,7 +31,7 @@ class _Story:
     def __init__(self) -> None:
         self.core = MasterCore(MasterSettings("story", "g"))
         self.algorithm = algorithm_of(_square)
-        self.core.define(self.algorithm, "story:square", "", "3.11", b"")
+        self.core.define(definition(0, self.algorithm, reference="story:square"))
         self.tasks = 0
         self.now = 0.0
 
@@ -60,10 +61,10 @@ class _Story:
         self.core.submit([span(first, self.algorithm, int(count), policy=chosen)])
 
     def do_want(self, count: str, kind: str) -> None:
-        self.core.allocate_slaves(int(count), SlaveKind(kind))
+        self.core.obey(AllocateSlaves(int(count), SlaveKind(kind)))
 
     def do_free(self, sid: str) -> None:
-        self.core.free_slave(SlaveId(sid))
+        self.core.obey(FreeSlave(SlaveId(sid)))
 
     def do_hello(self, peer: str, member: str = "story", generation: str = "g") -> None:
         self.hear(peer, messages.Hello(member, generation, "node1", 1, "3.11", 1))
@@ -107,7 +108,7 @@ class _Story:
         self.now += float(seconds)
 
     def do_end(self, how: str) -> None:
-        self.core.shut_down(how == "finished", 1.0)
+        self.core.obey(ShutDown(how == "finished", 1.0))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.spans import span
+from tests.spans import definition, span
 
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
@@ -19,7 +19,7 @@ PACKAGES = {"numpy": "2.4.6", "scipy": "1.17"}
 @pytest.fixture
 def core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(BY_NAME, "builtins:max", "", "3.11", b"", PACKAGES)
+    core.define(definition(0, BY_NAME, packages=PACKAGES))
     core.submit([span(1, BY_NAME)])
     return core
 
@@ -90,7 +90,7 @@ def test_what_travels_by_value_is_not_sent_to_another_python(connected_first: bo
     told: list[Record] = []
     if connected_first:
         assert _connect(core, "3.13") == []
-    core.define(BY_VALUE, "", "", "3.11", b"packed")
+    core.define(definition(0, BY_VALUE, function=b"packed"))
     core.submit([span(1, BY_VALUE)])
     told = [*core.take_actions().records]
     if not connected_first:

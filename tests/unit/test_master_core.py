@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from tests.spans import span
+from tests.spans import definition, span
 
 from mwpy._core.master import allocation
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Stranger
 from mwpy._core.master.silence import Waiting
@@ -24,7 +25,7 @@ ALGORITHM = algorithm_of(max)
 @pytest.fixture
 def core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(ALGORITHM, "builtins:max", "", "3.11", b"")
+    core.define(definition(0, ALGORITHM))
     return core
 
 
@@ -76,17 +77,17 @@ def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_ma
     _agent(core, 2)
     core.submit(_tasks(5))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (5, 3)
-    core.deallocate_slaves(0, SlaveKind.UNORDERED)
+    core.obey(DeallocateSlaves(0, SlaveKind.UNORDERED))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (0, 0)
-    core.allocate_slaves(4, SlaveKind.UNORDERED)
+    core.obey(AllocateSlaves(4, SlaveKind.UNORDERED))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (4, 2)
-    core.allocate_slaves(100, SlaveKind.UNORDERED)
+    core.obey(AllocateSlaves(100, SlaveKind.UNORDERED))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (104, 3)
 
 
 def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCore) -> None:
     """Such slaves would be idle, be removed for that, and be needed again at once."""
-    core.allocate_slaves(1, SlaveKind.ORDERED)
+    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core, 2)
     ordered, _ = core.stable.slaves
     core.submit([span(1, ALGORITHM, 5, policy=TaskPolicy(ordered))])
@@ -127,7 +128,7 @@ def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> N
 
 def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
     """A job is at work while a slave of it holds tasks or is not up yet, and kept while one is ordered."""
-    core.allocate_slaves(1, SlaveKind.ORDERED)
+    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     for number, job in enumerate(["17.0", "17.1", "17.2", ""]):
         peer = b"%d" % number
         _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, job), peer)
@@ -145,7 +146,7 @@ def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
 def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
     """A new agent hears the shutdown at once; a slave that gets ready late is no new one."""
     _agent(core, 1)
-    core.shut_down(True, 1.0)
+    core.obey(ShutDown(True, 1.0))
     _hear(core, messages.SlaveReady(2))
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1), b"late")
     told = [send for send in core.take_actions().sends if send.peer == b"late"]
@@ -197,13 +198,13 @@ def test_silence_names_agents_without_slaves_and_departed_ones(core: MasterCore)
 
 def test_silence_names_what_is_wanted(core: MasterCore) -> None:
     """All slaves ordered, an ordered one missing, or nothing to wait for at all."""
-    core.allocate_slaves(1, SlaveKind.ORDERED)
+    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core, 1)
     core.submit(_tasks(1))
     assert _words(core, 0.0) == ""  # a slave became ordered, of which the loop tells
     assert _words(core, 1.0) == ""
     assert "every slave is ordered" in _words(core, 6.0)
-    core.free_slave(SlaveId("SLAVE-0"))
+    core.obey(FreeSlave(SlaveId("SLAVE-0")))
     core.decide(7.0)
     assert core.counts().slaves_needed == 0
 
@@ -214,7 +215,7 @@ def test_waiting_for_nothing_is_told(core: MasterCore) -> None:
     core.waiting = Waiting.FOR_EVER
     _words(core, 0.0)
     assert "it cannot return" in _words(core, 6.0)
-    core.allocate_slaves(2, SlaveKind.ORDERED)
+    core.obey(AllocateSlaves(2, SlaveKind.ORDERED))
     assert _words(core, 60.0) == ""
     assert _words(core, 61.0) == ""
     assert "1 more ordered slaves are wanted" in _words(core, 66.0)

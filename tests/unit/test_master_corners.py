@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.spans import ids_of, span
+from tests.spans import definition, ids_of, span
 
 from mwpy._core.master import ledger
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages, records
@@ -19,8 +20,8 @@ ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
 
 def _master(task_group: int | None = None) -> MasterCore:
     core = MasterCore(MasterSettings("m", "g", task_group=task_group))
-    for algorithm in ALGORITHMS:
-        core.define(algorithm, algorithm.reference, "", "3.11", b"")
+    for number, algorithm in enumerate(ALGORITHMS):
+        core.define(definition(number, algorithm))
     return core
 
 
@@ -81,11 +82,11 @@ def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> Non
 def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
     """It is unordered then, and an ordered one is wanted again."""
     core = _master()
-    core.allocate_slaves(1, SlaveKind.ORDERED)
+    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core)
     _submit(core, 1, sid="SLAVE-0")
-    core.free_slave(SlaveId("SLAVE-0"))
-    core.allocate_slaves(1, SlaveKind.ORDERED)
+    core.obey(FreeSlave(SlaveId("SLAVE-0")))
+    core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _finish(core, 1)
     assert core.stable.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.ORDERED
 
@@ -93,10 +94,10 @@ def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
 def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -> None:
     """What is addressed to it would wait as long as there are others."""
     core = _master(task_group=2)
-    core.allocate_slaves(1, SlaveKind.INTERMINGLE)
+    core.obey(AllocateSlaves(1, SlaveKind.INTERMINGLE))
     _agent(core)
     _submit(core, 1, 2)
-    core.free_slave(SlaveId("SLAVE-0"))
+    core.obey(FreeSlave(SlaveId("SLAVE-0")))
     _submit(core, 3, sid="SLAVE-0")
     _submit(core, *range(4, 100))
     for task in range(1, 100):
@@ -138,7 +139,7 @@ def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_t
 def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
     """The one that may is sent all that it has room for, however many others idle."""
     core = _master()
-    core.allocate_slaves(9, SlaveKind.ORDERED)
+    core.obey(AllocateSlaves(9, SlaveKind.ORDERED))
     for number in range(10):
         _agent(core, peer=b"%d" % number)
     core.stable.pace[ALGORITHMS[0]] = 1e-4

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 from attrs import define, field, frozen
-from tests.spans import span, span_of
+from tests.spans import definition, span, span_of
 
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import LONGEST_S, Waiting
@@ -32,8 +33,8 @@ UNABLE = "app:min is not there (No module named 'app'): install the module 'app'
 
 def _core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    for algorithm in ALGORITHMS:
-        core.define(algorithm, algorithm.reference, "", "3.11", b"")
+    for number, algorithm in enumerate(ALGORITHMS):
+        core.define(definition(number, algorithm))
     return core
 
 
@@ -185,26 +186,26 @@ def _the_slave_of_an_address_cannot_run_it(master: _Master) -> None:
 
 
 def _every_slave_is_ordered(master: _Master) -> None:
-    master.core.allocate_slaves(2, SlaveKind.ORDERED)
+    master.core.obey(AllocateSlaves(2, SlaveKind.ORDERED))
     master.agent(2)
     master.submits()
 
 
 def _ordered_slaves_never_come(master: _Master) -> None:
     master.agent(1)
-    master.core.allocate_slaves(3, SlaveKind.ORDERED)
+    master.core.obey(AllocateSlaves(3, SlaveKind.ORDERED))
     master.waits()
 
 
 def _intermingle_slaves_never_come(master: _Master) -> None:
     master.agent(1)
-    master.core.allocate_slaves(2, SlaveKind.INTERMINGLE)
+    master.core.obey(AllocateSlaves(2, SlaveKind.INTERMINGLE))
     master.waits()
 
 
 def _ordered_slaves_never_come_to_who_waits_again_and_again(master: _Master) -> None:
     master.agent(1)
-    master.core.allocate_slaves(3, SlaveKind.ORDERED)
+    master.core.obey(AllocateSlaves(3, SlaveKind.ORDERED))
     master.core.waiting = Waiting.FOR_A_WHILE
     master.acts()
 
@@ -248,7 +249,7 @@ def _a_slave_gets_ready(master: _Master) -> None:
 
 
 def _a_slave_is_freed(master: _Master) -> None:
-    master.core.free_slave(SlaveId("SLAVE-1"))
+    master.core.obey(FreeSlave(SlaveId("SLAVE-1")))
     master.acts()
 
 
@@ -439,7 +440,7 @@ def test_nothing_is_said_while_there_is_progress_or_nothing_to_do() -> None:
     master.passes(A_DAY_S)
     master.finishes(1)
     master.passes(A_DAY_S)
-    master.core.shut_down(True, 1.0)
+    master.core.obey(ShutDown(True, 1.0))
     master.acts()
     master.passes(A_DAY_S)
     assert not master.words
@@ -468,7 +469,7 @@ def test_nothing_is_said_to_who_waits_for_a_while_with_nothing_to_do() -> None:
 def test_a_computation_that_nobody_can_join_does_not_ask_for_slaves() -> None:
     """It has those of its own machine and no others."""
     master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))
-    master.core.define(ALGORITHMS[0], "", "", "3.11", b"")
+    master.core.define(definition(0, ALGORITHMS[0], reference=""))
     master.submits()
     master.passes(PROMISED_S)
     assert "Its own slaves on this machine are not up" in master.words[-1][1]
@@ -518,7 +519,7 @@ def test_who_sleeps_until_the_deadline_does_not_miss_it() -> None:
 def test_another_reason_is_said_in_time_too() -> None:
     """For an hour no slave comes; then an ordered one does, and still nothing can progress, but for another reason."""
     master = _Master()
-    master.core.allocate_slaves(1, SlaveKind.ORDERED)
+    master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     master.submits()
     master.passes(3600.0)
     master.agent(1)
@@ -546,7 +547,7 @@ def test_the_reason_that_is_named_is_that_of_the_waiting_algorithm() -> None:
 def test_tasks_that_wait_for_a_slave_that_is_leaving_are_told_of() -> None:
     """Others are here, but must not run them; the leaving one takes its time."""
     master = _Master()
-    master.core.allocate_slaves(1, SlaveKind.ORDERED)
+    master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     master.agent(1)
     master.agent(1, b"b")
     master.hears(messages.Leaving("evicted"))

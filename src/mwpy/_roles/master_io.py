@@ -11,12 +11,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any
 
 from attrs import define, evolve
 from msgspec import Struct
 
 from mwpy import resource_file
+from mwpy._core.master.commands import Command, Definition, ShutDown
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import Waiting
@@ -93,8 +93,8 @@ class MasterIo:
         self.audit = audit
         self.submissions = Submissions()
         """Whoever adds to them wakes the link if it is asleep."""
-        self.definitions: deque[tuple[Algorithm, str, str, str, bytes, dict[str, str]]] = deque()
-        self.commands: deque[tuple[str, tuple[Any, ...]]] = deque()
+        self.definitions: deque[Definition] = deque()
+        self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.published = Published({}, {}, 0, 0)
         self.waiting = Waiting.NOT
@@ -163,13 +163,13 @@ class MasterIo:
         spans = self.submissions.take()
         commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
         while self.definitions:
-            self.core.define(*self.definitions.popleft())
+            self.core.define(self.definitions.popleft())
         if spans:
             for span in spans:
                 self._seen[span.algorithm] += span.count
             self.core.submit(spans)
-        for name, args in commands:
-            getattr(self.core, name)(*args)
+        for command in commands:
+            self.core.obey(command)
 
     def _do(self, actions: Actions) -> None:
         self.audit.write(actions.records, clock.wall())
@@ -246,13 +246,13 @@ class MasterIo:
         self.link.close(0.5)
         self.audit.close()
 
-    def command(self, name: str, *args: Any) -> None:
-        """Have a method of the core called; from the algorithm's thread."""
-        self.commands.append((name, args))
+    def command(self, command: Command) -> None:
+        """Have the core obey a command; from the algorithm's thread."""
+        self.commands.append(command)
         self.link.wake()
 
     def end(self, finished: bool, grace_s: float) -> None:
         """End the computation and wait for the thread."""
         self._tick_at = 0.0
-        self.command("shut_down", finished, grace_s)
+        self.command(ShutDown(finished, grace_s))
         self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)

@@ -24,6 +24,7 @@ from typing import Any
 
 from mwpy._core import agent as agent_core
 from mwpy._core.agent import AgentCore, AgentSettings
+from mwpy._core.master.commands import AllocateSlaves, Definition, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.submissions import Submissions
@@ -84,15 +85,16 @@ class Cluster:
         settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
         self.core = MasterCore(settings)
         self._algorithms = [algorithm_of(_work), algorithm_of(_more_work)]
-        for algorithm in self._algorithms:
-            self.core.define(algorithm, algorithm.reference, "", "3.11", b"")
+        for number, algorithm in enumerate(self._algorithms):
+            header = messages.AlgorithmDefinition(number, algorithm.name, algorithm.reference, "", "3.11")
+            self.core.define(Definition(algorithm, header))
         self.hosts: list[AgentHost] = []
         self._total = tasks
         self._durations = [self.random.choice(pace.durations) for _ in self._algorithms]
         if self.random.random() < 0.5:
-            self.core.allocate_slaves(self.random.randint(1, 2), SlaveKind.ORDERED)
+            self.core.obey(AllocateSlaves(self.random.randint(1, 2), SlaveKind.ORDERED))
         if self.random.random() < 0.3:
-            self.core.allocate_slaves(1, SlaveKind.INTERMINGLE)
+            self.core.obey(AllocateSlaves(1, SlaveKind.INTERMINGLE))
         self._special: list[SlaveId] = []
         self._freed: dict[SlaveId, None] = {}
         for number in range(agents):
@@ -134,7 +136,7 @@ class Cluster:
             self._step()
             if self.complete and self.core.closing is None:
                 self.witness.check_end(self._total)
-                self.core.shut_down(True, 5.0)
+                self.core.obey(ShutDown(True, 5.0))
                 self._master_acts()
         self.now = time
 
@@ -172,7 +174,7 @@ class Cluster:
             self.core.submit(spans)
         if self._special and self.random.random() < 0.1:
             sid = self.random.choice(self._special)
-            self.core.free_slave(sid)
+            self.core.obey(FreeSlave(sid))
             self._freed[sid] = None
         self._master_acts()
         if self.submitted < self._total:

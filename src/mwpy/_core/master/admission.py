@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
+from mwpy._core.master.commands import Definition
 from mwpy._core.master.dispatch import Dispatcher
 from mwpy._core.master.events import Send
 from mwpy._core.master.stable import Agent, SlaveEvent
@@ -58,8 +59,8 @@ class Admission(Dispatcher):
             agent,
             messages.Welcome(agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes),
         )
-        for algorithm in self._definitions:
-            self._compare_python(agent, algorithm)
+        for definition in self._definitions.values():
+            self._compare_python(agent, definition)
 
     def _why_not(self, hello: messages.Hello) -> str:
         mine = self.settings
@@ -75,20 +76,20 @@ class Admission(Dispatcher):
             )
         return ""
 
-    def _compare_python(self, agent: Agent, algorithm: Algorithm) -> None:
-        definition, _ = self._definitions[algorithm]
-        if agent.python == definition.python:
+    def _compare_python(self, agent: Agent, definition: Definition) -> None:
+        header = definition.header
+        if agent.python == header.python:
             return
-        if not definition.reference:
+        if not header.reference:
             self._refuse_algorithm(
                 agent,
-                algorithm,
-                f"{definition.name} travels by value, which Python {definition.python} (master) and {agent.python} "
+                definition.algorithm,
+                f"{header.name} travels by value, which Python {header.python} (master) and {agent.python} "
                 f"(slave) cannot do: use the same minor version, or give the slave the script",
             )
             return
         self._say_once(
-            f"{agent.name} ({agent.address}) has Python {agent.python}, the master {definition.python}: functions that "
+            f"{agent.name} ({agent.address}) has Python {agent.python}, the master {header.python}: functions that "
             f"travel by name are run there, those by value are not, and results may differ; use the same minor version",
             key=f"python {agent.python}",
         )
@@ -108,7 +109,7 @@ class Admission(Dispatcher):
     def _compare_packages(self, agent: Agent, installed: dict[str, str]) -> None:
         mine: dict[str, str] = {}
         for algorithm in agent.known:
-            mine |= self._definitions[algorithm][0].packages
+            mine |= self._definitions[algorithm].header.packages
         told = {name: version[:VERSION_CHARACTERS] for name, version in installed.items() if name in mine}
         same = [f"{name} {version}" for name, version in told.items() if version == mine[name]]
         other = {name: version for name, version in told.items() if version != mine[name]}

@@ -12,14 +12,21 @@ so what an old connection still delivers can neither count twice nor count wrong
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from types import MappingProxyType
 
 from attrs import define, field, frozen
 
 from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
+from mwpy._core.master.commands import (
+    AllocateSlaves,
+    Command,
+    DeallocateSlaves,
+    Definition,
+    FreeSlave,
+    ShutDown,
+)
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master.ledger import Actions, MasterSettings
 from mwpy._core.master.silence import SilenceWatch, Waiting
@@ -69,30 +76,26 @@ class MasterCore(Admission):
 
     # ---- the master algorithm's wishes -------------------------------------------------------------
 
-    def define(
-        self,
-        algorithm: Algorithm,
-        reference: str,
-        digest: str,
-        python: str,
-        packed: bytes,
-        packages: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """Make a task algorithm known before its first task.
-
-        Args:
-            reference: under which slaves find it; empty if it travels by value.
-            digest: of its code; see `Algorithm.digest`.
-            python: `major.minor` of this interpreter.
-            packed: the pickled function if it travels by value, else empty.
-            packages: what its code imports, and the versions here.
-        """
-        number = len(self._by_number)
-        definition = messages.AlgorithmDefinition(number, algorithm.name, reference, digest, python, dict(packages))
-        self._definitions[algorithm] = (definition, packed)
-        self._by_number.append(algorithm)
+    def define(self, definition: Definition) -> None:
+        """Make a task algorithm known before its first task; definitions come in the order of their numbers."""
+        assert definition.header.number == len(self._by_number), "a definition was left out or came twice"
+        self._definitions[definition.algorithm] = definition
+        self._by_number.append(definition.algorithm)
         for agent in self.stable.agents.values():
-            self._compare_python(agent, algorithm)
+            self._compare_python(agent, definition)
+
+    def obey(self, command: Command) -> None:
+        """Do what the algorithm's thread asks for."""
+        match command:
+            case AllocateSlaves(amount, kind):
+                self._want(kind, self.stable.wanted[kind] + amount)
+                self._fill_vacancies()  # an unordered slave that is here may become one of this kind
+            case DeallocateSlaves(amount, kind):
+                self._want(kind, self.stable.wanted[kind] - amount)
+            case FreeSlave(sid):
+                self._free_slave(sid)
+            case _:
+                self._shut_down(command)
 
     def submit(self, spans: Sequence[Span]) -> None:
         """Take tasks over; too large ones fail, ones addressed to a slave that is gone are handed back."""
@@ -131,36 +134,27 @@ class MasterCore(Admission):
                 f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
             )
 
-    def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
-        """Want `amount` more slaves of a kind; unordered ones that are here may become it."""
-        self._want(kind, self.stable.wanted[kind] + amount)
-        self._fill_vacancies()
-
-    def deallocate_slaves(self, amount: int, kind: SlaveKind) -> None:
-        """Want `amount` fewer slaves of a kind; none is stopped."""
-        self._want(kind, max(0, self.stable.wanted[kind] - amount))
-
     def _want(self, kind: SlaveKind, amount: int) -> None:
-        self.stable.wanted[kind] = amount
+        self.stable.wanted[kind] = max(0, amount)
         if kind is SlaveKind.UNORDERED:
             self.stable.unordered_unasked = False
 
-    def free_slave(self, sid: SlaveId) -> None:
+    def _free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered once it has finished what it holds."""
         slave = self.stable.slaves.get(sid)
         if slave is None or slave.kind is SlaveKind.UNORDERED or slave.freed:
             return
-        self.deallocate_slaves(1, slave.kind)
+        self._want(slave.kind, self.stable.wanted[slave.kind] - 1)
         slave.freed = True
         self._unbind_if_free(slave)
 
-    def shut_down(self, finished: bool, grace_s: float) -> None:
-        """End: tell every agent to go."""
-        self.closing = messages.Shutdown(finished, grace_s)
+    def _shut_down(self, command: ShutDown) -> None:
+        """End: send every agent away."""
+        self.closing = messages.Shutdown(command.finished, command.grace_s)
         for agent in self.stable.agents.values():
             self._send(agent, self.closing)
             self._retire(agent, "the computation ends")
-        self._record(records.Ended("SHUTDOWN" if finished else "INTERRUPTED", self.settings.member_id))
+        self._record(records.Ended("SHUTDOWN" if command.finished else "INTERRUPTED", self.settings.member_id))
 
     # ---- what happened outside -----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from attrs import define, field
 
 from mwpy._core.holding import count_of
 from mwpy._core.master import allocation
+from mwpy._core.master.commands import Definition
 from mwpy._core.master.ledger import Ledger
 from mwpy._core.master.stable import Agent, Slave, SlaveEvent
 from mwpy._values import messages, records
@@ -25,7 +26,7 @@ _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
 class Dispatcher(Ledger):
     """The ledger, and the sending of tasks."""
 
-    _definitions: dict[Algorithm, tuple[messages.AlgorithmDefinition, bytes]] = field(factory=dict)
+    _definitions: dict[Algorithm, Definition] = field(factory=dict)
     _look_again: float | None = None
     """When to look again for a slave to take tasks back from."""
 
@@ -106,7 +107,7 @@ class Dispatcher(Ledger):
             firsts.append(span.first)
             counts.append(span.count)
             attempts.append(span.attempt)
-            numbers.append(self._definitions[span.algorithm][0].number)
+            numbers.append(self._definitions[span.algorithm].header.number)
             buffers += span.buffers or [()] * span.count
             payloads += span.payloads
         if unknown:
@@ -121,8 +122,8 @@ class Dispatcher(Ledger):
         definitions = [self._definitions[algorithm] for algorithm in unknown]
         self._send(
             agent,
-            messages.Algorithms([definition for definition, _ in definitions]),
-            [packed for definition, packed in definitions if not definition.reference],
+            messages.Algorithms([definition.header for definition in definitions]),
+            [definition.function for definition in definitions if not definition.header.reference],
         )
 
     def _take_back(self, now: float) -> None:
