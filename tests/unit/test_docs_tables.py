@@ -224,10 +224,10 @@ def test_the_manual_shows_what_a_result_has() -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (len(LoopCounts._fields), "can be fetched; {} counts"),
+        (len(LoopCounts._fields), "something can be fetched, and returns {} counts"),
         (len(SlaveLoop._fields), "CL-MW's {} values"),
         (DEATHS_ALLOWED, "was running in {} slaves when they died"),
-        (FIRST_S, "After {} seconds in which nothing can progress"),
+        (FIRST_S, "After {} seconds without possible progress"),
         (KEPT, "the youngest of {} old ones"),
         (KEPT, "the audit file is rotated; {} old ones are kept"),
     ],
