@@ -1,11 +1,11 @@
-"""The least that a master-worker loop of mwpy's shape must do: what mwpy's own rates are held against.
+"""The bare loop: the minimum work of a master-worker loop with mwpy's structure. mwpy's rates are compared with it.
 
-The algorithm's thread and an I/O thread, one agent behind a CURVE connection, two slaves behind pipes, groups of
-1,000. Each argument and each value is pickled by itself and each value comes with its tag; but nothing is counted,
-recorded, checked or survived.
+The structure is the thread of the algorithm, an I/O thread, one agent behind a CURVE connection, two slaves behind
+pipes, and groups of 1,000 tasks. Each argument and each value is pickled alone, and each value returns with its tag.
+The bare loop does not count, record or check anything, and does not survive failures.
 
-    python bare.py 100000        seconds for so many tasks
-    python bare.py 500 1         the same, one after the other
+    python bare.py 100000        # print the seconds that 100,000 tasks take
+    python bare.py 500 1         # the same for 500 tasks, one after the other
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLAVES = 2
 
 
 def run(tasks: int, window: int = WINDOW) -> float:
-    """Seconds that so many tasks take, with at most `window` of them under way."""
+    """Return the seconds that `tasks` tasks take, with at most `window` of them in flight."""
     server_public, server_secret = zmq.curve_keypair()
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
@@ -47,7 +47,7 @@ def run(tasks: int, window: int = WINDOW) -> float:
     wake = context.socket(zmq.PAIR)
     wake.connect("inproc://wake")
     threading.Thread(target=_io, args=(router, peer, wake_out, submitted, results), daemon=True).start()
-    for _ in range(2):  # the first time is for the processes to start
+    for _ in range(2):  # the first round only waits for the processes to start
         began = time.perf_counter()
         finished = number = 0
         while finished < tasks:

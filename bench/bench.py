@@ -1,7 +1,7 @@
-"""First numbers: what a task costs, as a table, and beside it the ratio to what the bare loop of `bare.py` reaches.
+"""The benchmark: print a table of what a task costs, with the ratio to the bare loop of `bare.py`.
 
-Machines differ, and many vary by half from one second to the next: so both are measured in turns, and what is told
-is the median, with the range of the ratios.
+Machines differ, and the speed of many machines varies by half from one second to the next. Therefore mwpy and the bare
+loop are measured alternately. The table shows the medians and the range of the ratios.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def same(array: np.ndarray) -> np.ndarray:
 
 
 def submitted_singly(mw: mwpy.Master) -> float:
-    """Tasks a second, each submitted by itself with a tag."""
+    """Return tasks per second. Each task is submitted alone, with a tag."""
     mw.set_target_number(10_000)
     began = time.perf_counter()
     submitted = finished = 0
@@ -49,14 +49,14 @@ def submitted_singly(mw: mwpy.Master) -> float:
 
 
 def mapped(mw: mwpy.Master) -> float:
-    """Items a second through `mw.map`."""
+    """Return items per second through `mw.map`."""
     began = time.perf_counter()
     finished = sum(1 for _ in mw.map(nothing, range(TASKS)))
     return finished / (time.perf_counter() - began)
 
 
 def round_trip(mw: mwpy.Master) -> float:
-    """Milliseconds from a submission to its result, mean of 500 one after the other."""
+    """Return the milliseconds from a submission to its result, as the mean of 500 tasks in sequence."""
     began = time.perf_counter()
     for number in range(500):
         mw.submit(nothing.task(number))
@@ -66,7 +66,7 @@ def round_trip(mw: mwpy.Master) -> float:
 
 
 def arrays(mw: mwpy.Master) -> float:
-    """Megabytes a second there and back, arrays of 1 MB."""
+    """Return megabytes per second for arrays of 1 MB that are sent to a slave and returned."""
     array = np.zeros(1 << 17)
     count = 200
     began = time.perf_counter()
@@ -75,12 +75,12 @@ def arrays(mw: mwpy.Master) -> float:
 
 
 def bytes_queued(mw: mwpy.Master) -> float:
-    """Resident bytes of a task that waits in the master."""
-    mw.allocate_slaves(2, "ordered")  # no slave left that could take them
+    """Return the resident bytes of one waiting task in the master."""
+    mw.allocate_slaves(2, "ordered")  # ordered slaves do not take these tasks, so they wait
     time.sleep(0.5)
     gc.collect()
     before = _resident()
-    count = 5 * TASKS  # beside which it hardly counts what memory was free before
+    count = 5 * TASKS  # so many that memory which was free before makes no difference
     for number in range(count):
         mw.submit(nothing.task(number))
     time.sleep(0.5)
@@ -93,19 +93,19 @@ def _resident() -> int:
 
 
 def bare_rate() -> float:
-    """Tasks a second of the bare loop."""
+    """Return the tasks per second of the bare loop."""
     return TASKS / _bare_seconds(TASKS)
 
 
 def bare_round_trip() -> float:
-    """Milliseconds of a round trip of the bare loop."""
+    """Return the milliseconds of a round trip of the bare loop."""
     return _bare_seconds(500, 1) / 500 * 1000
 
 
 def _bare_seconds(*arguments: int) -> float:
-    """In a process of its own: what it leaves behind must not slow down whom it is held against."""
-    told = subprocess.run([sys.executable, BARE, *map(str, arguments)], check=True, capture_output=True, text=True)
-    return float(told.stdout)
+    """Run the bare loop in its own process, so that it does not slow down the measurement of mwpy."""
+    run = subprocess.run([sys.executable, BARE, *map(str, arguments)], check=True, capture_output=True, text=True)
+    return float(run.stdout)
 
 
 TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str, Callable[[], float] | None], ...] = (
@@ -119,19 +119,19 @@ TABLE: tuple[tuple[str, Callable[[mwpy.Master], float], str, Callable[[], float]
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, _argv: list[str]) -> int:
-    list(mw.map(nothing, range(1000)))  # all slaves are up
+    list(mw.map(nothing, range(1000)))  # wait until all slaves run
     for name, measure, unit, comparator in TABLE:
         reached: list[float] = []
         ratios: list[float] = []
-        again = measure is not bytes_queued  # after which no slave takes tasks any more
-        for _ in range(ROUNDS if again else 1):
-            if again:
-                measure(mw)  # a machine that idled wakes up slowly; the bare loop does all twice too, and counts once
+        repeat = measure is not bytes_queued  # after bytes_queued, no slave takes tasks
+        for _ in range(ROUNDS if repeat else 1):
+            if repeat:
+                measure(mw)  # an idle machine speeds up slowly, so measure twice and count once, as the bare loop does
             reached.append(measure(mw))
             if comparator is not None:
                 ratios.append(reached[-1] / comparator())
-        told = f"  {median(ratios):.2f} of the bare loop's ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
-        print(f"{name:40s} {median(reached):12,.2f} {unit:8s}{told}", flush=True)
+        ratio = f"  {median(ratios):.2f} of the bare loop ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else ""
+        print(f"{name:40s} {median(reached):12,.2f} {unit:8s}{ratio}", flush=True)
     return 0
 
 

@@ -1,14 +1,14 @@
-"""Argument processing: a task takes its arguments as the function does, and a type checker checks them.
+"""Argument processing: a task takes the same arguments as its function, and a type checker checks them.
 
-    python examples/argument_processing/argument_processing.py  # here, a slave on each core
+    python examples/argument_processing/argument_processing.py  # this machine, one slave per core
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/argument_processing/argument_processing.py --mw-master --mw-resource-file args.rsc
     python examples/argument_processing/argument_processing.py --mw-slave --mw-resource-file args.rsc
 
-An argument that does not fit is found by mypy at the line that makes the call; where no type checker
-looks, the call fails on the slave as it would here, and the result carries the `TypeError`.
+mypy reports a wrong argument at the line that makes the task call. Without a type checker, the call fails
+on the slave with a `TypeError`, as a direct call would, and the result contains this error.
 """
 
 import sys
@@ -43,7 +43,7 @@ def with_any_keywords(a: int, **named: int) -> str:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Make one task in each way, print the results in the order of the tasks."""
+    """Submit one task for each way to pass arguments. Print the results in the order of submission."""
     calls = [
         required.task(1, 2, 3),
         required.task(1, c=3, b=2),

@@ -1,9 +1,9 @@
-"""Hello, world: ten tasks, and their results as they arrive.
+"""Hello, world: submit ten tasks and print the results as they arrive.
 
-    python examples/hello_world/hello_world.py                  # here, a slave on each core
-    python examples/hello_world/hello_world.py --mw-local 2     # here, two slaves
+    python examples/hello_world/hello_world.py                  # this machine, one slave per core
+    python examples/hello_world/hello_world.py --mw-local 2     # this machine, two slaves
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/hello_world/hello_world.py --mw-master --mw-resource-file hello.rsc
     python examples/hello_world/hello_world.py --mw-slave --mw-resource-file hello.rsc
@@ -24,7 +24,7 @@ def hello(text: str) -> str:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Submit all tasks, then print every result."""
+    """Submit all tasks, then print each result."""
     for number in range(TASKS):
         mw.submit(hello.task(f"Task {number}"))
     finished = 0

@@ -1,14 +1,14 @@
-"""Higher order: functions as arguments of tasks, made on the master and called on a slave.
+"""Higher order: pass functions as arguments of tasks. The master creates them, and a slave calls them.
 
-    python examples/higher_order/higher_order.py                # here, a slave on each core
+    python examples/higher_order/higher_order.py                # this machine, one slave per core
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/higher_order/higher_order.py --mw-master --mw-resource-file horder.rsc
     python examples/higher_order/higher_order.py --mw-slave --mw-resource-file horder.rsc
 
-A lambda or closure has no name under which a slave could find it, so its code travels; master and
-slaves must then run the same minor version of Python.
+A slave cannot import a lambda or closure by name, so its code is sent by value. The master and the slaves
+must then run the same minor version of Python.
 """
 
 import sys
@@ -26,13 +26,13 @@ def apply(function: Callable[[int], int], argument: int) -> tuple[int, int]:
 
 
 def multiplier(factor: int) -> Callable[[int], int]:
-    """Make a closure: the slave gets `factor` with it."""
+    """Return a closure. Its `factor` is sent to the slave with it."""
     return lambda number: number * factor
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Send ten different functions, print what they return."""
+    """Submit ten different functions and print their results."""
     for number in range(TASKS):
         mw.submit(apply.task(multiplier(number), number))
     finished = 0

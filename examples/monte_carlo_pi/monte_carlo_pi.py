@@ -1,14 +1,14 @@
-"""Monte Carlo: pi from random points, with `mw.map`, which needs no tuning.
+"""Monte Carlo: approximate pi with random points. `mw.map` needs no tuning.
 
-    python examples/monte_carlo_pi/monte_carlo_pi.py                       # here, a slave on each core
-    python examples/monte_carlo_pi/monte_carlo_pi.py --trial-sets 1000     # a better pi
+    python examples/monte_carlo_pi/monte_carlo_pi.py                       # this machine, one slave per core
+    python examples/monte_carlo_pi/monte_carlo_pi.py --trial-sets 1000     # a better approximation
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/monte_carlo_pi/monte_carlo_pi.py --mw-master --mw-resource-file pi.rsc
     python examples/monte_carlo_pi/monte_carlo_pi.py --mw-slave --mw-resource-file pi.rsc
 
-Each trial set is seeded by its number, so the answer is the same on any number of slaves.
+Each trial set uses its number as its seed, so the answer does not depend on the number of slaves.
 """
 
 import argparse
@@ -19,19 +19,19 @@ import time
 import mwpy
 
 TRIALS_IN_A_SET = 100_000
-"""Points in one task: some hundredths of a second, long beside what a task costs to send."""
+"""Points in one task. They take some hundredths of a second, which is much longer than sending a task."""
 
 
 @mwpy.task_algorithm
 def trial_set(seed: int) -> int:
-    """Throw points into the unit square; return how many fell into the quarter circle."""
-    throw = random.Random(seed).random
-    return sum(throw() ** 2 + throw() ** 2 <= 1.0 for _ in range(TRIALS_IN_A_SET))
+    """Draw random points in the unit square. Return how many are in the quarter circle."""
+    uniform = random.Random(seed).random
+    return sum(uniform() ** 2 + uniform() ** 2 <= 1.0 for _ in range(TRIALS_IN_A_SET))
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Add up the trial sets as they come, in any order."""
+    """Add up the trial sets as they arrive, in any order."""
     trial_sets = parse(argv).trial_sets
     mw.allocate_slaves(min(trial_sets, 1000))
     start = time.perf_counter()
@@ -45,7 +45,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Approximate pi.")
-    parser.add_argument("--trial-sets", type=int, default=100, metavar="N", help="how many tasks (100)")
+    parser.add_argument("--trial-sets", type=int, default=100, metavar="N", help="number of tasks (default: 100)")
     return parser.parse_args(argv)
 
 

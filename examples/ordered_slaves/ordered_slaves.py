@@ -1,18 +1,18 @@
-"""Ordered slaves: each slave builds a table once, and gets the tasks that fit it.
+"""Ordered slaves: each slave builds a table once, and gets the tasks that need this table.
 
-    python examples/ordered_slaves/ordered_slaves.py            # here, a slave on each core
+    python examples/ordered_slaves/ordered_slaves.py            # this machine, one slave per core
     python examples/ordered_slaves/ordered_slaves.py --mw-local 4
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/ordered_slaves/ordered_slaves.py --mw-master --mw-resource-file ordered.rsc
     python examples/ordered_slaves/ordered_slaves.py --mw-slave --mw-resource-file ordered.rsc
 
-How many primes are there between two numbers? The answer is quick with a table of the primes of that
-block of numbers, and making the table is what takes time. So each slave makes the table of one block
-before it takes tasks. An *ordered* slave runs only what is addressed to it: the master sends each one
-question at a time, one that fits its table as long as there are any. When there are none, it gets one of
-the block of which most is left to do, makes that table, and stays with it.
+The tasks ask how many primes there are between two numbers. With a table of the primes in that block of
+numbers, the answer is quick. Making the table takes time. Therefore each slave makes the table of one block
+before it takes tasks. An *ordered* slave runs only tasks that are addressed to it. The master sends each slave
+one question at a time, from the block of its table. When that block has no questions left, the slave gets a
+question from the block with the most questions. It makes the table of that block and continues with it.
 """
 
 import sys
@@ -28,7 +28,7 @@ QUESTIONS_A_BLOCK = 5
 Question = tuple[int, int]
 
 tables: dict[int, list[int]] = {}
-"""Block to its primes: what this slave process has made so far."""
+"""The tables that this slave process has made: each block with its primes."""
 
 
 def block_of(question: Question) -> int:
@@ -36,7 +36,7 @@ def block_of(question: Question) -> int:
 
 
 def home_block(sid: mwpy.SlaveId) -> int:
-    """Which block a slave makes its table of; master and slave must only agree on it."""
+    """Return the block of a slave's first table. Master and slave compute the same block."""
     return sum(sid.encode()) % BLOCKS
 
 
@@ -47,7 +47,7 @@ def make_table(block: int) -> None:
 
 @mwpy.slave_algorithm
 def slave(mw: mwpy.Slave, argv: list[str]) -> int:
-    """Set up, run tasks until the master says that it is enough, tear down."""
+    """Make the table, run tasks until the master ends the computation, and clean up."""
     make_table(home_block(mw.sid))
     try:
         return mw.loop_simple()
@@ -57,13 +57,13 @@ def slave(mw: mwpy.Slave, argv: list[str]) -> int:
 
 @mwpy.task_algorithm
 def count_primes(question: Question) -> tuple[int, bool]:
-    """Count the primes from first to last; tell also whether the table was there."""
+    """Count the primes from first to last. Also return whether the table existed already."""
     first, last = question
-    was_there = block_of(question) in tables
-    if not was_there:
+    had_table = block_of(question) in tables
+    if not had_table:
         make_table(block_of(question))
     primes = tables[block_of(question)]
-    return bisect_left(primes, last) - bisect_left(primes, first), was_there
+    return bisect_left(primes, last) - bisect_left(primes, first), had_table
 
 
 @mwpy.master_algorithm
@@ -72,15 +72,15 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     questions = all_questions()
     asked = unanswered = len(questions)
     idle: list[mwpy.SlaveId] = []
-    block: dict[mwpy.SlaveId, int] = {}  # where each slave is
+    block: dict[mwpy.SlaveId, int] = {}  # the block of each slave's last question
     total = ready = 0
     mw.allocate_slaves(BLOCKS, kind="ordered")
     while unanswered:
         mw.loop()
         idle += mw.connected_ordered_slaves()
         for result in mw.results():
-            primes, was_there = result.value
-            unanswered, total, ready = unanswered - 1, total + primes, ready + was_there
+            primes, had_table = result.value
+            unanswered, total, ready = unanswered - 1, total + primes, ready + had_table
             idle.append(result.tag[0])
         questions += [question for _, question in (task.tag for task in mw.unrunnable_tasks())]
         gone = mw.disconnected_ordered_slaves()
@@ -95,13 +95,13 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
 
 
 def all_questions() -> list[Question]:
-    """Cut the numbers below BLOCKS * BLOCK into questions (first, last), last not included."""
+    """Divide the numbers below BLOCKS * BLOCK into questions (first, last). A question excludes `last`."""
     step = BLOCK // QUESTIONS_A_BLOCK
     return [(first, first + step) for first in range(0, BLOCKS * BLOCK, step)]
 
 
 def take_one(questions: list[Question], block: int) -> Question:
-    """Take a question about the block, or about the one with the most questions if there is none left."""
+    """Take a question about the block. If none is left, take one about the block with the most questions."""
     left = Counter(map(block_of, questions))
     if not left[block]:
         block = max(left, key=lambda other: left[other])

@@ -1,15 +1,15 @@
-"""Ping: a great many tiny tasks, made as they are needed, and how fast they went.
+"""Ping: create many tiny tasks as they are needed, and measure how fast they run.
 
-    python examples/ping/ping.py                       # here, a slave on each core
-    python examples/ping/ping.py --pings 200000        # more of them
-    python examples/ping/ping.py --mw-local 2          # here, two slaves
+    python examples/ping/ping.py                       # this machine, one slave per core
+    python examples/ping/ping.py --pings 200000        # more pings
+    python examples/ping/ping.py --mw-local 2          # this machine, two slaves
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/ping/ping.py --mw-master --mw-resource-file ping.rsc
     python examples/ping/ping.py --mw-slave --mw-resource-file ping.rsc --mw-slave-processes 4
 
-In HTCondor: see condor/README.md.
+For HTCondor, see condor/README.md.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 import mwpy
 
 TASKS_AHEAD = 10_000
-"""How many tasks wait in the master at most: enough to feed every slave, few enough to fit in memory."""
+"""Limit of waiting tasks in the master: enough tasks for every slave, and few enough to fit in memory."""
 
 
 @mwpy.task_algorithm
@@ -30,9 +30,9 @@ def ping(word: str) -> str:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Keep the slaves fed until every ping is answered."""
+    """Keep the slaves busy until every ping is answered."""
     pings = parse(argv).pings
-    mw.allocate_slaves(1000)  # how many slaves the resource file asks a batch system for
+    mw.allocate_slaves(1000)  # the number of slaves that the resource file requests from a batch system
     mw.set_target_number(TASKS_AHEAD)
     submitted = good = bad = 0
     start = time.perf_counter()
@@ -58,7 +58,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Send pings to slaves and count the answers.")
-    parser.add_argument("--pings", type=int, default=10_000, metavar="N", help="how many (10000)")
+    parser.add_argument("--pings", type=int, default=10_000, metavar="N", help="number of pings (default: 10000)")
     return parser.parse_args(argv)
 
 

@@ -1,8 +1,8 @@
-"""With task policy: submit with the same tag and policy each time, by a function that can be mapped.
+"""With task policy: make a function that submits tasks with one tag and one policy, and use it with `map`.
 
-    python examples/with_task_policy/with_task_policy.py        # here, a slave on each core
+    python examples/with_task_policy/with_task_policy.py        # this machine, one slave per core
 
-On several machines, the master first; the slaves read from its resource file where it is:
+On several machines, start the master first. The slaves find it through its resource file:
 
     python examples/with_task_policy/with_task_policy.py --mw-master --mw-resource-file policy.rsc
     python examples/with_task_policy/with_task_policy.py --mw-slave --mw-resource-file policy.rsc
@@ -23,7 +23,7 @@ def times10(number: int) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Submit a hundred tasks at most once each; whatever becomes of a task, its tag says which it is."""
+    """Submit a hundred tasks that run at most once. The tag returns with each task, finished or unrunnable."""
     submit_times10 = mw.with_task_policy(times10, tag="a times10 task", retry=False)
     task_ids = list(map(submit_times10, range(1, TASKS + 1)))
     ended = total = 0
@@ -34,7 +34,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
             ended += 1
             total += result.value
         for task in mw.unrunnable_tasks():
-            print(f"Not tried again, as its policy says: {task.tag}: {task.reason}")
+            print(f"Not run again, because of its policy: {task.tag}: {task.reason}")
             ended += 1
     print(f"The {ended} tasks add up to {total}.")
     return 0
