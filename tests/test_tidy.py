@@ -46,14 +46,14 @@ EDGES = ("system", "transport", "files", "batch")
 
 OWNERS = {
     "zmq": "_transport.link",
-    "msgspec": "_values.messages _transport.wire _transport.codec",
+    "msgspec": "_values.messagepack",
     "pickle": "_transport.codec",
     "cloudpickle": "_transport.codec",
     "marshal": "_transport.codec",
     "shelve": "_transport.codec",
     "subprocess": "_system.process _batch._command _batch.htcondor _batch.local",
     "multiprocessing": "_system.process",
-    "time": "_system.clock slave _batch.htcondor _batch.local _batch.ssh",
+    "time": "_system.clock _batch.htcondor _batch.local _batch.ssh",
     "sqlite3": "run_database",
     "htcondor2": "_batch._htcondor_calls",
     "classad2": "_batch._htcondor_calls",
@@ -65,7 +65,7 @@ OWNERS = {
 PROGRAMS = ("_batch._ssh_host",)
 """Sources that are sent to hosts without mwpy and run there on their own: they can import nothing of mwpy."""
 
-EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.structs")
+EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.field", "msgspec.structs")
 """What is not of the standard library and may be imported by every module: all that makes classes."""
 
 NOT_IN_CORE = (

@@ -19,13 +19,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count as counted
-from time import perf_counter
 from typing import Any, NamedTuple, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take
+from mwpy._system.clock import perf_counter
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._transport.codec import Codec, loads_call, loads_function

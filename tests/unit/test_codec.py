@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mwpy._transport.codec import MAX_TEXT, OUT_OF_BAND_BYTES, Codec, describe_error, loads, loads_function
-from mwpy._values import algorithm, messages
+from mwpy._values import algorithm, messagepack
 from mwpy._values.errors import ArgumentNotPicklable
 from mwpy._values.ids import Buffer
 
@@ -21,7 +21,7 @@ CODEC = Codec()
 
 def read(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
     """As who receives it."""
-    return loads(messages.decode_entry(payload), buffers)
+    return loads(messagepack.decode(payload), buffers)
 
 
 class Degrees(float):
@@ -171,7 +171,7 @@ def test_the_traceback_leaves_out_the_frames_of_mwpy_at_its_top() -> None:
 
     payload, _ = CODEC.dumps_value(Fuse())
     with pytest.raises(RuntimeError) as caught:
-        loads(messages.decode_entry(payload))
+        loads(messagepack.decode(payload))
     error = caught.value
     assert error.__traceback__ is not None
     error.__traceback__ = error.__traceback__.tb_next

@@ -21,13 +21,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
-import msgspec
 from attrs import frozen
 
 from mwpy._values.errors import ArgumentNotPicklable
 from mwpy._values.ids import Buffer
-from mwpy._values.messages import decode_entry
-from mwpy._values.task import Pickled, unpickle_with
+from mwpy._values.messagepack import NOT_ENCODABLE, Pickled, as_pickle, decode, encode
+from mwpy._values.task import unpickle_with
 
 __all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function"]
 
@@ -42,11 +41,6 @@ MAX_CAUSE_BYTES = 1 << 20
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types whose values come back from MessagePack as they were; told apart beforehand, for they are the most."""
-_NOT_AFTER_ALL = (OverflowError, UnicodeEncodeError)
-"""What MessagePack raises for an integer of more than 64 bits and for half a surrogate pair."""
-_PICKLE = 1
-"""The extension type."""
-_encode = msgspec.msgpack.Encoder().encode
 _OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -73,11 +67,11 @@ class Codec:
         """
         if type(value) in _PLAIN:
             try:
-                return _encode(value), ()
-            except _NOT_AFTER_ALL:
+                return encode(value), ()
+            except NOT_ENCODABLE:
                 pass
         pickled, buffers = self._pickled(value)
-        return _encode(msgspec.msgpack.Ext(_PICKLE, pickled)), buffers
+        return encode(as_pickle(pickled)), buffers
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         buffers: list[Buffer] = []
@@ -113,8 +107,8 @@ class Codec:
         else:
             try:
                 if not kwargs:
-                    return _encode(args), ()
-            except _NOT_AFTER_ALL:
+                    return encode(args), ()
+            except NOT_ENCODABLE:
                 pass
         try:
             payload, buffers = self.dumps_value((args, kwargs))
@@ -150,7 +144,7 @@ class Codec:
             cause, buffers = b"", ()
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
-        return _encode(msgspec.msgpack.Ext(_PICKLE, pickle.dumps((*told, _Cause(cause)), 5)))
+        return encode(as_pickle(pickle.dumps((*told, _Cause(cause)), 5)))
 
     def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
         """Pickle a function by value.
@@ -191,7 +185,7 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     return args, kwargs
 
 
-unpickle_with(loads, lambda payload, buffers: loads_call(decode_entry(payload), buffers))
+unpickle_with(loads, lambda payload, buffers: loads_call(decode(payload), buffers))
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from mwpy._values import messages
+from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
@@ -43,13 +41,12 @@ _KINDS: dict[int, type[messages.Message]] = {
 """A number is never given to another kind; a new kind is a new protocol version."""
 
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
-_DECODERS = {number: msgspec.msgpack.Decoder(kind) for number, kind in _KINDS.items()}
-_encoder = msgspec.msgpack.Encoder()
+_DECODERS = {number: messagepack.decoder(kind) for number, kind in _KINDS.items()}
 
 
 def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buffer]:
     """Turn a message and its payload into frames."""
-    return [_PREFIX[type(message)] + _encoder.encode(message), *frames]
+    return [_PREFIX[type(message)] + messagepack.encode(message), *frames]
 
 
 def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
@@ -77,13 +74,13 @@ def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]
         raise ProtocolError(
             f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
         )
-    decoder = _DECODERS.get(number)
-    if decoder is None:
+    read = _DECODERS.get(number)
+    if read is None:
         raise ProtocolError(f"unknown message kind {number}")
     if len(first) > MAX_HEADER_BYTES:
         raise ProtocolError(f"a header of {len(first)} bytes")
     try:
-        message = decoder.decode(first[2:])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        message = read(first[2:])
+    except messagepack.MALFORMED as error:
         raise ProtocolError(f"a malformed {_KINDS[number].__name__}: {error}") from error
     return message, frames[1:]

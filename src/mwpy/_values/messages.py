@@ -17,13 +17,12 @@ from itertools import accumulate, pairwise, repeat
 from math import isfinite
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
-from mwpy._values.task import Pickled
+from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, split_list
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -47,20 +46,12 @@ __all__ = [
     "Tasks",
     "Welcome",
     "check",
-    "decode_entry",
     "each_task",
     "entries",
     "payload",
     "select",
     "spans_of",
 ]
-
-_ARRAY = b"\xdd"
-"""How MessagePack begins a list with a length of four bytes, the most significant first."""
-_decode_list = msgspec.msgpack.Decoder(list, ext_hook=Pickled).decode
-_decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
-decode_entry = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
-"""Reads a single entry."""
 
 PROTOCOL_VERSION = 1
 """Changes whenever an older agent could misunderstand a newer master, or the other way round."""
@@ -301,7 +292,7 @@ def _no_frames(message: Message, count: int) -> None:
 
 def payload(count: int, parts: Iterable[Buffer]) -> bytes:
     """The first payload frame of a group: `count` encoded entries, one or more in each part."""
-    return b"".join((_ARRAY, count.to_bytes(4, "big"), *parts))
+    return b"".join((LIST_PREFIX, count.to_bytes(4, "big"), *parts))
 
 
 def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any], list[Sequence[Buffer]]]:
@@ -312,8 +303,8 @@ def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any]
     """
     count = sum(group.counts)
     try:
-        found: list[Any] = _decode_list(frames[0])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        found = decode_list(frames[0])
+    except MALFORMED as error:
         raise ProtocolError(f"{type(group).__name__}: a payload that cannot be read: {error}") from error
     if len(found) != count:
         raise ProtocolError(f"{type(group).__name__}: {len(found)} entries for {count} tasks")
@@ -349,7 +340,7 @@ def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], 
 
 def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:
     """Make a smaller group of the results at these positions."""
-    raw = _decode_raw(frames[0])
+    raw = split_list(frames[0])
     named = list(each_task(group))
     failed = frozenset(group.failed)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])

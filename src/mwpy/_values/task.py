@@ -24,10 +24,10 @@ from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import TaskFailed, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
+from mwpy._values.messagepack import Pickled
 
 __all__ = [
     "DEFAULT_POLICY",
-    "Pickled",
     "PlainEnum",
     "Result",
     "SlaveKind",
@@ -194,14 +194,6 @@ class Span(Struct, eq=False, gc=False):
     def __str__(self) -> str:
         last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
         return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
-
-
-class Pickled(Struct, gc=False):
-    """What stands among plain values for an object that is no such value, until it is asked for."""
-
-    kind: int
-    """MessagePack's extension type; there is only one."""
-    pickle: Buffer
 
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]

@@ -36,7 +36,8 @@ from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, Death, LastWords
-from mwpy._values.task import Pickled, Result, SlaveKind, SlaveState, Span
+from mwpy._values.messagepack import Pickled
+from mwpy._values.task import Result, SlaveKind, SlaveState, Span
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 

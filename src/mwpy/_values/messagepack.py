@@ -1,0 +1,74 @@
+"""MessagePack, the format of headers and values: the only module that encodes and decodes it.
+
+Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
+extension type; reading it gives a `Pickled`, which is unpickled when its value is asked for.
+
+What is here are msgspec's own methods, without functions around them: they are called for every message and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mwpy._values.ids import Buffer
+
+__all__ = [
+    "LIST_PREFIX",
+    "MALFORMED",
+    "NOT_ENCODABLE",
+    "Pickled",
+    "as_pickle",
+    "decode",
+    "decode_list",
+    "decoder",
+    "encode",
+    "split_list",
+]
+
+T = TypeVar("T")
+
+PICKLE = 1
+"""The number of the extension type."""
+
+LIST_PREFIX = b"\xdd"
+"""The first byte of a list whose length follows in four bytes, the most significant first."""
+
+MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises when the bytes are not MessagePack, or not of the expected type."""
+
+NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
+"""What encoding raises for an integer of more than 64 bits and for half a surrogate pair."""
+
+
+class Pickled(Struct, gc=False):
+    """A pickle in place of the object, until the object is asked for."""
+
+    kind: int
+    """The number of the extension type; there is only one."""
+    pickle: Buffer
+
+
+encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+"""Encode a value, or a struct as a dict of its fields."""
+
+as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
+"""Mark bytes as a pickle, to be encoded and to be read as `Pickled`."""
+
+decode: Callable[[Buffer], object] = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
+"""Read one value."""
+
+decode_list: Callable[[Buffer], list[object]] = msgspec.msgpack.Decoder(list, ext_hook=Pickled).decode
+"""Read a list of values."""
+
+split_list: Callable[[Buffer], Sequence[Buffer]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+"""Split a list into the bytes of its values, which stay encoded."""
+
+
+def decoder(kind: type[T]) -> Callable[[Buffer], T]:
+    """Make a function that reads structs of one class; it raises one of `MALFORMED` for everything else."""
+    return msgspec.msgpack.Decoder(kind).decode
