@@ -382,11 +382,7 @@ class Master:
 
     def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
-        known = self._io.published
-        if algorithm is None:
-            return sum(known.pending.values()) + self._io.submissions.total - known.total_seen
-        of = algorithm_of(algorithm)
-        return known.pending.get(of, 0) + self._io.submissions.count(of) - known.seen.get(of, 0)
+        return self._io.submissions.pending(_key(algorithm))
 
     def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks are missing to the target number; never negative."""
@@ -394,8 +390,7 @@ class Master:
 
     def num_runnable_tasks(self) -> int:
         """How many tasks are pending or at slaves."""
-        known = self._io.published
-        return known.runnable + self._io.submissions.total - known.total_seen
+        return self._io.submissions.runnable()
 
     def num_unrunnable_tasks(self) -> int:
         """How many unrunnable tasks wait to be fetched."""

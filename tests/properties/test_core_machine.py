@@ -190,6 +190,7 @@ class _MasterMachine(RuleBasedStateMachine):
         self.core.check()
         self.read(self.core.take_actions())
         self.agree()
+        self.counts_agree()
         self.sound = True
 
     def read(self, actions: Actions) -> None:
@@ -322,6 +323,17 @@ class _MasterMachine(RuleBasedStateMachine):
             self.nobody_is_left_hungry()
             self.idle_ones_get_a_share()
         self.look_for_silence()
+
+    def counts_agree(self) -> None:
+        """The master algorithm sees the same number of pending and runnable tasks as the model has."""
+        jar, submissions = self.core.jar, self.submissions
+        submissions.publish(jar.pending, jar.runnable)
+        submissions.check()
+        held = {number for worker in self.workers for number in worker.held}
+        pending = [job for job in self.open if job.number not in held]
+        for number, algorithm in enumerate(self.algorithms):
+            assert submissions.pending(algorithm) == sum(job.algorithm == number for job in pending)
+        assert (submissions.pending(), submissions.runnable()) == (len(pending), len(self.open))
 
     def look_for_silence(self) -> None:
         """Once nothing could progress for so long, all together, since something last did, it was said."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 import pytest
 
 from mwpy._core.master.submissions import Submissions
-from mwpy._values.algorithm import algorithm_of
+from mwpy._values.algorithm import Algorithm, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
 
@@ -41,12 +42,37 @@ def test_tasks_that_differ_in_nothing_but_arguments_and_tag_are_one_span(submiss
     assert submissions.take() == []
 
 
-def test_what_was_taken_is_still_counted(submissions: Submissions) -> None:
+def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: Submissions) -> None:
+    """Whether the task is still here, was just taken, or waits in the core."""
+
+    def pending() -> tuple[int, int, int]:
+        submissions.check()
+        return submissions.pending(MAX), submissions.pending(MIN), submissions.pending()
+
     for algorithm in (MAX, MIN, MAX, MAX):
         submissions.add(algorithm, DEFAULT_POLICY, b"", (), None)
-        submissions.take()
-    assert (submissions.total, submissions.count(MAX), submissions.count(MIN)) == (4, 3, 1)
-    assert submissions.count(algorithm_of(sum)) == 0
+    assert pending() == (3, 1, 4)
+    submissions.take()
+    assert pending() == (3, 1, 4)
+    submissions.publish({MAX: 3, MIN: 1}, 4)
+    assert pending() == (3, 1, 4)
+    submissions.publish({MAX: 1}, 3)
+    assert (*pending(), submissions.runnable()) == (1, 0, 1, 3)
+    submissions.add(MIN, DEFAULT_POLICY, b"", (), None)
+    assert (*pending(), submissions.runnable()) == (1, 1, 2, 4)
+    submissions.publish({}, 0)
+    assert (*pending(), submissions.runnable()) == (0, 1, 1, 1)
+    assert submissions.pending(algorithm_of(sum)) == 0
+
+
+def test_a_lost_task_is_noticed(submissions: Submissions) -> None:
+    """The count of one side is checked against the tasks that the other side has."""
+    submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
+    submissions.take()
+    submissions.check()
+    submissions.total += 1
+    with pytest.raises(AssertionError, match="lost"):
+        submissions.check()
 
 
 def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
@@ -61,8 +87,14 @@ def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
     adder.start()
     taken = []
     while adder.is_alive() or submissions:
-        taken += submissions.take()
+        spans = submissions.take()
+        pending = Counter[Algorithm]()
+        for span in spans:
+            pending[span.algorithm] += span.count
+        submissions.publish(pending, pending.total())  # as if the core had sent all that it took before
+        taken += spans
     adder.join()
+    submissions.check()
     assert [number for span in taken for number in span.ids] == [*range(1, total + 1)]
     assert all(span.payloads == [b"%d" % number for number in span.ids] for span in taken)
     assert all(span.tags == [*span.ids] for span in taken)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shlex
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from queue import SimpleQueue
 
 from attrs import define, evolve
-from msgspec import Struct
 
 from mwpy import resource_file
 from mwpy._core.master.commands import Command, Definition, ShutDown
@@ -25,12 +24,11 @@ from mwpy._system import clock, process
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, MasterLink, StrangerSeen, Unreachable
 from mwpy._values import records
-from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import ExitCode, MwpyError, ProtocolError
 from mwpy.audit import AuditFile
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["LocalAgent", "MasterIo", "Published", "updated"]
+__all__ = ["LocalAgent", "MasterIo", "updated"]
 
 TICK_S = 1.0
 """Seconds between two looks at the resource file and the local agents when nothing else happens."""
@@ -45,16 +43,6 @@ FAREWELL_S = 2.5
 """Seconds beyond the grace for the agents' goodbyes."""
 
 EARLY_ENDS_ALLOWED = 3
-
-
-class Published(Struct, frozen=True):
-    """What the I/O thread last told of the tasks."""
-
-    seen: dict[Algorithm, int]
-    """How many tasks of each algorithm it has taken over, ever."""
-    pending: dict[Algorithm, int]
-    runnable: int
-    total_seen: int
 
 
 @define(eq=False)
@@ -96,12 +84,10 @@ class MasterIo:
         self.definitions: deque[Definition] = deque()
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
-        self.published = Published({}, {}, 0, 0)
         self.waiting = Waiting.NOT
         self.resource_path: str | None = None
         self.resource: ResourceFile | None = None
         self.local: list[LocalAgent] = []
-        self._seen: Counter[Algorithm] = Counter()
         self._news: Actions | None = None
         """What the algorithm's thread was not given yet."""
         self._written: ResourceFile | None = None
@@ -165,8 +151,6 @@ class MasterIo:
         while self.definitions:
             self.core.define(self.definitions.popleft())
         if spans:
-            for span in spans:
-                self._seen[span.algorithm] += span.count
             self.core.submit(spans)
         for command in commands:
             self.core.obey(command)
@@ -178,7 +162,7 @@ class MasterIo:
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.jar
-        self.published = Published(dict(self._seen), jar.pending, jar.runnable, self.submissions.taken)
+        self.submissions.publish(jar.pending, jar.runnable)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self._news = actions
 

@@ -1,17 +1,22 @@
-"""Tasks on their way from the master algorithm's thread to the one that owns the core.
+"""Tasks on their way from the master algorithm's thread to the core's thread, and the counts of both sides.
 
-A task is four fields in a list, behind those of the others of its algorithm and policy, which takes no object a task,
-and which one call puts there as a whole. So one thread can add while another takes from the head, with no lock; and
-two that add at once are found out, for then the ids are not in order.
+A task is four fields in a list. The list holds the tasks that have the same algorithm and policy and were submitted one
+after the other. One call appends all four fields, so one thread can add while the other takes from the head, without
+a lock. No object is made for a task. If two threads add at once, the ids are out of order, and `take` notices it.
+
+The master algorithm asks how many tasks are pending. Some of them are here and the others are in the core. The core's
+thread publishes what it has taken and what is pending in the core, as one object; the algorithm's thread adds what it
+has submitted since. So a task is always counted exactly once.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
+from msgspec import Struct
 
 from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import UsageError
@@ -21,18 +26,30 @@ from mwpy._values.task import DEFAULT_POLICY, Span, TaskPolicy
 __all__ = ["Submissions"]
 
 FIELDS = 4
-"""Of a task: id, payload, buffers, tag."""
+"""The number of fields of a task: id, payload, buffers, tag."""
 
 
 @define(eq=False)
 class _Batch:
-    """Tasks that differ in nothing but arguments and tags."""
+    """Tasks that differ only in arguments and tags."""
 
     algorithm: Algorithm | None
     policy: TaskPolicy
     before: int
-    """How many tasks were added before them."""
+    """How many tasks were added before the first of this batch."""
     fields: list[Any] = field(factory=list)
+
+
+class _Published(Struct, frozen=True):
+    """The counts of the core's thread at one moment."""
+
+    taken: dict[Algorithm, int]
+    """How many tasks of each algorithm it has ever taken."""
+    total_taken: int
+    pending: Mapping[Algorithm, int]
+    """How many of them are pending in the core."""
+    runnable: int
+    """How many of them are pending in the core or at slaves."""
 
 
 class Submissions:
@@ -40,23 +57,22 @@ class Submissions:
 
     def __init__(self) -> None:
         self.total = 0
-        """How many were ever added: the id of the last."""
+        """How many tasks were ever added; also the id of the last one."""
         self._open = _Batch(None, DEFAULT_POLICY, 0)
         self._batches = deque([self._open])
-        """Only to the last is still added."""
-        self._counts: Counter[Algorithm | None] = Counter()
-        """How many tasks of each algorithm are in batches before the open one, ever."""
-        self.taken = 0
-        """How many of them were taken."""
+        """Tasks are added to the last batch only."""
+        self._closed: Counter[Algorithm | None] = Counter()
+        """How many tasks of each algorithm were ever added to batches before the last."""
+        self._taken: Counter[Algorithm] = Counter()
+        self._total_taken = 0
+        self._published = _Published({}, 0, {}, 0)
 
-    def __bool__(self) -> bool:
-        """Whether there is anything to take."""
-        return len(self._batches) > 1 or bool(self._batches[0].fields)
+    # ---- for the thread of the master algorithm ----
 
     def add(
         self, algorithm: Algorithm, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
     ) -> TaskId:
-        """Add a task; its id."""
+        """Add a task and return its id."""
         batch = self._open
         if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
             batch = self._begin(algorithm, policy)
@@ -65,18 +81,36 @@ class Submissions:
         return TaskId(number)
 
     def _begin(self, algorithm: Algorithm, policy: TaskPolicy) -> _Batch:
-        self._counts[self._open.algorithm] += self.total - self._open.before
+        self._closed[self._open.algorithm] += self.total - self._open.before
         self._open = _Batch(algorithm, policy, self.total)
         self._batches.append(self._open)
         return self._open
 
-    def count(self, algorithm: Algorithm) -> int:
+    def _added(self, algorithm: Algorithm) -> int:
         """How many tasks of an algorithm were ever added."""
-        now = self.total - self._open.before if self._open.algorithm is algorithm else 0
-        return self._counts[algorithm] + now
+        in_last = self.total - self._open.before if self._open.algorithm is algorithm else 0
+        return self._closed[algorithm] + in_last
+
+    def pending(self, algorithm: Algorithm | None = None) -> int:
+        """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
+        core = self._published
+        if algorithm is None:
+            return self.total - core.total_taken + sum(core.pending.values())
+        return self._added(algorithm) - core.taken.get(algorithm, 0) + core.pending.get(algorithm, 0)
+
+    def runnable(self) -> int:
+        """How many tasks are pending or at slaves."""
+        core = self._published
+        return self.total - core.total_taken + core.runnable
+
+    # ---- for the thread of the core ----
+
+    def __bool__(self) -> bool:
+        """Whether there is a task to take."""
+        return len(self._batches) > 1 or bool(self._batches[0].fields)
 
     def take(self) -> list[Span]:
-        """Take all tasks that are here; for the other thread.
+        """Take all tasks that are here. Give them to the core, then `publish`.
 
         Raises:
             UsageError: two threads added at once; the caller's fault.
@@ -84,7 +118,7 @@ class Submissions:
         spans: list[Span] = []
         for _ in range(len(self._batches)):
             batch = self._batches[0]
-            if len(self._batches) > 1:  # so nothing is added to it from here on
+            if len(self._batches) > 1:  # nothing is added to this batch any more
                 self._batches.popleft()
             count = len(batch.fields)
             taken = batch.fields[:count]
@@ -96,7 +130,29 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         assert batch.algorithm is not None
         ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
-        if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
+        if ids != [*range(self._total_taken + 1, self._total_taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
-        self.taken += len(ids)
+        self._total_taken += len(ids)
+        self._taken[batch.algorithm] += len(ids)
         return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
+
+    def publish(self, pending: Mapping[Algorithm, int], runnable: int) -> None:
+        """Publish the core's counts, once the core has all tasks that were taken.
+
+        Args:
+            pending: how many tasks of each algorithm are pending in the core; not changed later.
+            runnable: how many tasks are pending in the core or at slaves.
+        """
+        self._published = _Published(dict(self._taken), self._total_taken, pending, runnable)
+
+    def check(self) -> None:
+        """Recompute the counts from the tasks that are here, and assert; no other thread may add meanwhile."""
+        waiting: Counter[Algorithm | None] = Counter()
+        for batch in self._batches:
+            waiting[batch.algorithm] += len(batch.fields) // FIELDS
+        assert self.total == self._total_taken + sum(waiting.values()), "a task was lost on the way to the core"
+        assert self._total_taken == sum(self._taken.values()), "the tasks that were taken were miscounted"
+        for algorithm in dict.fromkeys([*self._taken, *(each.algorithm for each in self._batches if each.algorithm)]):
+            assert self._added(algorithm) == self._taken[algorithm] + waiting[algorithm], f"{algorithm} was miscounted"
+        core = self._published
+        assert sum(core.pending.values()) <= core.runnable <= core.total_taken <= self._total_taken
