@@ -15,6 +15,7 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
+from mwpy._values import staleness
 from mwpy._values.errors import ResourceFileError
 
 __all__ = ["FINISHED", "IN_PROGRESS", "MemberKeys", "NotWhole", "ResourceFile", "due", "is_stale", "read", "write"]
@@ -23,9 +24,6 @@ FORMAT = "mwpy-resource-file"
 VERSION = 1
 IN_PROGRESS = "in-progress"
 FINISHED = "finished"
-
-STALE_INTERVALS = 3
-"""A file that missed so many updates was left behind by a master that is dead or stuck."""
 
 MUCH = 0.1
 """A change of the slaves needed by this part of them is written at once."""
@@ -219,7 +217,7 @@ class _Reader:
 
 def is_stale(content: ResourceFile, now: float) -> bool:
     """Whether the file missed three updates, at Unix time `now`."""
-    return now - content.timestamp > STALE_INTERVALS * content.update_interval
+    return staleness.is_stale(now - content.timestamp, content.update_interval)
 
 
 def due(last: ResourceFile | None, new: ResourceFile) -> bool:

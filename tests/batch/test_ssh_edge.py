@@ -102,7 +102,7 @@ def test_jobs_run_where_there_are_slots_and_others_wait(
     until(lambda: jobs[0] not in [job.job_id for job in other.jobs()], "a job that is gone")
     outcome = other.outcome(jobs[0])
     assert outcome is not None
-    assert (outcome.ended, outcome.exit_code) == ("exit code 5", 5)
+    assert (outcome.description, outcome.exit_code) == ("exit code 5", 5)
     assert outcome.stderr.endswith("bye")
     until(lambda: [job.job_id for job in mine(one, launch) if job.state is JobState.RUNNING] != jobs[1:3], "the last")
     one.remove(jobs)
@@ -124,9 +124,9 @@ def test_the_end_of_a_job_is_told_with_its_last_words(
         os.kill(int(path.name), 9)
     until(lambda: not mine(it, launch), "no job left")
     told = [it.outcome(job) for job in (failing, crashing, killed)]
-    assert [outcome and (outcome.ended, outcome.exit_code) for outcome in told] == [
+    assert [outcome and (outcome.description, outcome.exit_code) for outcome in told] == [
         ("exit code 4", 4),
-        ("killed by SIGSEGV (11)", None),
+        ("killed by signal 11 (SIGSEGV): a crash in native code", None),
         ("its processes are gone without an exit code", None),
     ]
     assert told[0] is not None
@@ -159,7 +159,7 @@ def test_a_job_that_ignores_its_removal_is_killed_later(
     until(lambda: job not in [each.job_id for each in it.jobs()], "a job that was killed")
     outcome = it.outcome(job)
     assert outcome is not None
-    assert (outcome.ended, outcome.exit_code) == ("removed", None)
+    assert (outcome.description, outcome.exit_code) == ("removed", None)
     assert not [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={job}" in environ(path)]
 
 
@@ -213,7 +213,7 @@ def test_a_host_that_does_not_answer_is_told_of_once_and_does_without(
     assert [states[job] for job in jobs] == [JobState.RUNNING, JobState.QUEUED]
     [said] = it.said
     assert said.startswith("host no-such-host cannot be used: ssh: Could not resolve hostname no-such-host: ")
-    assert said.endswith("; it is tried again, first in 5 s")
+    assert said.endswith("; it is called again, first in 5 s")
     it.jobs()
     assert len(it.said) == 1
 
@@ -261,7 +261,7 @@ def test_a_host_that_comes_back_has_its_jobs(
         it.jobs()
     outcome = it.outcome(jobs[1])
     assert outcome is not None
-    assert outcome.ended in ("its host node1 does not answer", "its host node2 does not answer")
+    assert outcome.description in ("its host node1 does not answer", "its host node2 does not answer")
     it._options = good
     assert jobs[1] in [job.job_id for job in it.jobs()]
     assert len([line for line in it.said if line.endswith("answers again")]) == 2

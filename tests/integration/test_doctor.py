@@ -101,7 +101,7 @@ def test_an_application_that_cannot_be_imported(stage: Stage) -> None:
     """What it wrote is shown."""
     stage.master("broken.py")
     [(found, remedy)] = faults(doctor(stage, stage.resource))
-    assert found.startswith("application: a slave does not come up: exit code 1. It wrote last:\nTraceback")
+    assert found.startswith("application: a slave does not start: exit code 1. It wrote last:\nTraceback")
     assert found.endswith("RuntimeError: no licence for slaves")
     assert "mwpy pack" in remedy
 

@@ -1,16 +1,16 @@
-"""What HTCondor is told, and what is made of what it tells; with a real pool see tests/batch."""
+"""What is submitted to HTCondor, and how its answers are read. See tests/batch for tests with a real pool."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome, htcondor
+from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, htcondor
 from mwpy._batch.htcondor import END, HTCondor, description
+from mwpy._system.process import Helper
 from mwpy._values.errors import UsageError
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
@@ -26,44 +26,44 @@ LAUNCH = Launch(
 
 
 def lines(launch: Launch, *transfer: Path) -> dict[str, str]:
-    """The last line of each name, as that one counts."""
+    """Return the last line of each name, because that line counts."""
     text = description(launch, "1GB", "2GB", transfer)
     return dict(line.split(" = ", 1) for line in text.splitlines())
 
 
-def test_a_job_gets_a_fresh_resource_file_and_finds_the_rest_where_it_is() -> None:
-    told = lines(LAUNCH)
-    assert told["executable"] == "/env/bin/python"
-    assert told["transfer_executable"] == "false"
-    assert told["transfer_input_files"] == "/home/me/cubes.rsc"
-    assert told["environment"] == f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END}"'
+def test_a_job_gets_a_fresh_resource_file_and_uses_the_other_files_in_place() -> None:
+    found = lines(LAUNCH)
+    assert found["executable"] == "/env/bin/python"
+    assert found["transfer_executable"] == "false"
+    assert found["transfer_input_files"] == "/home/me/cubes.rsc"
+    assert found["environment"] == f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END}"'
     assert f"END = {END}\n" in POLICY.read_text()
-    assert told["MY.MwpyMark"] == '"cubes-0123456789ab"'
-    assert told["error"] == "/home/me/logs/cubes-0123456789ab.$(CLUSTER).$(PROCESS).err"
-    assert told["request_cpus"] == "4"
-    assert (told["request_memory"], told["request_disk"], told["+Project"]) == ("3GB", "2GB", "x")
-    assert "on_exit_remove" not in told
+    assert found["MY.MwpyMark"] == '"cubes-0123456789ab"'
+    assert found["error"] == "/home/me/logs/cubes-0123456789ab.$(CLUSTER).$(PROCESS).err"
+    assert found["request_cpus"] == "4"
+    assert (found["request_memory"], found["request_disk"], found["+Project"]) == ("3GB", "2GB", "x")
+    assert "on_exit_remove" not in found
 
 
-def test_every_argument_arrives_as_it_is() -> None:
-    """Quotes, empty ones, and what HTCondor would take for its own variables."""
+def test_every_argument_arrives_unchanged() -> None:
+    """This includes quotes, empty arguments, and text that looks like a variable of HTCondor."""
     assert lines(LAUNCH)["arguments"] == (
         "\"'/home/me/cubes.py' '--mw-slave' '--mw-resource-file' 'cubes.rsc' '--mw-slave-processes' '4' "
         "'it''s' 'a \"\"word\"\"' '' '$(DOLLAR)(X)'\""
     )
 
 
-def test_files_that_are_carried_are_named_as_they_are_there() -> None:
-    told = lines(LAUNCH, Path("/home/me/cubes.py"), Path("/home/me/data.txt"))
-    assert told["transfer_input_files"] == "/home/me/cubes.rsc, /home/me/cubes.py, /home/me/data.txt"
-    assert told["arguments"].startswith("\"'cubes.py' '--mw-slave'")
-    assert told["transfer_executable"] == "false"
-    told = lines(LAUNCH, Path("/env/bin/python"))
-    assert (told["transfer_input_files"], told["transfer_executable"]) == ("/home/me/cubes.rsc", "true")
+def test_transferred_files_are_named_as_they_are_named_in_the_job() -> None:
+    found = lines(LAUNCH, Path("/home/me/cubes.py"), Path("/home/me/data.txt"))
+    assert found["transfer_input_files"] == "/home/me/cubes.rsc, /home/me/cubes.py, /home/me/data.txt"
+    assert found["arguments"].startswith("\"'cubes.py' '--mw-slave'")
+    assert found["transfer_executable"] == "false"
+    found = lines(LAUNCH, Path("/env/bin/python"))
+    assert (found["transfer_input_files"], found["transfer_executable"]) == ("/home/me/cubes.rsc", "true")
 
 
-def test_a_comma_in_a_name_is_told_of() -> None:
-    """HTCondor would take the name for two."""
+def test_a_comma_in_a_name_is_an_error() -> None:
+    """HTCondor would read the name as two names."""
     with pytest.raises(BatchUnavailable, match="rename it"):
         lines(LAUNCH, Path("/home/me/a,b"))
 
@@ -87,40 +87,39 @@ def test_a_job_in_the_queue(ad: dict[str, Any], state: JobState, running_s: floa
     assert htcondor._job(ad) == Job("17.3", "m", state, running_s, note)
 
 
-def test_what_became_of_a_job(tmp_path: Path) -> None:
+def test_how_a_job_ended(tmp_path: Path) -> None:
     err = tmp_path / "err"
     err.write_text("x" * 10_000 + "the end")
     times = {"JobCurrentStartDate": 100, "EnteredCurrentStatus": 104, "JobStatus": 4, "Err": str(err)}
-    told = htcondor._outcome({**times, "ExitCode": 3})
-    assert (told.ended, told.exit_code, told.ran_s) == ("exit code 3", 3, 4.0)
-    assert told.stderr.endswith("x" * 100 + "the end")
-    killed = htcondor._outcome({**times, "ExitBySignal": True, "ExitSignal": 9, "Err": "/nowhere"})
-    assert killed == Outcome("killed by SIGKILL (9)", None, 4.0, "")
-    assert htcondor._outcome({**times, "ExitBySignal": True, "ExitSignal": 44}).ended == "killed by signal 44"
+    exited = htcondor._outcome({**times, "ExitCode": 3})
+    assert (exited.description, exited.exit_code, exited.ran_s) == ("exit code 3", 3, 4.0)
+    assert exited.stderr.endswith("x" * 100 + "the end")
+    killed = htcondor._outcome({**times, "ExitBySignal": True, "ExitSignal": 10, "Err": "/nowhere"})
+    assert killed == Outcome(End.KILLED, "killed by signal 10 (SIGUSR1)", None, 4.0, "")
     removed = htcondor._outcome(
         {"JobStatus": 3, "EnteredCurrentStatus": 104, "RemoveReason": "via condor_rm", "Err": ""}
     )
-    assert removed == Outcome("removed: via condor_rm", None, 0.0, "")
+    assert removed == Outcome(End.REMOVED, "removed: via condor_rm", None, 0.0, "")
 
 
-def test_bindings_that_do_not_answer_or_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bindings_that_end_or_do_not_answer_or_fail_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold the interpreter while they wait, so they run in a process that can be killed."""
+    edge = HTCondor()
 
-    def ask(program: str) -> bytes:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen([sys.executable, "-c", program], bufsize=0, **pipes) as process:  # type: ignore[call-overload]
-            try:
-                return htcondor._exchange(process, b"x\n")
-            finally:
-                process.kill()
+    def call(program: str) -> None:
+        edge._helper = Helper([sys.executable, "-c", program])
+        edge.jobs()
 
-    monkeypatch.setattr(htcondor, "CALL_S", 5.0)
-    assert ask("print(input() * 100_000)") == b"x" * 100_000 + b"\n"
-    with pytest.raises(BatchUnavailable, match="ended with exit code 7"):
-        ask("raise SystemExit(7)")
+    with pytest.raises(BatchUnavailable, match="HTCondor's Python bindings ended with exit code 7"):
+        call("input(); raise SystemExit(7)")
+    with pytest.raises(BatchUnavailable, match=r"HTCondor says: no local daemon\. Is its schedd running"):
+        call("""print('{"error": "no local daemon."}')""")
+    assert edge._helper is not None
+    edge._helper.close()
     monkeypatch.setattr(htcondor, "CALL_S", 0.1)
-    with pytest.raises(BatchUnavailable, match="did not answer within"):
-        ask("import time; time.sleep(60)")
+    with pytest.raises(BatchUnavailable, match="HTCondor gave no answer within 0 s: is its schedd overloaded"):
+        call("import signal; signal.pause()")
+    assert edge._helper is None
 
 
 def test_without_the_bindings_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 
 import pytest
@@ -22,13 +23,13 @@ from mwpy._core.overseer.core import (
     Submitted,
 )
 from mwpy._core.overseer.oversight import Need, Oversight, explain
-from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
 
 NEED = Need("g1", False, 100.0, 5.0, 300.0, 0, {})
 
-DIED = Outcome("exit code 1", 1, 2.0, "Traceback\nModuleNotFoundError: No module named 'sky'\n")
+DIED = Outcome.of_process(1, 2.0, "Traceback\nModuleNotFoundError: No module named 'sky'\n")
 
 
 class Desk:
@@ -159,7 +160,7 @@ def test_submitted_jobs_that_never_show_are_not_waited_for_forever(desk: Desk) -
     desk.watch(slaves_needed=2)
     desk.look()
     desk.submitted("1.0", "1.1", shown=False)
-    desk.outcomes["1.1"] = evolve(DIED, exit_code=5, ended="exit code 5")
+    desk.outcomes["1.1"] = Outcome.of_process(5, 2.0, "")
     assert count(desk.look()) == 1
     assert desk.asked == ["1.0", "1.1"]
     desk.submitted("2.0")
@@ -435,7 +436,7 @@ def test_jobs_that_came_to_something_before_the_failures_excuse_nothing(desk: De
     assert "nothing is submitted for 60 s" in said(told)
     desk.job("0.0", RUNNING, 1020.0)
     assert desk.look().submit == []
-    desk.gone("0.0", outcome=evolve(DIED, ran_s=1010.0, exit_code=255, ended="exit code 255"))
+    desk.gone("0.0", outcome=Outcome.of_process(255, 1010.0, ""))
     assert "A: job 0.0 has run well, so more are submitted" in desk.look().say
 
 
@@ -449,12 +450,13 @@ def test_another_master_gives_jobs_another_chance(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome("exit code 0", 0, 2.0, ""),
-        Outcome("exit code 5", 5, 2.0, ""),
-        Outcome("removed by somebody", None, 2.0, ""),
-        Outcome("exit code 255", 255, 100.0, ""),
+        Outcome.of_process(0, 2.0, ""),
+        Outcome.of_process(5, 2.0, ""),
+        Outcome(End.REMOVED, "killed by its user", None, 2.0),
+        Outcome(End.LOST, "its node failed", None, 2.0),
+        Outcome.of_process(255, 100.0, ""),
     ],
-    ids=lambda outcome: outcome.ended,
+    ids=lambda outcome: outcome.description,
 )
 def test_jobs_that_were_told_to_go_or_ran_for_long_are_no_failures(desk: Desk, outcome: Outcome) -> None:
     desk.watch(slaves_needed=4)
@@ -464,9 +466,9 @@ def test_jobs_that_were_told_to_go_or_ran_for_long_are_no_failures(desk: Desk, o
 def test_jobs_that_somebody_kills_at_their_start_are_failures(desk: Desk) -> None:
     """Nobody of mwpy does: it is a processor that cannot run the program, or a limit of memory."""
     desk.watch(slaves_needed=4)
-    killed = Outcome("killed by SIGILL (4)", None, 0.1, "")
+    killed = Outcome.of_process(-signal.SIGILL, 0.1, "")
     assert failing(desk, "1.0", "1.1", "1.2", outcome=killed).submit == []
-    assert explain(killed) == "killed by SIGILL (4)"
+    assert explain(killed) == "killed by signal 4 (SIGILL): native code for another processor"
 
 
 def test_nothing_is_submitted_before_it_is_known_what_became_of_the_last_ones(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Children in sessions of their own, and their ends in words."""
+"""Child processes: those that are watched, short commands, and helpers that answer lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import select
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from mwpy._system import process as _process
-from mwpy._system.process import describe_exit, start
+from mwpy._system.process import Helper, HelperEnded, TimedOut, run, start
 
 
 def python(code: str, **options: object) -> _process.Child:
@@ -97,28 +98,65 @@ def test_what_a_child_forked_goes_with_it(by_force: bool) -> None:
     os.close(reading)
 
 
-def test_a_program_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError):
-        start(["/nowhere/python"])
+def test_a_detached_child_leaves_what_it_forked_running() -> None:
+    """A job outlives the shell that started it."""
+    reading, writing = os.pipe()
+    code = f"import os, signal\nif os.fork() == 0: signal.pause()\nos.write({writing}, b'forked')"
+    child = python(code, pass_fds=[writing], detached=True)
+    os.close(writing)
+    assert os.read(reading, 6) == b"forked"
+    assert wait(child) == 0
+    assert select.select([reading], [], [], 0)[0] == []
+    os.killpg(child.pid, signal.SIGKILL)
+    assert read_all(reading) == b""
+    os.close(reading)
 
 
-@pytest.mark.parametrize(
-    ("returncode", "words"),
-    [
-        (0, "exit code 0"),
-        (-9, "killed by signal 9 (SIGKILL): the kernel's out-of-memory killer, the batch system or somebody's kill"),
-        (-11, "killed by signal 11 (SIGSEGV): a crash in native code"),
-        (-10, "killed by signal 10 (SIGUSR1)"),
-        (-42, "killed by signal 42"),
-    ],
-)
-def test_an_end_in_words(returncode: int, words: str) -> None:
-    assert describe_exit(returncode) == words
+def test_a_child_writes_into_files_that_it_is_given(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        child = python("import sys; print('out'); sys.exit('err')", output=(out, err))
+    assert wait(child) == 1
+    assert ((tmp_path / "out").read_text(), (tmp_path / "err").read_text()) == ("out\n", "err\n")
 
 
-def test_lack_of_memory_is_named_where_the_kernel_counted_it() -> None:
-    assert describe_exit(-9, out_of_memory="out of memory") == "killed by signal 9 (SIGKILL): out of memory"
-    assert "memory" not in describe_exit(-11, out_of_memory="out of memory")
+def test_a_program_that_does_not_exist_is_an_error() -> None:
+    for begin in (start, Helper, lambda command: run(command, timeout_s=1.0)):
+        with pytest.raises(FileNotFoundError):
+            begin(["/nowhere/python"])
+
+
+def test_a_command_is_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads its input; variables are set and removed on top of those of this process."""
+    monkeypatch.setenv("OLD", "old")
+    code = "import os, sys; print(sys.stdin.read(), *map(os.environ.get, ['NEW', 'OLD'])); sys.exit(' a\\n\\nb\\n b')"
+    environment = {"NEW": "new", "OLD": None}
+    ran = run([sys.executable, "-c", code], timeout_s=60.0, standard_input=b"input", environment=environment)
+    assert (ran.returncode, ran.end, ran.out) == (1, "exit code 1", "input new None\n")
+    assert (ran.complaint, ran.last_complaint) == ("a; b", "b")
+    assert run(["false"], timeout_s=60.0).complaint == "nothing (exit code 1)"
+
+
+def test_a_command_that_takes_too_long_is_killed_with_all_that_it_forked() -> None:
+    """What it wrote to standard error until then is kept."""
+    code = "echo started >&2; sleep 600 & sleep 600"
+    with pytest.raises(TimedOut, match="no answer within 1 s") as caught:
+        run(["sh", "-c", code], timeout_s=1.0)
+    assert caught.value.err == "started\n"
+
+
+def test_a_helper_answers_a_line_with_a_line() -> None:
+    """Long answers arrive whole."""
+    helper = Helper([sys.executable, "-c", "while True: print(input() * 100_000, flush=True)"])
+    assert helper.ask(b"x\n", 60.0) == b"x" * 100_000 + b"\n"
+    assert helper.ask(b"y\n", 60.0) == b"y" * 100_000 + b"\n"
+    helper.close()
+
+
+def test_a_helper_that_ends_or_does_not_answer_is_given_up() -> None:
+    with pytest.raises(HelperEnded, match="exit code 7"):
+        Helper([sys.executable, "-c", "input(); raise SystemExit(7)"]).ask(b"x\n", 60.0)
+    with pytest.raises(TimedOut, match="no answer within 0 s"):
+        Helper([sys.executable, "-c", "import signal; signal.pause()"]).ask(b"x\n", 0.1)
 
 
 def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,4 +164,4 @@ def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatc
         raise FileNotFoundError
 
     monkeypatch.setattr("builtins.open", refuse)
-    assert _process._kills() == (0, 0)
+    assert _process._count_kills() == (0, 0)

@@ -1,4 +1,4 @@
-"""What is read of Slurm's commands, in texts that they printed, and what is submitted."""
+"""Reading what Slurm's commands print, and the batch script that is submitted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch.slurm import ASK_END, Slurm, outcome, queue, script, seconds
 
 SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
@@ -33,7 +33,7 @@ SHOWN = (
 
 
 def test_only_jobs_of_mwpy_are_read_from_the_queue() -> None:
-    """Each with its mark, its state, and why it waits for somebody."""
+    """Each has its mark, its state, and why it waits."""
     assert queue(QUEUE) == [
         Job("1_0", "a-1", JobState.RUNNING, 1.0),
         Job("4_0", "b", JobState.HELD, 0.0, "JobHeldUser"),
@@ -50,37 +50,37 @@ def test_only_jobs_of_mwpy_are_read_from_the_queue() -> None:
     [("0:01", 1), ("59:59", 3599), ("2:00:01", 7201), ("1-02:03:04", 93784), ("INVALID", 0), ("", 0)],
 )
 def test_times_are_seconds(shown: str, meant: float) -> None:
-    """As `squeue` and `scontrol` write them."""
+    """`squeue` and `scontrol` write them in the same way."""
     assert seconds(shown) == meant
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "ended", "exit_code"),
+    ("state", "code", "end", "text", "exit_code"),
     [
-        ("COMPLETED", "0:0", "exit code 0", 0),
-        ("FAILED", "4:0", "exit code 4", 4),
-        ("FAILED", "0:9", "killed by SIGKILL (9)", None),
-        ("FAILED", "0:53", "killed by signal 53", None),
-        ("TIMEOUT", "0:15", "its time limit was reached", None),
-        ("NODE_FAIL", "0:0", "its node failed", None),
-        ("OUT_OF_MEMORY", "0:125", "killed by Slurm: out of memory", None),
+        ("COMPLETED", "0:0", End.EXITED, "exit code 0", 0),
+        ("FAILED", "4:0", End.EXITED, "exit code 4", 4),
+        ("FAILED", "0:10", End.KILLED, "killed by signal 10 (SIGUSR1)", None),
+        ("FAILED", "0:53", End.KILLED, "killed by signal 53", None),
+        ("TIMEOUT", "0:15", End.REMOVED, "its time limit was reached", None),
+        ("NODE_FAIL", "0:0", End.LOST, "its node failed", None),
+        ("OUT_OF_MEMORY", "0:125", End.KILLED, "killed by Slurm: out of memory", None),
     ],
 )
-def test_the_end_of_a_job_is_put_into_words(state: str, code: str, ended: str, exit_code: int | None) -> None:
-    """An exit code counts only where the job exited by itself."""
-    text = SHOWN.format(state=state, code=code, stderr="/none/such")
-    assert outcome(text) == Outcome(ended, exit_code, 86403.0, "")
+def test_the_end_of_a_job_is_read(state: str, code: str, end: End, text: str, exit_code: int | None) -> None:
+    """There is an exit code only if the job exited by itself."""
+    shown = SHOWN.format(state=state, code=code, stderr="/none/such")
+    assert outcome(shown) == Outcome(end, text, exit_code, 86403.0, "")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "REQUEUED"])
-def test_a_job_that_is_there_has_no_outcome(state: str) -> None:
-    """Nor one that runs again."""
+def test_a_job_in_the_queue_has_no_outcome(state: str) -> None:
+    """A requeued job has none either."""
     assert outcome(SHOWN.format(state=state, code="0:0", stderr="")) is None
     assert outcome("") is None
 
 
 def test_the_end_of_a_long_error_file_is_kept(tmp_path: Path) -> None:
-    """Whatever its name."""
+    """The name of the file may contain blanks."""
     path = tmp_path / "job 1_0.err"
     path.write_text("first\n" + "x" * 20_000 + "\nlast\n")
     found = outcome(SHOWN.format(state="FAILED", code="1:0", stderr=path))
@@ -89,8 +89,8 @@ def test_the_end_of_a_long_error_file_is_kept(tmp_path: Path) -> None:
     assert len(found.stderr) < 10_000
 
 
-def test_the_script_of_a_job_says_who_it_is_and_becomes_the_agent(tmp_path: Path) -> None:
-    """A path with blanks stays one word; options of the user stand before the first command."""
+def test_the_script_of_a_job_sets_its_id_and_becomes_the_agent(tmp_path: Path) -> None:
+    """A path with blanks stays one argument. The user's options come before the first command."""
     words = ("/bin/sh", "-c", 'echo $MWPY_JOB $PLACE "$0" "$@"', "--mw-slave", "--", "own")
     launch = Launch(
         "m", str(tmp_path / "a b"), words, 4, "/logs", ("export PLACE=here", "--time=5", "#SBATCH -p short")
@@ -111,7 +111,7 @@ def test_the_script_of_a_job_says_who_it_is_and_becomes_the_agent(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("squeue", "given", "told"),
+    ("squeue", "end", "printed"),
     [
         ("echo $SLURM_TIME_FORMAT of $3", "", "%s of 7_3\n"),
         ("echo $SLURM_TIME_FORMAT of $3", "1795283446", "1795283446\n"),
@@ -120,25 +120,25 @@ def test_the_script_of_a_job_says_who_it_is_and_becomes_the_agent(tmp_path: Path
     ],
     ids=["asked", "given", "squeue fails", "no squeue"],
 )
-def test_a_job_asks_for_the_end_of_its_time_limit(tmp_path: Path, squeue: str | None, given: str, told: str) -> None:
-    """For that of its own element of the array, where its environment does not have it; in silence."""
+def test_a_job_asks_for_the_end_of_its_time_limit(tmp_path: Path, squeue: str | None, end: str, printed: str) -> None:
+    """It asks for its own element of the array, only if the environment lacks the end, and prints no errors."""
     if squeue is not None:
         (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
         (tmp_path / "squeue").chmod(0o755)
     text = script(Launch("m", "/r", ("/bin/sh", "-c", "echo $SLURM_JOB_END_TIME", "--mw-slave"), 1, "/logs"))
     variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "PATH": f"{tmp_path}:/usr/bin:/bin"}
-    variables["SLURM_JOB_END_TIME"] = given
+    variables["SLURM_JOB_END_TIME"] = end
     done = subprocess.run(["/bin/sh", "-c", text], env=variables, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == (told, "")
+    assert (done.stdout, done.stderr) == (printed, "")
 
 
 def test_the_script_for_slaves_asks_in_the_same_way() -> None:
-    """As one that the overseer submits."""
+    """The file in `slurm/` and the overseer's script have the same line."""
     assert f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"\n' in SLAVES.read_text()
 
 
 def test_without_slurm_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its commands are not in PATH."""
+    """The commands are not in PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     edge = Slurm()
     launch = Launch("m", "/r.rsc", ("true", "--mw-slave"), 1, "/logs")

@@ -1,4 +1,4 @@
-"""What is read of a hosts file, and which word of a command is the application."""
+"""Reading a hosts file, and finding the application in a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mwpy._values.errors import UsageError
 
 
 def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) -> None:
-    """Comments and empty lines are passed over."""
+    """Comments and empty lines are ignored."""
     path = tmp_path / "hosts"
     path.write_text("# ours\n\nnode1\nme@node2  slots=4 # big\nnode3 python=/opt/bin/python3.12 slots=64\n")
     assert read_hosts(path) == [
@@ -26,10 +26,10 @@ def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is no host: write HOST"),
-        ("slots=3", "line 1: slots=3 is no host"),
-        ("../a", r"line 1: \.\./a is no host"),
-        ("a slots=0", "line 1: slots=0 must be a whole number from 1"),
+        ("ok\n-oProxyCommand=x", "line 2: -oProxyCommand=x is not a host: write HOST"),
+        ("slots=3", "line 1: slots=3 is not a host"),
+        ("../a", r"line 1: \.\./a is not a host"),
+        ("a slots=0", "line 1: slots=0 must be a whole number, 1 or more"),
         ("a slots=many", "line 1: slots=many must be a whole number"),
         ("a slots", "line 1: slots is not understood: write slots=N or python=PATH"),
         ("a color=red", "line 1: color=red is not understood"),
@@ -37,8 +37,8 @@ def test_a_hosts_file_names_hosts_with_slots_and_interpreters(tmp_path: Path) ->
         ("# none", "names no host: write a line `HOST slots=N` for each"),
     ],
 )
-def test_a_fault_in_a_hosts_file_is_one_line_with_its_place(tmp_path: Path, text: str, words: str) -> None:
-    """And says what to write."""
+def test_a_fault_in_a_hosts_file_is_reported_in_one_line_with_its_place(tmp_path: Path, text: str, words: str) -> None:
+    """The line says what to write instead."""
     path = tmp_path / "hosts"
     path.write_text(text)
     with pytest.raises(UsageError, match=words) as caught:
@@ -47,14 +47,13 @@ def test_a_fault_in_a_hosts_file_is_one_line_with_its_place(tmp_path: Path, text
     assert str(path) in str(caught.value)
 
 
-def test_a_missing_hosts_file_is_told(tmp_path: Path) -> None:
-    """By its name."""
+def test_a_missing_hosts_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the hosts file .*none: .*No such file"):
         read_hosts(tmp_path / "none")
 
 
-def test_the_application_is_in_front_or_behind_an_interpreter(tmp_path: Path) -> None:
-    """A module has no file that could be copied."""
+def test_the_application_is_the_program_or_the_argument_of_an_interpreter(tmp_path: Path) -> None:
+    """A module (`-m`) has no file to copy."""
     app = tmp_path / "app.pex"
     app.touch()
     assert _app_of([str(app), "--mw-slave"]) == 0
@@ -63,7 +62,7 @@ def test_the_application_is_in_front_or_behind_an_interpreter(tmp_path: Path) ->
 
 
 def test_without_ssh_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And which host that was for."""
+    """The message names the host; it is said once."""
     (tmp_path / "hosts").write_text("node1")
     monkeypatch.setenv("PATH", str(tmp_path))
     said: list[str] = []

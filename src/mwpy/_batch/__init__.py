@@ -1,9 +1,9 @@
-"""What an overseer asks of a batch system, and what each of the modules here answers.
+"""What an overseer asks a batch system. Each module here is one batch system.
 
 A batch system keeps a queue of jobs; each job is one agent. The overseer marks the jobs that it submits, and finds them
-again by that mark and never by memory: after its own restart, the jobs that it submitted before are in the list as
-all others. A job that ended is not run again by the batch system, unless it was evicted: the overseer decides whether
-there is to be another.
+again by this mark, never by memory. So after its own restart, jobs that it submitted before are in the list like all
+others. The batch system does not run an ended job again, unless the job was evicted. The overseer decides whether to
+submit another one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Protocol
 from attrs import frozen
 
 from mwpy._values.errors import ExitCode, MwpyError
-from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.jobs import End, Job, JobState, Outcome
 
-__all__ = ["Batch", "BatchUnavailable", "Job", "JobState", "Launch", "Outcome"]
+__all__ = ["Batch", "BatchUnavailable", "End", "Job", "JobState", "Launch", "Outcome"]
 
 
 class BatchUnavailable(MwpyError):
-    """The batch system cannot be asked now, or will not: what it said, and what to do.
+    """The batch system does not answer or refuses. The message has its answer, and says what to do.
 
-    Mostly nothing was changed; but where an answer was lost it may have been.
+    Usually nothing was changed. Where an answer was lost, something may have been changed.
     """
 
     exit_code = ExitCode.UNREACHABLE
@@ -33,50 +33,50 @@ class Launch:
     """What is submitted for one computation."""
 
     mark: str
-    """Letters, digits and hyphens, the same in every life of the overseer: what makes its jobs its own."""
+    """Letters, digits and hyphens. The mark of its jobs, the same in every life of the overseer."""
     resource_path: str
-    """The resource file, absolute."""
+    """The absolute path of the resource file."""
     command: tuple[str, ...]
-    """The agent's program and arguments, `--mw-slave` among them, without the resource file; see `agent_command`."""
+    """The agent's program and arguments, with `--mw-slave` and without the resource file; see `agent_command`."""
     slaves: int
-    """How many slave processes a job has, and so the processor cores it asks for."""
+    """How many slave processes a job has. It asks for as many processor cores."""
     log_dir: str
-    """Where its output and error files go, absolute; it exists."""
+    """The absolute path of the folder for its output and error files. The folder exists."""
     extra: tuple[str, ...] = ()
     """Lines that the user adds to each submission, in the batch system's own language."""
 
     def agent_command(self, resource_path: str) -> list[str]:
-        """The agent's command line, with the resource file under the path that it has where the agent runs."""
-        role = self.command.index("--mw-slave") + 1  # before the application's own arguments, and a `--` among them
+        """The agent's command line, with the path that the resource file has where the agent runs."""
+        role = self.command.index("--mw-slave") + 1  # the application's own arguments, perhaps with a `--`, come later
         return [*self.command[:role], "--mw-resource-file", resource_path, *self.command[role:]]
 
 
 class Batch(Protocol):
-    """One batch system. Calls block, for seconds if need be, and may come from any one thread."""
+    """One batch system. A call may block for seconds. Only one thread calls."""
 
     def submit(self, launch: Launch, count: int) -> list[str]:
-        """Put `count` jobs into the queue, all or none. They start in the directory of this process.
+        """Put `count` jobs into the queue, all or none. They start in the working directory of this process.
 
         Returns:
-            Their ids. One that ends before the next look at the queue is in no list, and yet asked for by `outcome`.
+            Their ids. A job that ends before the next call of `jobs` is in no list, but `outcome` knows it.
 
         Raises:
-            BatchUnavailable: it will not.
+            BatchUnavailable: the batch system refuses.
         """
 
     def jobs(self) -> list[Job]:
         """All jobs of this user that carry a mark of mwpy, whoever submitted them.
 
         Raises:
-            BatchUnavailable: it does not answer. It never answers with a part of them.
+            BatchUnavailable: the batch system does not answer. It never returns only some of the jobs.
         """
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        """Take jobs out of the queue; those that run get SIGTERM. One that is gone meanwhile is no error.
+        """Remove jobs from the queue; those that run get SIGTERM. It is no error if a job has ended meanwhile.
 
         Raises:
-            BatchUnavailable: it will not.
+            BatchUnavailable: the batch system refuses.
         """
 
     def outcome(self, job_id: str) -> Outcome | None:
-        """What became of a job that was in the queue and is no more; None if nothing is known (yet)."""
+        """How a job ended that was in the queue before; None if nothing is known (yet)."""

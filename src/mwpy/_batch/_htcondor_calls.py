@@ -1,7 +1,7 @@
-"""The program that calls HTCondor's Python bindings: a request in JSON a line comes in, an answer a line goes out.
+"""The program that calls HTCondor's Python bindings. It reads a request per line, in JSON, and answers with a line.
 
 It is a process of its own because the bindings hold the interpreter while they wait: 20 s for a schedd that does not
-answer a query, and without end for one that stops in the middle of a submission. This process can be killed then.
+answer a query, and without end for a schedd that stops in the middle of a submission. This process can be killed then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ATTRIBUTES = (
 
 
 def submit(text: str, count: int) -> list[int]:
-    """Cluster and number of the jobs that were submitted."""
+    """Submit jobs; return their cluster and how many there are."""
     import htcondor2
 
     result = htcondor2.Schedd().submit(htcondor2.Submit(text), count=count)
@@ -30,22 +30,22 @@ def submit(text: str, count: int) -> list[int]:
 
 
 def query() -> list[dict[str, Any]]:
-    """The jobs in the queue that have a mark."""
+    """Return the jobs in the queue that have a mark."""
     import htcondor2
 
     return [_plain(ad) for ad in htcondor2.Schedd().query("MwpyMark =!= undefined", list(ATTRIBUTES))]
 
 
 def remove(job_ids: list[str]) -> None:
-    """Take jobs out of the queue; how many were not there any more is of no interest."""
+    """Remove jobs from the queue. Some of them may have ended already."""
     import htcondor2
 
-    reason = ("removed by mwpy oversee", 0)  # as a plain text it would be lost
+    reason = ("removed by mwpy oversee", 0)  # HTCondor would drop a plain text
     htcondor2.Schedd().act(htcondor2.JobAction.Remove, job_ids, reason=reason)
 
 
 def history(cluster: int, process: int, since: int) -> list[dict[str, Any]]:
-    """What the history has of a job, unless that is older than a Unix time: a whole history may be gigabytes."""
+    """Return what the history has about a job since this Unix time. A whole history may have gigabytes."""
     import htcondor2
 
     constraint = f"ClusterId == {cluster} && ProcId == {process}"
@@ -63,7 +63,7 @@ CALLS: dict[str, Callable[..., Any]] = {"submit": submit, "query": query, "remov
 
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # text that a library prints must not look like an answer
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:

@@ -1,10 +1,10 @@
-"""What `ssh.py` has done on a host: this source is sent there with each call, and run by the host's own Python.
+"""The program that `ssh.py` runs on a host: its source is sent there with each call, and the host's own Python runs it.
 
-It needs Linux and Python 3.7 there, and nothing installed. All that it keeps is in `~/.mwpy-ssh`, readable by its
-user only: `apps/DIGEST/NAME` are copied applications, `jobs/HOST/JOB/` is a job, under the name that the hosts file
-has for the host, since several hosts may share a home directory. A shell stays with the agent and writes its exit code
-there. A job lives while a process of the shell's group has the job's id in its environment; so no process number is
-ever mistaken for another's, and a job is found whoever started it and whatever was killed.
+It needs Linux and Python 3.7 on the host, and nothing installed. It keeps everything in `~/.mwpy-ssh`, which only the
+user can read: `apps/DIGEST/NAME` are copied applications, and `jobs/HOST/JOB/` is a job. HOST is the name in the hosts
+file, because several hosts may share a home directory. A shell stays with the agent and writes its exit code into the
+job's folder. A job is alive while a process of the shell's group has the job's id in its environment. So no process
+number is mistaken for another's, and a job is found whoever started it and whatever was killed.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ RESOURCE = "<resource file>"
 """The word of a command that stands for the resource file."""
 
 ANSWER = "MWPY-ANSWER "
-"""What the line with the answer begins with: a login shell may print lines of its own."""
+"""The start of the line with the answer; a login shell may print other lines."""
 
 KILL_S = 20.0
-"""Seconds after its removal that a job is killed: more than its grace period, which is 5 s if nobody says otherwise."""
+"""Seconds from the removal of a job until it is killed: more than its grace period, which is 5 s by default."""
 
 KEEP_S = 86400.0
-"""Seconds for which is kept what became of a job."""
+"""Seconds for which the folder of an ended job is kept."""
 
 STDERR_BYTES = 8192
 
-# $0 is the job's folder. The trap keeps the shell for the exit code when all of its group is told to go.
+# $0 is the job's folder. The trap keeps the shell alive for the exit code when its whole group gets SIGTERM.
 SCRIPT = 'trap : TERM INT; "$@"; echo $? >"$0/exit.new"; mv "$0/exit.new" "$0/exit"; rm -f "$0/resource-file"'
 
 
-def main(given: IO[bytes]) -> None:
-    """Do what the first line asks, with the bytes that follow it."""
+def main(standard_input: IO[bytes]) -> None:
+    """Do what the request in the first line says, with the bytes that follow it."""
     os.umask(0o077)
-    asked = json.loads(given.readline())
+    request = json.loads(standard_input.readline())
     root = os.path.join(os.path.expanduser("~"), ".mwpy-ssh")
-    folder = os.path.join(root, "jobs", asked["host"])
+    folder = os.path.join(root, "jobs", request["host"])
     os.makedirs(folder, exist_ok=True)
-    answer = start(root, folder, asked, given) if asked["do"] == "start" else look(root, folder, asked)
+    starts = request["do"] == "start"
+    answer = start(root, folder, request, standard_input) if starts else look(root, folder, request)
     print("\n" + ANSWER + json.dumps(answer), flush=True)
 
 
 # Looking
 
 
-def look(root: str, folder: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Stop the jobs under `stop`, and tell which live, and what became of those under `known` that do not."""
+def look(root: str, folder: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Stop the jobs under `stop`. Report which jobs are alive, and how those under `known` ended that are not."""
     groups = _groups()
     living: dict[str, dict[str, Any]] = {}
     ended: dict[str, dict[str, Any]] = {}
@@ -61,19 +62,19 @@ def look(root: str, folder: str, asked: dict[str, Any]) -> dict[str, Any]:
         place = os.path.join(folder, job)
         about = _read(place, "about")
         pid = json.loads(about)["pid"] if about else 0
-        if about and _lives(job, groups.get(pid, [])):
-            if job in asked["stop"]:
+        if about and _is_alive(job, groups.get(pid, [])):
+            if job in request["stop"]:
                 _stop(place, pid)
-            living[job] = _told(place, json.loads(about), pid)
-        elif job in asked["known"]:
-            ended[job] = _outcome(place)
+            living[job] = _report(place, json.loads(about), pid)
+        elif job in request["known"]:
+            ended[job] = _report_end(place)
         elif time.time() > os.stat(place).st_mtime + KEEP_S:
             shutil.rmtree(place, ignore_errors=True)
-    return {"home": _name_of_home(root), "cores": len(os.sched_getaffinity(0)), "living": living, "ended": ended}
+    return {"home": _id_of_home(root), "cores": len(os.sched_getaffinity(0)), "living": living, "ended": ended}
 
 
 def _groups() -> dict[int, list[int]]:
-    """The processes of each process group on this machine."""
+    """Return the processes of each process group on this machine."""
     groups: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         text = _read("/proc/" + name, "stat") if name.isdigit() else ""
@@ -82,11 +83,11 @@ def _groups() -> dict[int, list[int]]:
     return groups
 
 
-def _lives(job: str, pids: list[int]) -> bool:
+def _is_alive(job: str, pids: list[int]) -> bool:
     return any("MWPY_JOB=" + job in _read(f"/proc/{pid}", "environ").split("\0") for pid in pids)
 
 
-def _told(place: str, about: dict[str, Any], pid: int) -> dict[str, Any]:
+def _report(place: str, about: dict[str, Any], pid: int) -> dict[str, Any]:
     removed = os.path.join(place, "removed")
     leaving = os.path.exists(removed)
     if leaving and time.time() > os.stat(removed).st_mtime + KILL_S:
@@ -110,7 +111,7 @@ def _signal(group: int, number: int) -> None:
         pass
 
 
-def _outcome(place: str) -> dict[str, Any]:
+def _report_end(place: str) -> dict[str, Any]:
     code = _read(place, "exit").strip()
     ran_s = 0.0
     if code:
@@ -129,7 +130,7 @@ def _tail(place: str) -> str:
 
 
 def _read(place: str, name: str) -> str:
-    """The text of a file, or nothing if it is not there or not ours."""
+    """Return the text of a file; empty if there is none, or if it belongs to another user."""
     try:
         with open(os.path.join(place, name), errors="replace") as file:
             return file.read()
@@ -137,11 +138,11 @@ def _read(place: str, name: str) -> str:
         return ""
 
 
-def _name_of_home(root: str) -> str:
-    """What tells this home directory from others: a word that the first who came wrote into it."""
+def _id_of_home(root: str) -> str:
+    """Return the id of this home directory: a random text that the first call wrote into it."""
     path = os.path.join(root, "home")
     if not os.path.exists(path):
-        beside = _beside(root, os.urandom(8).hex().encode())
+        beside = _write_beside(root, os.urandom(8).hex().encode())
         try:
             os.link(beside, path)
         except FileExistsError:
@@ -153,23 +154,23 @@ def _name_of_home(root: str) -> str:
 # Starting
 
 
-def start(root: str, folder: str, asked: dict[str, Any], given: IO[bytes]) -> dict[str, Any]:
-    """Start jobs; tell that the application is missing, and start none, if it is neither here nor sent."""
-    resource = given.read(asked["resource_size"])
-    command = list(asked["command"])
-    app = asked["app"]
+def start(root: str, folder: str, request: dict[str, Any], standard_input: IO[bytes]) -> dict[str, Any]:
+    """Start jobs. If the application is neither here nor sent, start none and report that it is missing."""
+    resource = standard_input.read(request["resource_size"])
+    command = list(request["command"])
+    app = request["app"]
     if app is not None:
-        path = _app(root, app, given)
+        path = _app(root, app, standard_input)
         if path is None:
             return {"missing": True}
         command[app["index"]] = path
-    for job in asked["jobs"]:
-        _start(os.path.join(folder, job), job, command, resource, asked)
+    for job in request["jobs"]:
+        _start(os.path.join(folder, job), job, command, resource, request)
     return {"missing": False}
 
 
-def _app(root: str, app: dict[str, Any], given: IO[bytes]) -> str | None:
-    """The path of the application on this host: where it is at home, if that is shared, or a copy."""
+def _app(root: str, app: dict[str, Any], standard_input: IO[bytes]) -> str | None:
+    """Return the path of the application: the original if this host shares it, or a copy; None if it is missing."""
     if _digest(app["path"]) == app["digest"]:
         return str(app["path"])
     folder = os.path.join(root, "apps", app["digest"])
@@ -179,17 +180,17 @@ def _app(root: str, app: dict[str, Any], given: IO[bytes]) -> str | None:
     if not app["sent"]:
         return None
     os.makedirs(folder, exist_ok=True)
-    beside = _beside(folder, given.read())
+    beside = _write_beside(folder, standard_input.read())
     os.chmod(beside, 0o700)
     if _digest(beside) != app["digest"]:
         os.unlink(beside)
-        raise OSError("the application came here torn")
+        raise OSError("the application did not arrive whole")
     os.replace(beside, path)
     return path
 
 
-def _start(place: str, job: str, command: list[str], resource: bytes, asked: dict[str, Any]) -> None:
-    """Start one job; a call that is made twice starts it once."""
+def _start(place: str, job: str, command: list[str], resource: bytes, request: dict[str, Any]) -> None:
+    """Start one job. A second call for the same job does nothing."""
     try:
         os.mkdir(place)
     except FileExistsError:
@@ -198,7 +199,7 @@ def _start(place: str, job: str, command: list[str], resource: bytes, asked: dic
     with open(path, "wb") as file:
         file.write(resource)
     words = [path if word == RESOURCE else word for word in command]
-    cwd = asked["cwd"] if os.access(asked["cwd"], os.X_OK) else place
+    cwd = request["cwd"] if os.access(request["cwd"], os.X_OK) else place
     with open(os.path.join(place, "out"), "wb") as out, open(os.path.join(place, "err"), "wb") as err:
         shell = subprocess.Popen(
             ["/bin/sh", "-c", SCRIPT, place, *words],
@@ -209,9 +210,9 @@ def _start(place: str, job: str, command: list[str], resource: bytes, asked: dic
             env=dict(os.environ, MWPY_JOB=job),
             start_new_session=True,
         )
-    about = {"mark": asked["mark"], "slaves": asked["slaves"], "pid": shell.pid}
-    os.replace(_beside(place, json.dumps(about).encode()), os.path.join(place, "about"))
-    shell.returncode = 0  # it is left to itself, and nobody is to be warned of that
+    about = {"mark": request["mark"], "slaves": request["slaves"], "pid": shell.pid}
+    os.replace(_write_beside(place, json.dumps(about).encode()), os.path.join(place, "about"))
+    shell.returncode = 0  # it outlives this process; this prevents the warning about it
 
 
 def _digest(path: str) -> str:
@@ -222,7 +223,7 @@ def _digest(path: str) -> str:
         return ""
 
 
-def _beside(folder: str, data: bytes) -> str:
+def _write_beside(folder: str, data: bytes) -> str:
     fd, path = tempfile.mkstemp(dir=folder)
     with os.fdopen(fd, "wb") as file:
         file.write(data)

@@ -1,14 +1,13 @@
-"""Slurm, by its commands: `sbatch`, `squeue`, `scancel` and `scontrol show job`; no accounting database is needed.
+"""Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol show job`. It needs no accounting database.
 
-A job's mark is its name, `mwpy.MARK`, which `squeue` shows to everybody and no site's plug-in rewrites, as some do with
-comments. Each submission is one job array, so that it happens for all or for none, and a job is an element of an
-array, `42_5`. The file system is shared: jobs read the resource file where the master wrote it.
+The mark of a job is its name, `mwpy.MARK`. `squeue` shows the name to everybody, and no site's plug-in rewrites it, as
+some rewrite comments. Each submission is one job array, so it happens for all jobs or for none. A job is an element of
+an array, `42_5`. The file system is shared: jobs read the resource file where the master wrote it.
 
-A submission that ended badly may have happened all the same: the controller took the jobs and its answer was lost. The
-error says so, and whoever lists before it submits again will find them.
+A submission that failed may have happened all the same, if the controller took the jobs and its answer was lost. The
+error says so. A caller that lists the jobs before it submits again will find them.
 
-What became of a job is known to the controller for a while only (MinJobAge, five minutes unless the site says
-otherwise).
+The controller knows for a while how a job ended (MinJobAge, five minutes by default).
 """
 
 from __future__ import annotations
@@ -18,94 +17,96 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
-from mwpy._batch._command import Ran, end_of, killed, run
+from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
+from mwpy._batch._output import end_of
+from mwpy._system import process
 
 __all__ = ["Slurm"]
 
 TIMEOUT_S = 60.0
-"""Seconds that a command gets; Slurm's own give up on a dead controller after 10 to 20."""
+"""Seconds that a command may take. Slurm's own commands give up on a dead controller after 10 to 20 s."""
 
 WARNED_S = 60
-"""Seconds before a job's time limit at which it gets SIGTERM: enough for an agent's grace period and its goodbye."""
+"""A job gets SIGTERM this many seconds before its time limit: enough for an agent's grace period and its goodbye."""
 
 PREFIX = "mwpy."
 
 QUEUE_FORMAT = "%i|%T|%M|%r|%j"
-"""Id, state, time since the start, reason, name; the name last, as anything may stand in those of other jobs."""
+"""Id, state, time since the start, reason, name. The name comes last, because other jobs' names may contain a `|`."""
 
 ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "JobArrayTaskLimit")
-"""Reasons of a waiting job that will start by itself."""
+"""Reasons that squeue gives for a waiting job which will start by itself."""
 
 STATES = {"RUNNING": JobState.RUNNING, "SUSPENDED": JobState.RUNNING, "STOPPED": JobState.RUNNING}
 STATES |= dict.fromkeys(("COMPLETING", "SIGNALING", "STAGE_OUT"), JobState.LEAVING)
 STATES |= dict.fromkeys(("REQUEUE_HOLD", "SPECIAL_EXIT"), JobState.HELD)
 
-ENDED = (
-    ("COMPLETED", ""),
-    ("FAILED", ""),
-    ("CANCELLED", "cancelled"),
-    ("TIMEOUT", "its time limit was reached"),
-    ("OUT_OF_MEMORY", "killed by Slurm: out of memory"),
-    ("NODE_FAIL", "its node failed"),
-    ("BOOT_FAIL", "its node could not be started"),
-    ("PREEMPTED", "preempted"),
-    ("DEADLINE", "its deadline has passed"),
-)
-"""States of a job that has ended, and what they say beyond the exit code."""
+BY_EXIT_CODE = ("COMPLETED", "FAILED")
+"""States of a job that ended by itself; its exit code says how."""
+
+ENDS = {
+    "CANCELLED": (End.REMOVED, "cancelled"),
+    "TIMEOUT": (End.REMOVED, "its time limit was reached"),
+    "OUT_OF_MEMORY": (End.KILLED, "killed by Slurm: out of memory"),
+    "NODE_FAIL": (End.LOST, "its node failed"),
+    "BOOT_FAIL": (End.LOST, "its node could not be started"),
+    "PREEMPTED": (End.REMOVED, "preempted"),
+    "DEADLINE": (End.REMOVED, "its deadline has passed"),
+}
+"""The other states of a job that has ended, and what they mean."""
 
 ASK_END = "SLURM_TIME_FORMAT=%s timeout 10 squeue -h -j $MWPY_JOB -o %e 2>/dev/null"
-"""Says in a job when its time limit ends, in Unix seconds, or something else where there is none or nobody knows."""
+"""Prints inside a job when its time limit ends, in Unix seconds. Without a limit the output is not a number."""
 
 LEFT_OUT = ("SQUEUE_", "SCANCEL_", "MWPY_")
-"""Variables with these beginnings are kept from the commands, and so from the jobs."""
+"""Prefixes of variables that the commands, and so the jobs, do not inherit."""
 
 
 class Slurm:
-    """The Slurm whose commands are in PATH, for the user who runs this."""
+    """The Slurm whose commands are in PATH, for the user of this process."""
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Submit one array of `count` jobs.
 
         Raises:
-            BatchUnavailable: it will not, or nobody knows: the message tells which.
+            BatchUnavailable: Slurm refused, or its answer was lost; the message says which.
         """
         words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={PREFIX}{launch.mark}"]
         words += [f"--output={launch.log_dir}/%A_%a.out", f"--error={launch.log_dir}/%A_%a.err"]
         perhaps = "the jobs may be in the queue all the same: list them before submitting again"
-        ran = _ask(words, given=script(launch), unknown=perhaps)
-        if ran.code:
-            lost = f"; {perhaps}" if "timed out" in ran.words.lower() else ""
-            raise BatchUnavailable(f"Slurm did not take {count} jobs: {ran.words}{lost}")
-        array = ran.out.strip().partition(";")[0]  # behind it the name of the cluster, where there are several
+        ran = _run(words, standard_input=script(launch), hint=perhaps)
+        if ran.returncode:
+            lost = f"; {perhaps}" if "timed out" in ran.complaint.lower() else ""
+            raise BatchUnavailable(f"Slurm did not take {count} jobs: {ran.complaint}{lost}")
+        array = ran.out.strip().partition(";")[0]  # a cluster's name follows where there are several
         return [f"{array}_{number}" for number in range(count)]
 
     def jobs(self) -> list[Job]:
-        """What `squeue` shows of this user's jobs with mwpy's names."""
-        ran = _ask(("squeue", "-h", "-r", "--me", "-o", QUEUE_FORMAT))
-        if ran.code:
-            raise BatchUnavailable(f"Slurm does not show its queue: {ran.words}; is slurmctld running?")
+        """This user's jobs whose names are mwpy's, as `squeue` shows them."""
+        ran = _run(("squeue", "-h", "-r", "--me", "-o", QUEUE_FORMAT))
+        if ran.returncode:
+            raise BatchUnavailable(f"Slurm does not show its queue: {ran.complaint}; is slurmctld running?")
         return queue(ran.out)
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        """Cancel jobs; what runs gets SIGTERM, and SIGKILL after the site's KillWait."""
+        """Cancel jobs. Those that run get SIGTERM, and after the site's KillWait SIGKILL."""
         if not job_ids:
             return
-        ran = _ask(("scancel", "--quiet", *job_ids))
-        if ran.code:
-            raise BatchUnavailable(f"Slurm did not cancel {len(job_ids)} jobs: {ran.words}")
+        ran = _run(("scancel", "--quiet", *job_ids))
+        if ran.returncode:
+            raise BatchUnavailable(f"Slurm did not cancel {len(job_ids)} jobs: {ran.complaint}")
 
     def outcome(self, job_id: str) -> Outcome | None:
-        """What `scontrol show job` says, while it does."""
+        """How a job ended, as long as `scontrol show job` knows it."""
         try:
-            ran = _ask(("scontrol", "-o", "show", "job", job_id))
+            ran = _run(("scontrol", "-o", "show", "job", job_id))
         except BatchUnavailable:
             return None
-        return None if ran.code else outcome(ran.out)
+        return None if ran.returncode else outcome(ran.out)
 
 
 def script(launch: Launch) -> str:
-    """The batch script of a launch: its options, then the agent in the place of the shell, so that signals reach it."""
+    """The batch script of a launch: options, then the agent, which replaces the shell so that signals reach it."""
     options = [line for line in launch.extra if line.startswith(("-", "#"))]
     lines = [
         "#!/bin/sh",
@@ -113,7 +114,7 @@ def script(launch: Launch) -> str:
         f"#SBATCH --signal=B:TERM@{WARNED_S}",
         *(f"#SBATCH {line}" if line.startswith("-") else line for line in options),
         'export MWPY_JOB="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
-        f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"',  # older Slurms do not set it
+        f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"',  # older versions of Slurm do not set it
         *(line for line in launch.extra if line not in options),
         f"exec {shlex.join(launch.agent_command(launch.resource_path))}",
     ]
@@ -121,7 +122,7 @@ def script(launch: Launch) -> str:
 
 
 def queue(shown: str) -> list[Job]:
-    """The jobs of mwpy in what `squeue` printed in `QUEUE_FORMAT`."""
+    """Read the jobs of mwpy from the output of `squeue` in `QUEUE_FORMAT`."""
     return [
         _job(*fields)
         for line in shown.splitlines()
@@ -139,7 +140,7 @@ def _job(job_id: str, word: str, ran: str, reason: str, name: str) -> Job:
 
 
 def seconds(shown: str) -> float:
-    """Slurm's `[DAYS-][HOURS:]MINUTES:SECONDS` as seconds; 0 for what is none."""
+    """Read Slurm's `[DAYS-][HOURS:]MINUTES:SECONDS`; 0 for a text of another form."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", shown)
     if found is None:
         return 0.0
@@ -148,32 +149,27 @@ def seconds(shown: str) -> float:
 
 
 def outcome(shown: str) -> Outcome | None:
-    """What `scontrol -o show job` says became of a job; None while it waits or runs."""
+    """Read from the output of `scontrol -o show job` how a job ended; None while it waits or runs."""
     fields = dict(re.findall(r"(\w+)=(.*?)(?=\s+[\w/:]+=|\s*$)", shown.partition("\n")[0]))
-    told = dict(ENDED).get(fields.get("JobState", ""))
-    if told is None:
-        return None
-    code, _, number = fields.get("ExitCode", "0:0").partition(":")
+    state = fields.get("JobState", "")
+    ran_s = seconds(fields.get("RunTime", ""))
     stderr = end_of(fields.get("StdErr", "")).strip()
-    if told:
-        ended, exit_code = told, None
-    elif int(number or 0):
-        ended, exit_code = killed(int(number)), None
-    else:
-        ended, exit_code = f"exit code {code}", int(code)
-    return Outcome(ended, exit_code, seconds(fields.get("RunTime", "")), stderr)
+    if state in BY_EXIT_CODE:
+        code, _, number = fields.get("ExitCode", "0:0").partition(":")
+        return Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr)
+    if state in ENDS:
+        end, text = ENDS[state]
+        return Outcome(end, text, None, ran_s, stderr)
+    return None
 
 
-def _ask(words: Sequence[str], *, given: str = "", unknown: str = "is slurmctld overloaded?") -> Ran:
+def _run(words: Sequence[str], *, standard_input: str = "", hint: str = "is slurmctld overloaded?") -> process.Finished:
+    """Run a command of Slurm; `hint` says what to think of one that takes too long."""
+    left_out = {name: None for name in os.environ if name.startswith(LEFT_OUT)}
     try:
-        return run(words, timeout_s=TIMEOUT_S, given=given.encode(), environment=_environment())
-    except TimeoutError as error:
-        raise BatchUnavailable(f"{words[0]} gave {error}; {unknown}") from None
+        return process.run(words, timeout_s=TIMEOUT_S, standard_input=standard_input.encode(), environment=left_out)
+    except process.TimedOut as error:
+        raise BatchUnavailable(f"{words[0]} gave {error}; {hint}") from None
     except OSError as error:
         remedy = "run this where Slurm's commands are, with them in PATH"
         raise BatchUnavailable(f"{words[0]} cannot be run: {error.strerror}; {remedy}") from None
-
-
-def _environment() -> dict[str, str]:
-    """This process's own, without directions for it alone and what changes the meaning of a command."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}

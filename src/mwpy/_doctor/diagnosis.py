@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
+from mwpy._values.staleness import is_stale
+
 __all__ = ["Address", "Finding", "Report", "diagnose"]
 
 SKEW_S = 30.0
@@ -140,7 +142,7 @@ def _file(there: Report) -> Finding:
     if there.file_fault:
         return Finding("resource file", there.file_fault, "see that the job gets it, or that the path is shared")
     age = there.file_age or 0.0
-    if age > 3 * there.update_interval:
+    if is_stale(age, there.update_interval):
         return Finding(
             "resource file",
             f"written {age:.0f} s ago, though its master writes it every {there.update_interval:.0f} s",

@@ -38,7 +38,7 @@ IMPORT_S = 120.0
 """Seconds that a script gets for its imports."""
 
 FAULT_CHARACTERS = 1500
-PACKAGES_TOLD = 100
+PACKAGES_REPORTED = 100
 """Limits of a report: of what was written to standard error, batch systems bring back 8 KiB."""
 
 
@@ -156,11 +156,17 @@ def _answer(link: AgentLink) -> messages.Message | str:
 def _imports(slave_command: Sequence[str]) -> dict[str, Any]:
     """What came of starting a slave."""
     try:
-        ended, out, err = process.run(slave_command, {SLAVE_VARIABLE: EXAMINED}, IMPORT_S)
-        imported: dict[str, str] = json.loads(out.splitlines()[-1])
-        return {"imports": dict(sorted(imported.items())[:PACKAGES_TOLD])}
+        ran = process.run(slave_command, environment={SLAVE_VARIABLE: EXAMINED}, timeout_s=IMPORT_S)
+    except process.TimedOut as error:
+        return {"import_fault": _failed_start(f"killed, because it ran for {IMPORT_S:.0f} s", error.err)}
     except OSError as error:
         return {"import_fault": f"a slave cannot be started: {error}"}
+    try:
+        imported: dict[str, str] = json.loads(ran.out.splitlines()[-1])
     except (ValueError, IndexError):
-        wrote = err.strip()[-FAULT_CHARACTERS:]
-        return {"import_fault": f"a slave does not come up: {ended}. It wrote last:\n{wrote or '(nothing)'}"}
+        return {"import_fault": _failed_start(ran.end, ran.err)}
+    return {"imports": dict(sorted(imported.items())[:PACKAGES_REPORTED])}
+
+
+def _failed_start(end: str, stderr: str) -> str:
+    return f"a slave does not start: {end}. It wrote last:\n{stderr.strip()[-FAULT_CHARACTERS:] or '(nothing)'}"

@@ -212,8 +212,8 @@ class _Batch:
         del self.jobs[job.job_id]
         self.lost[job.mark] += 1
         job.kill()
-        ended = "killed by SIGKILL (9)" if code is None else f"exit code {code}"
-        self.outcomes[job.job_id] = Outcome(ended, code, float(now - job.started_at), "words")
+        ran_s = float(now - job.started_at)
+        self.outcomes[job.job_id] = Outcome.of_process(-9 if code is None else code, ran_s, "last words")
 
     def remove(self, job: _Job, now: int) -> None:
         self.lost[job.mark] += job.state is JobState.QUEUED  # its place may have been needed for others

@@ -1,80 +1,86 @@
-"""Child processes: started in a session of their own, ended with all that they forked, and their end in
-words.
+"""Child processes. This module is the only one that starts them.
 
-A child leads its own session and process group: a terminal's Ctrl-C does not reach it, and one signal ends it
-together with whatever it forked. When it is found dead, the rest of its group is killed *before* it is
-reaped, because until then the kernel gives its number to nobody else.
+Each child leads its own session and process group. So a terminal's Ctrl-C does not reach it, and one signal ends it
+together with everything that it forked. When a child is found dead, the rest of its group is killed *before* the child
+is reaped, because until then the kernel gives its number to no other process.
+
+- `start` starts a child that is watched: a slave, a local agent, a local job.
+- `run` runs a short command to its end.
+- `Helper` is a program that answers each line with a line.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import IO
 
-__all__ = ["Child", "describe_exit", "run", "start"]
+from attrs import frozen
 
-_WHY = {
-    signal.SIGKILL: "the kernel's out-of-memory killer, the batch system or somebody's kill",
-    signal.SIGSEGV: "a crash in native code",
-    signal.SIGBUS: "a crash in native code, or a full disk or shrunken file behind a memory map",
-    signal.SIGILL: "native code for another processor",
-    signal.SIGFPE: "a division by zero in native code",
-    signal.SIGABRT: "native code gave up; see what it wrote last",
-    signal.SIGTERM: "somebody ended it",
-    signal.SIGXCPU: "the limit of processor time",
-    signal.SIGXFSZ: "the limit of file size",
-}
+from mwpy._system import clock
+from mwpy._values.exits import describe_exit
+
+__all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "run", "start"]
 
 
 class Child:
-    """One started process; made by `start`."""
+    """One started process; made by `start`.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    Args:
+        process: the process.
+        detached: leave the rest of its group alone when it has ended.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], *, detached: bool = False) -> None:
         self._process = process
-        self._kills_before = _kills()
+        self._detached = detached
+        self._kills_before = _count_kills()
         self.pid: int = process.pid
         self.peak_bytes = 0
-        """The most memory that it, or a program that it waited for, held at a time; known once `poll` told its end."""
+        """The most memory that it, or a program that it waited for, held at a time. Known once `poll` returned its
+        end."""
         self.outputs: dict[int, int] = {}
-        """Non-blocking file descriptors of what it writes to standard output (1) and error (2), if asked for."""
+        """If asked for: non-blocking file descriptors of its standard output (1) and standard error (2)."""
         for number, file in ((1, process.stdout), (2, process.stderr)):
             if file is not None:
                 self.outputs[number] = file.fileno()
                 os.set_blocking(file.fileno(), False)
 
     def poll(self) -> int | None:
-        """Look whether it ended, and if so kill what is left of its group. Never waits.
+        """Look whether it has ended, and if so kill the rest of its group. Never waits.
 
         Returns:
-            None while it runs; then its exit code, or the negative number of the signal that killed it.
+            None while it runs. Later its exit code, or the negative number of the signal that killed it.
         """
         if self._process.returncode is None:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
-            self._signal_group(signal.SIGKILL)
+            if not self._detached:
+                self._signal_group(signal.SIGKILL)
             _, status, usage = os.wait4(self.pid, 0)
             self._process.returncode = os.waitstatus_to_exitcode(status)
             self.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return self._process.returncode
 
     def kill(self) -> None:
-        """Kill it and all that it forked. `poll` tells when it is gone. No error if it is gone already."""
+        """Kill it and everything that it forked. `poll` reports its end. No error if it has ended already."""
         if self._process.returncode is None:
             self._signal_group(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it, and not what it forked, to end (SIGTERM). No error if it is gone already."""
+        """Ask it, but not what it forked, to end (SIGTERM). No error if it has ended already."""
         self._process.terminate()
 
     def describe_exit(self) -> str:
-        """Its end in words; call it once `poll` has told that it ended."""
-        assert self._process.returncode is not None, "it has not ended, or nobody looked"
-        here, anywhere = (after - before for after, before in zip(_kills(), self._kills_before, strict=True))
-        return describe_exit(self._process.returncode, out_of_memory=OUT_OF_MEMORY[0 if here else 1 if anywhere else 2])
+        """Describe its end in words. Call this after `poll` has returned its end."""
+        assert self._process.returncode is not None, "poll has not returned its end"
+        here, anywhere = (after - before for after, before in zip(_count_kills(), self._kills_before, strict=True))
+        return describe_exit(self._process.returncode, cause=OUT_OF_MEMORY[0 if here else 1 if anywhere else 2])
 
     def close(self) -> None:
         """Close the pipes of its standard output and error."""
@@ -83,108 +89,213 @@ class Child:
                 file.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+        with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
             os.killpg(self.pid, number)
 
 
 def start(
     command: Sequence[str],
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str | None] | None = None,
     pass_fds: Sequence[int] = (),
     keep_output: bool = False,
+    output: tuple[IO[bytes], IO[bytes]] | None = None,
+    detached: bool = False,
 ) -> Child:
-    """Start a process in a session of its own, with no standard input and this one's standard output and error.
+    """Start a process in its own session, without standard input.
 
     Args:
         command: program and arguments.
-        environment: variables to set on top of this process's own.
-        pass_fds: file descriptors that it inherits, under the same numbers; no other one is.
-        keep_output: make its standard output and error pipes, `Child.outputs`, which must then be read.
+        environment: variables to set on top of this process's own; None as a value removes a variable.
+        pass_fds: file descriptors that it inherits under the same numbers. It inherits no others.
+        keep_output: make its standard output and error pipes, `Child.outputs`. The caller must read them.
+        output: files for its standard output and error. Without these two it writes where this process writes.
+        detached: it outlives this process, and what it started outlives it.
 
     Raises:
         OSError: it cannot be started.
     """
+    stdout, stderr = output or ((subprocess.PIPE, subprocess.PIPE) if keep_output else (None, None))
     return Child(
         subprocess.Popen(
             command,
-            env={**os.environ, **(environment or {})},
+            env=_environment(environment),
             pass_fds=pass_fds,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if keep_output else None,
-            stderr=subprocess.PIPE if keep_output else None,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            bufsize=0,
+        ),
+        detached=detached,
+    )
+
+
+def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    changed = {**os.environ, **(changes or {})}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+@frozen
+class Finished:
+    """A command that has ended, and what it wrote."""
+
+    returncode: int
+    """Its exit code, or the negative number of the signal that killed it."""
+    out: str
+    err: str
+
+    @property
+    def end(self) -> str:
+        """Its end in words."""
+        return describe_exit(self.returncode)
+
+    @property
+    def complaint(self) -> str:
+        """What it wrote about its failure, in one line."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return "; ".join(dict.fromkeys(lines)) or f"nothing ({self.end})"
+
+    @property
+    def last_complaint(self) -> str:
+        """The last line that it wrote about its failure."""
+        return self.complaint.rpartition("; ")[2]
+
+
+class TimedOut(TimeoutError):
+    """A command took too long and was killed. Whether it had done its work is not known.
+
+    Args:
+        timeout_s: how long it was given.
+        err: what it wrote to standard error.
+    """
+
+    def __init__(self, timeout_s: float, err: str = "") -> None:
+        super().__init__(f"no answer within {timeout_s:.0f} s")
+        self.err = err
+
+
+def run(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    standard_input: bytes = b"",
+    environment: Mapping[str, str | None] | None = None,
+) -> Finished:
+    """Run a short command to its end. If it takes too long, kill it and everything that it forked.
+
+    Args:
+        command: program and arguments.
+        timeout_s: how long it may take.
+        standard_input: what it reads.
+        environment: variables to set on top of this process's own; None as a value removes a variable.
+
+    Raises:
+        TimedOut: it took too long and was killed.
+        OSError: it cannot be started.
+    """
+    with subprocess.Popen(
+        command,
+        env=_environment(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(standard_input, timeout_s)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # it is not reaped yet, so the number is still its own
+            _, err = process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimedOut(timeout_s, err.decode(errors="replace")) from None
+            raise
+    return Finished(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+class HelperEnded(Exception):
+    """A helper ended instead of answering; the message describes its end."""
+
+
+class Helper:
+    """A program that reads lines from standard input and answers each with a line on standard output.
+
+    After an exception from `ask` the program has been killed; make another `Helper` then.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
             bufsize=0,
         )
-    )
 
+    def ask(self, line: bytes, timeout_s: float) -> bytes:
+        """Send a line and return the answer, both with the newline.
 
-def run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> tuple[str, str, str]:
-    """Run a short program to its end: that in words, and what it wrote to standard output and error.
+        Raises:
+            TimedOut: there was no answer in time.
+            HelperEnded: the program ended.
+        """
+        try:
+            return self._exchange(line, timeout_s)
+        except BaseException:
+            self.close()
+            raise
 
-    Raises:
-        OSError: it cannot be started.
-    """
-    child = subprocess.Popen(
-        command,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        out, err = child.communicate()
-        return f"still running after {timeout_s:.0f} s, and killed", out, err
-    return describe_exit(child.returncode), out, err
+    def close(self) -> None:
+        """Kill the program."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _exchange(self, line: bytes, timeout_s: float) -> bytes:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        deadline = clock.monotonic() + timeout_s
+        answer = b""
+        try:
+            stdin.write(line)
+            while not answer.endswith(b"\n"):
+                left_s = deadline - clock.monotonic()
+                if left_s <= 0 or not select.select([stdout], [], [], left_s)[0]:
+                    raise TimedOut(timeout_s)
+                part = os.read(stdout.fileno(), 1 << 20)
+                if not part:
+                    raise HelperEnded(describe_exit(self._process.wait()))
+                answer += part
+        except BrokenPipeError:
+            raise HelperEnded(describe_exit(self._process.wait())) from None
+        return answer
 
 
 OUT_OF_MEMORY = (
-    "out of memory: the kernel's out-of-memory killer struck in this job's control group meanwhile",
-    "out of memory, most likely: the kernel's out-of-memory killer struck on this machine meanwhile",
+    "out of memory: the kernel's out-of-memory killer killed a process of this job's control group meanwhile",
+    "out of memory, most likely: the kernel's out-of-memory killer killed a process on this machine meanwhile",
     "",
 )
-"""What is known of a slave that was killed: the killer struck here, somewhere, or not that one could see."""
+"""Why a child was killed: the kernel's killer acted in this control group, on this machine, or not visibly."""
 
 
-def describe_exit(returncode: int, *, out_of_memory: str = "") -> str:
-    """A process's end in words: its exit code, or the signal and what usually sends it.
+def _count_kills() -> tuple[int, int]:
+    """Return how many processes the kernel has killed for lack of memory, in this control group and on this machine.
 
-    Args:
-        returncode: exit code, or the negative number of a signal.
-        out_of_memory: what is known of the kernel's killing for lack of memory while it ran; one of `OUT_OF_MEMORY`.
-    """
-    if returncode >= 0:
-        return f"exit code {returncode}"
-    try:
-        number = signal.Signals(-returncode)
-    except ValueError:  # a real-time signal
-        return f"killed by signal {-returncode}"
-    why = (out_of_memory if number is signal.SIGKILL else "") or _WHY.get(number)
-    return f"killed by signal {-returncode} ({number.name})" + (f": {why}" if why else "")
-
-
-def _kills() -> tuple[int, int]:
-    """How many processes the kernel has killed for lack of memory, in this control group and on this machine.
-
-    Where it does not tell, 0.
+    Where the kernel does not count, 0.
     """
     group = 0
     for line in _lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
-            group += _counted(f"/sys/fs/cgroup{path}/memory.events")
+            group += _read_count(f"/sys/fs/cgroup{path}/memory.events")
         elif controllers == "memory":
-            group += _counted(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-    return group, _counted("/proc/vmstat")
+            group += _read_count(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+    return group, _read_count("/proc/vmstat")
 
 
-def _counted(path: str) -> int:
+def _read_count(path: str) -> int:
     return next((int(line.split()[1]) for line in _lines(path) if line.startswith("oom_kill ")), 0)
 
 

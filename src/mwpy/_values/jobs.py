@@ -6,18 +6,20 @@ from enum import Enum
 
 from attrs import frozen
 
-__all__ = ["Job", "JobState", "Outcome"]
+from mwpy._values.exits import describe_exit
+
+__all__ = ["End", "Job", "JobState", "Outcome"]
 
 
 class JobState(Enum):
-    """Where a job stands in its queue."""
+    """The state of a job in its queue."""
 
     QUEUED = "queued"
     RUNNING = "running"
     HELD = "held"
-    """It waits for somebody to release it."""
+    """It does not start until a person releases it."""
     LEAVING = "leaving"
-    """It was removed and is not gone yet; it can neither be counted nor removed again."""
+    """It was removed and is still in the list. It does not count, and is not removed again."""
 
 
 @frozen
@@ -25,26 +27,45 @@ class Job:
     """A job in the queue."""
 
     job_id: str
-    """As the batch system writes it (`17.3`, `42_5`); an agent tells its master the same, read from `MWPY_JOB`."""
+    """The id that the batch system uses (`17.3`, `42_5`). The agent reads the same id from `MWPY_JOB`."""
     mark: str
-    """Of the computation that it was submitted for; see `Launch`."""
+    """The mark of the computation that the job was submitted for; see `Launch`."""
     state: JobState
     running_s: float = 0.0
-    """Seconds since it started, if it runs."""
+    """Seconds since its start, if it runs."""
     note: str = ""
-    """Why it is held, or why it cannot start, in the batch system's words."""
+    """Why it is held, or why it cannot start, as the batch system says it."""
+
+
+class End(Enum):
+    """Why a job is no longer in the queue."""
+
+    EXITED = "exited"
+    """It ended with an exit code."""
+    KILLED = "killed"
+    """A signal or a limit of memory killed it, and nobody had asked for its end."""
+    REMOVED = "removed"
+    """It was removed, cancelled or evicted, or its time was over."""
+    LOST = "lost"
+    """Its processes are gone, or its machine does not answer. Nothing more is known."""
 
 
 @frozen
 class Outcome:
-    """What became of a job that is in the queue no more."""
+    """How a job ended that is no longer in the queue."""
 
-    ended: str
-    """`exit code 4`, `killed by SIGKILL (9)`, or what else the batch system says. What begins with `killed by` was
-    nobody's wish and counts as a failure; a job that was removed, cancelled or evicted is told in other words."""
+    end: End
+    description: str
+    """For people: `exit code 4`, `killed by signal 9 (SIGKILL): ...`, or what the batch system says."""
     exit_code: int | None
-    """None if it did not exit by itself, or if that is not to be had."""
+    """None unless it `EXITED`."""
     ran_s: float
     """Seconds from its last start to its end; 0 if it never started."""
-    stderr: str
-    """The end of what it wrote to standard error; empty if that is not to be had."""
+    stderr: str = ""
+    """The end of its standard error; empty if that is not known."""
+
+    @classmethod
+    def of_process(cls, returncode: int, ran_s: float, stderr: str) -> Outcome:
+        """The outcome of a job whose process ended with this exit code, or the negative number of a signal."""
+        end, exit_code = (End.EXITED, returncode) if returncode >= 0 else (End.KILLED, None)
+        return cls(end, describe_exit(returncode), exit_code, ran_s, stderr)

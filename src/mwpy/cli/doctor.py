@@ -128,7 +128,7 @@ def _report(batch: Batch, launch: Launch, timeout_s: float) -> Report | Finding:
     if found is None:
         wrote = outcome.stderr.strip() or "(nothing)"
         remedy = "see that its program, Python and mwpy are there, or give another --command"
-        return Finding("job", f"it told nothing: {outcome.ended}. It wrote last:\n{wrote}", remedy)
+        return Finding("job", f"it told nothing: {outcome.description}. It wrote last:\n{wrote}", remedy)
     return found
 
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from attrs import define, field, frozen
 
 from mwpy._values.errors import ExitCode
-from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.jobs import End, Job, JobState, Outcome
+from mwpy._values.staleness import is_stale
 
 __all__ = ["Brake", "Need", "Oversight", "explain", "is_failure"]
 
@@ -43,9 +44,6 @@ would have written that."""
 UNSEEN_S = 600.0
 """Seconds that a job may run without being connected before nobody waits for it any longer."""
 
-STALE_INTERVALS = 3
-"""A resource file that missed so many updates was left behind by a master that is dead or stuck."""
-
 ROUNDING_S = 1e-6
 """A sum of seconds that is short by so little is due."""
 
@@ -64,15 +62,12 @@ EXPLANATIONS = {
 def explain(outcome: Outcome) -> str:
     """How a job ended, and what that means."""
     meaning = EXPLANATIONS.get(outcome.exit_code) if outcome.exit_code is not None else None
-    return f"{outcome.ended} ({meaning})" if meaning else outcome.ended
+    return f"{outcome.description} ({meaning})" if meaning else outcome.description
 
 
 def is_failure(outcome: Outcome) -> bool:
     """Whether a job died of its start: neither told to go, nor removed or evicted by anybody."""
-    if outcome.exit_code is None:
-        failed = outcome.ended.startswith("killed by")
-    else:
-        failed = outcome.exit_code not in (ExitCode.OK, ExitCode.EVICTED)
+    failed = outcome.end is End.KILLED or outcome.exit_code not in (None, ExitCode.OK, ExitCode.EVICTED)
     return failed and outcome.ran_s < YOUNG_S
 
 
@@ -189,8 +184,8 @@ class Oversight:
     def is_stale(self, now: float) -> bool:
         """Whether the master has missed three updates; clocks that differ do not count once it was seen to write."""
         assert self.need is not None
-        limit_s = STALE_INTERVALS * self.need.interval_s
-        return self.need.age_s > limit_s if self._changed_at is None else now - self._changed_at > limit_s
+        age_s = self.need.age_s if self._changed_at is None else now - self._changed_at
+        return is_stale(age_s, self.need.interval_s)
 
     # ---- its jobs ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,20 @@
+"""The output files of jobs."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["end_of"]
+
+END_BYTES = 8192
+"""This much of the end of a file shows why a process died."""
+
+
+def end_of(path: str) -> str:
+    """The end of what a process wrote into a file; empty if the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
