@@ -13,11 +13,12 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from attrs import frozen
+from tests.wording import BANNED, pattern
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "mwpy"
@@ -530,6 +531,71 @@ def test_public_modules_say_what_they_offer(module: Module) -> None:
     private = [name for name in offered if name.startswith("_")]
     assert not missing, f"{module.shown}: __all__ names {missing}, which it does not have: take them out"
     assert not private, f"{module.shown}: __all__ names {private}: a public name has no underscore"
+
+
+# Language
+
+PLAIN = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/batch-systems.md",
+    "docs/design.md",
+    "docs/states.md",
+    "condor",
+    "slurm",
+    "examples",
+    "bench",
+)
+"""The files and folders in which no banned word is used."""
+
+TEXTS = (".md", ".py", ".sbatch", ".sub", ".txt", "")
+"""The suffixes of files with text."""
+
+
+def texts(places: Sequence[str]) -> Iterator[Path]:
+    """Each file with text in these places."""
+    for place in places:
+        path = ROOT / place
+        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if each.is_file() and each.suffix in TEXTS and each.name != "wording.py":
+                yield each
+
+
+def banned_words(text: str) -> Iterator[tuple[int, str, str]]:
+    """The line of each banned word, the word, and the advice of `tests.wording`."""
+    for phrase, advice in BANNED.items():
+        for found in pattern(phrase).finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, found[0], advice
+
+
+def test_no_banned_word_is_used() -> None:
+    """Prose and identifiers use plain English; `tests.wording` lists the words that are not used."""
+    tell(
+        [
+            f"{path.relative_to(ROOT)}:{line} uses {word!r}: {advice}"
+            for path in texts(PLAIN)
+            for line, word, advice in banned_words(path.read_text(encoding="utf-8"))
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("the agent is told to end", "told"),
+        ("Whoever reads this", "Whoever"),
+        ("def f(_told_it: bool) -> None:", "told"),
+        ("# a peer of\n# whose keys", "of\n# whose"),
+    ],
+)
+def test_a_banned_word_is_found(text: str, word: str) -> None:
+    """The test above finds a word in prose, in an identifier and over a line break."""
+    assert [(line, found) for line, found, _ in banned_words(text)] == [(1, word)]
+
+
+def test_a_part_of_a_longer_word_is_not_banned() -> None:
+    """`untold` and `retold` are different words."""
+    assert not list(banned_words("an untold number of retold stories"))
 
 
 # What other tools say

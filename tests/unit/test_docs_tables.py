@@ -1,4 +1,4 @@
-"""The tables and lists of the documents say what the code says: states, options, exit codes, files, calls."""
+"""The tables and lists of the documents agree with the code: states, options, exit codes, files, calls."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ NUMBERS: dict[float, str] = dict(enumerate(("none", "one", "two", "three", "four
 
 
 def section(text: str, title: str) -> str:
-    """What stands under a heading of any level, up to the next one."""
+    """Return the text below a heading of any level, up to the next heading."""
     found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
     assert found, f"no heading {title!r}"
     return found[1]
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the one table of a text, without its head."""
+    """Return the cells of the only table in a text, without its head."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert set(lines[1]) <= {"|", "-", " "}, f"no table: {lines}"
     return [
@@ -54,36 +54,38 @@ def rows(text: str) -> list[list[str]]:
 
 
 def code_in(text: str) -> list[str]:
-    """What is set in backquotes."""
+    """Return the texts in backquotes."""
     return re.findall(r"`([^`]+)`", text)
 
 
 # States
 
 LIFECYCLES = {
-    f"{module.name.removeprefix('mwpy.').replace('.', '/')}.py": ways
+    f"{module.name.removeprefix('mwpy.').replace('.', '/')}.py": transitions
     for module in pkgutil.walk_packages(_core.__path__, "mwpy._core.")
-    if (ways := getattr(importlib.import_module(module.name), "TRANSITIONS", None))
+    if (transitions := getattr(importlib.import_module(module.name), "TRANSITIONS", None))
 }
 HEADINGS = re.findall(r"^## (.*)$", STATES, re.MULTILINE)
 
 
 def shown(state: Enum) -> str:
-    """A state as the page of states writes it."""
+    """Return the name of a state as docs/states.md writes it."""
     return state.name.replace("_", " ")
 
 
 def test_every_lifecycle_has_a_table() -> None:
-    """Each module of the core with a table of ways is named in one heading, and no other module is."""
+    """Each module of the core that has a table of transitions is named in one heading, and no other module is."""
     assert sorted(module for heading in HEADINGS for module in code_in(heading)) == sorted(LIFECYCLES)
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
-def test_the_page_of_states_shows_the_ways_of_the_code(heading: str) -> None:
-    """Each event, the state before it and the state after it, in the order of the code."""
-    ways = LIFECYCLES[code_in(heading)[0]]
+def test_the_page_of_states_shows_the_transitions_of_the_code(heading: str) -> None:
+    """A row has the event, the state before it and the state after it. The rows have the order of the code."""
+    transitions = LIFECYCLES[code_in(heading)[0]]
     assert rows(section(STATES, heading)) == [
-        [event.value, shown(source), shown(target)] for event, steps in ways.items() for source, target in steps.items()
+        [event.value, shown(source), shown(target)]
+        for event, steps in transitions.items()
+        for source, target in steps.items()
     ]
 
 
@@ -91,7 +93,7 @@ def test_the_page_of_states_shows_the_ways_of_the_code(heading: str) -> None:
 
 
 def test_the_manual_shows_the_options_of_the_table() -> None:
-    """Each option with its metavar, sentence and default, in the order of `--mw-help`."""
+    """A row has the option, its metavar, its sentence and its default. The rows have the order of `--mw-help`."""
     assert rows(section(MANUAL, "Options")) == [
         [f"`--mw-{option.name} {option.metavar}".rstrip() + "`", option.sentence, option.default or "-"]
         for option in OPTIONS
@@ -99,20 +101,20 @@ def test_the_manual_shows_the_options_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("text", [README, MANUAL, HTCONDOR, SLURM], ids=["README.md", "manual.md", "condor", "slurm"])
-def test_every_option_that_is_named_is_there(text: str) -> None:
-    """No document speaks of an option that mwpy does not have."""
+def test_every_option_in_a_document_exists(text: str) -> None:
+    """No document names an option that mwpy does not have."""
     named = {*re.findall(r"--mw-[a-z-]+[a-z]", text)}
     assert named
     assert named <= {f"--mw-{option.name}" for option in OPTIONS}
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.convert], ids=lambda option: option.name)
-def test_a_default_that_is_a_value_is_the_one_in_force(option: Option) -> None:
-    """What the manual calls the default means the same on a command line as nothing at all."""
-    in_force = getattr(Options(), option.field)
+def test_a_default_that_is_a_value_is_the_real_default(option: Option) -> None:
+    """The default in the manual, given on a command line, has the same effect as no option."""
+    real = getattr(Options(), option.field)
     assert option.convert is not None
-    if in_force is not None or option.default == "auto":
-        assert option.convert(option.default) == in_force
+    if real is not None or option.default == "auto":
+        assert option.convert(option.default) == real
     else:
         assert not option.default.isdigit()
 
@@ -121,13 +123,13 @@ def test_a_default_that_is_a_value_is_the_one_in_force(option: Option) -> None:
 
 
 def test_the_manual_shows_the_exit_codes() -> None:
-    """Each code of `ExitCode` once, ascending."""
+    """The table has each code of `ExitCode` once, in ascending order."""
     assert [int(code) for code, _ in rows(section(MANUAL, "Exit codes"))] == [code.value for code in ExitCode]
 
 
 @pytest.mark.parametrize("text", [HTCONDOR, SLURM], ids=["condor", "slurm"])
 def test_the_exit_codes_for_batch_systems_are_those_of_a_slave(text: str) -> None:
-    """The pages name all codes but that of an interrupted master."""
+    """The pages name all codes except the code of an interrupted master."""
     named = re.findall(r"\b\d+\b", text[text.index("The exit codes of a slave") :].split("\n\n", maxsplit=1)[0])
     assert [int(code) for code in named] == [code.value for code in ExitCode if code is not ExitCode.INTERRUPTED]
 
@@ -137,7 +139,7 @@ SCRIPTS = (ROOT / "slurm" / "master.sbatch", ROOT / "slurm" / "slaves.sbatch")
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_every_option_of_the_scripts_for_slurm_is_explained(script: Path) -> None:
-    """The table on a script has its options with their values, in their order."""
+    """The table of a script has the options of the script with their values, in the same order."""
     options = re.findall(r"^#SBATCH (.*)$", script.read_text(encoding="utf-8"), re.MULTILINE)
     table = rows(section(SLURM, f"{script.name}, line by line"))
     shown = [code for line, _ in table for code in code_in(line) if re.match("--(?!mw-|pings)", code)]
@@ -154,12 +156,12 @@ CONTENT = ResourceFile(
 
 
 def paragraph(name: str) -> str:
-    """The paragraph of the manual's section on files that begins with this name."""
+    """Return the paragraph of the manual's section on files that begins with this name."""
     return next(part for part in section(MANUAL, "Files").split("\n\n") if part.lstrip().startswith(f"*{name}*"))
 
 
 def test_the_manual_names_the_keys_of_the_resource_file(tmp_path: Path) -> None:
-    """In the order of the file; behind `keys` and `computation-status`, what may stand there."""
+    """The keys are in the order of the file. The manual also lists the values of `keys` and `computation-status`."""
     path = tmp_path / "rsc"
     write(path, CONTENT)
     document: dict[str, Any] = json.loads(path.read_text())
@@ -171,7 +173,7 @@ def test_the_manual_names_the_keys_of_the_resource_file(tmp_path: Path) -> None:
 
 
 def test_the_manual_says_who_can_read_the_resource_file(tmp_path: Path) -> None:
-    """The mode that is promised is the mode that it has."""
+    """The file has the mode that the manual states."""
     path = tmp_path / "rsc"
     write(path, CONTENT)
     found = re.search(r"mode (\d+)", paragraph("Resource file"))
@@ -180,7 +182,7 @@ def test_the_manual_says_who_can_read_the_resource_file(tmp_path: Path) -> None:
 
 
 def test_the_manual_shows_lines_of_the_audit_file() -> None:
-    """Tasks to a slave and results from it look as the manual shows them."""
+    """The lines for tasks and results look as the manual shows them."""
     shown = [text for text in code_in(paragraph("Audit file")) if "SLAVE" in text]
     sid = SlaveId("SLAVE-0")
     assert shown == [text_of(records.TasksReceived(sid, 10)), text_of(records.ResultsSent(sid, 10))]
@@ -190,13 +192,13 @@ def test_the_manual_shows_lines_of_the_audit_file() -> None:
 
 
 def shown_calls(title: str) -> list[tuple[str, str]]:
-    """Each `mw.NAME(ARGUMENTS)` of a section, and each `mw.NAME` with no arguments."""
+    """Return each `mw.NAME(ARGUMENTS)` of a section, and each `mw.NAME` without arguments."""
     text = " ".join(code_in(section(MANUAL, title)))
     return re.findall(r"\bmw\.(\w+)((?:\([^)]*\))?)", text)
 
 
 def call_of(method: Callable[..., Any] | property) -> str:
-    """The arguments of a method as the manual shows them: names and defaults; nothing for a property."""
+    """Return the arguments of a method as the manual shows them, with defaults. A property has no arguments."""
     if isinstance(method, property):
         return ""
     taken = list(inspect.signature(method).parameters.values())[1:]
@@ -205,20 +207,20 @@ def call_of(method: Callable[..., Any] | property) -> str:
 
 @pytest.mark.parametrize(("title", "of"), [("The master", Master), ("The slave", Slave)])
 def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) -> None:
-    """All that `mw` offers to an algorithm is in the manual once, and nothing else is."""
+    """The manual shows each method and property of `mw` once, and nothing else."""
     offered = [(name, call_of(method)) for name, method in vars(of).items() if not name.startswith("_")]
     assert sorted(shown_calls(title)) == sorted(offered)
 
 
 def test_the_manual_shows_what_a_result_has() -> None:
-    """Each attribute and property of `Result`, and no other."""
+    """The manual lists each attribute and property of `Result`, and no other."""
     text = section(MANUAL, "The master")
     shown = code_in(text[text.index("`Result` has") :])[1]
     offered = {name for name in dir(Result) if not name.startswith("_")}
     assert {*shown.replace(".", "").split(", ")} == offered
 
 
-# Numbers in words
+# Numbers that are written as words
 
 
 @pytest.mark.parametrize(
@@ -233,5 +235,5 @@ def test_the_manual_shows_what_a_result_has() -> None:
     ],
 )
 def test_the_manual_counts_as_the_code_does(number: float, words: str) -> None:
-    """A number that the manual writes as a word is the one of the code."""
+    """The manual writes some numbers as words. They are equal to the numbers in the code."""
     assert words.format(NUMBERS[number]) in " ".join(MANUAL.split())

@@ -1,0 +1,51 @@
+"""The words and phrases that this repository does not use, and what to write instead.
+
+Each pattern is matched without regard to case, and a space in it also matches a line break. A pattern does not match
+inside a longer word, but it matches a part of an identifier: a variable `told_at_end` is found by `told`.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["BANNED", "pattern"]
+
+BANNED = {
+    "told": "write what happens ('the master shut it down', 'is reported'), and name a variable for what it holds",
+    "whoever": "name the process or the person: 'the process that', 'anyone who'",
+    "whom": "use 'that' for a process, and make the sentence active",
+    "whereto": "write 'where', or name the address",
+    "of whose": "start a new sentence with the thing itself as its subject",
+    "of which (nobody|nothing|the)": "start a new sentence with the thing itself as its subject",
+    "so much is": "write 'this much', or the limit itself",
+    "so many (that|of|jobs|tasks|slaves|seconds)": "write 'this many', or the number itself",
+    "(is|are|was|were) to be had": "write 'is available'",
+    "to be had": "write 'available'",
+    "a word": "write 'a message', 'a line' or 'a report'",
+    "a try": "write 'an attempt'",
+    "nobody asks": "say who or what asks",
+    "nobody tells": "write 'no message says'",
+    "what of it": "write 'which part of it'",
+    "no longer than it": "write 'until it ends'",
+    "(lets?|letting) in": "write 'admits' or 'accepts'",
+    "mends?|mended|mending": "write 'repair' or 'correct'",
+    "for ever": "write 'forever', or 'without a limit'",
+    "held against": "write 'compared with', or 'counts against'",
+    "goes by": "write 'uses', or 'passes'",
+    "(comes?|came|becomes?|became) of": "write 'happens to', or 'the outcome of'",
+    "anew": "write 'again'",
+    "thereby|therein|thereof|thereto|whereby|wherein": "use a short sentence with 'this' or 'it'",
+    "it is over": "say what has ended",
+    "stands? (in|under|behind) (the|a)": "write 'is in'",
+    "of use": "write 'useful'",
+    "sooner or later": "say when",
+    "looks? whether": "write 'checks whether'",
+    "would like to|is wont to": "write 'can' or 'wants'",
+}
+"""What is not used, and a sentence on what to write instead."""
+
+
+def pattern(phrase: str) -> re.Pattern[str]:
+    """The regular expression of a phrase: whole words, over line breaks, also inside identifiers."""
+    spaced = re.sub(" ", r"[\\s#]+", phrase)
+    return re.compile(rf"(?<![A-Za-z])(?:{spaced})(?![A-Za-z])", re.IGNORECASE)
