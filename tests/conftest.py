@@ -1,8 +1,8 @@
-"""What all tests share: how many seeds to simulate, and how a failing run tells its story.
+"""Settings of all tests: the number of seeds to simulate, and the output of a failing run.
 
-A failure that comes from a seed must show the seed and what happened. Either raise an exception with
-attributes `seed` and `transcript`, or ask for the fixture `story` and append lines to it; both are
-printed below the traceback of a failing test and nowhere else.
+A failure that comes from a seed must show the seed and what happened. There are two ways: raise an exception with the
+attributes `seed` and `transcript`, or use the fixture `story` and append lines to it. Both are printed below the
+traceback of a failing test, and only there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import settings
 
 DEFAULT_SEEDS = 2000
-"""How many seeds `make test` simulates."""
+"""The number of seeds that `make test` simulates."""
 
 LONGEST_STORY = 400
-"""How many of a story's last lines are printed: the end is what explains a failure."""
+"""The number of lines at the end of a story that are printed. The end explains the failure."""
 
 STORY = pytest.StashKey[list[str]]()
 
@@ -25,18 +25,18 @@ settings.load_profile("mwpy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="how many seeds the simulator runs")
+    parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds that the simulator runs")
 
 
 @pytest.fixture(scope="session")
 def seeds(pytestconfig: pytest.Config) -> range:
-    """The seeds to simulate: 0 and up, as many as `--seeds` says."""
+    """The seeds to simulate: 0, 1, 2 and so on. `--seeds` sets their number."""
     return range(pytestconfig.getoption("--seeds"))
 
 
 @pytest.fixture
 def story(request: pytest.FixtureRequest) -> list[str]:
-    """Lines that are shown if the test fails; the first should name the seed."""
+    """Lines that are printed if the test fails. The first line should name the seed."""
     lines: list[str] = request.node.stash.setdefault(STORY, [])
     return lines
 
@@ -47,14 +47,14 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        lines = item.stash.get(STORY, []) + _told_by(call.excinfo.value if call.excinfo else None)
+        lines = item.stash.get(STORY, []) + _story_of(call.excinfo.value if call.excinfo else None)
         if lines:
             report.sections.append(("story of the failing run", "\n".join(lines[-LONGEST_STORY:])))
     return report
 
 
-def _told_by(error: BaseException | None) -> list[str]:
-    """Read the seed and the transcript off an exception that carries them."""
+def _story_of(error: BaseException | None) -> list[str]:
+    """Return the transcript and the seed of an exception, if it has them."""
     seed = getattr(error, "seed", None)
     transcript = getattr(error, "transcript", ())
     lines = transcript.splitlines() if isinstance(transcript, str) else [str(line) for line in transcript]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 PLACES = ("src", "tests", "examples", "bench", "docs", "condor", "slurm", "Makefile", *sorted(ROOT.glob("*.md")))
 """The files and folders that are read if none is given."""
 
-SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*(])")
+SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*(]|mwpy)")
 CODE = re.compile(r"`[^`]*`|\S*[/=_]\S*|--\S+")
 WORD = re.compile(r"\b[A-Za-z]{2,}\b")
 LEAST_WORDS = 3

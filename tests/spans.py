@@ -1,4 +1,4 @@
-"""Spans and definitions for tests, and which tasks are in spans."""
+"""Functions that make spans and definitions for tests, and find tasks in spans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def span(
     tag: object = None,
     buffers: Sequence[bytes] = (),
 ) -> Span:
-    """So many new tasks with the same arguments."""
+    """Return a span of `count` new tasks with the same arguments."""
     return Span(
         TaskId(first), count, algorithm, policy, [payload] * count, [buffers] * count if buffers else [], [tag] * count
     )
@@ -34,7 +34,7 @@ def definition(
     function: bytes = b"",
     packages: dict[str, str] | None = None,
 ) -> Definition:
-    """A definition on a master with Python 3.11; by default under the algorithm's own reference."""
+    """Return a definition by a master with Python 3.11. Its default reference is that of the algorithm."""
     found = algorithm.reference if reference is None else reference
     return Definition(
         algorithm, AlgorithmDefinition(number, algorithm.name, found, "", "3.11", packages or {}), function
@@ -42,16 +42,16 @@ def definition(
 
 
 def ids_of(spans: Iterable[Span]) -> list[int]:
-    """The tasks of spans, in their order."""
+    """Return the task ids of spans, in order."""
     return [number for each in spans for number in each.ids]
 
 
 def spans_in(core: MasterCore) -> list[Span]:
-    """All that wait in a master or are at its slaves."""
+    """Return the spans that wait in a master or are at its slaves."""
     queues = [*core.jar.queues.values(), *core.jar.addressed.values()]
     return [each for held in (*queues, *(slave.outstanding for slave in core.stable.slaves.values())) for each in held]
 
 
 def span_of(core: MasterCore, task: int) -> Span:
-    """The one that a task is in."""
+    """Return the span that contains a task."""
     return next(each for each in spans_in(core) if task in each.ids)

@@ -1,4 +1,4 @@
-"""The examples in docstrings run and print what they say."""
+"""The examples in docstrings run and print the output that they show."""
 
 import doctest
 import importlib
@@ -12,7 +12,7 @@ PATHS = sorted(path for path in SOURCES.rglob("*.py") if ">>>" in path.read_text
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_examples_in_docstrings_are_true(path: Path) -> None:
-    """Each `>>>` of a module is run; what it prints is compared."""
+    """Run each `>>>` example of a module and compare its output."""
     name = ".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

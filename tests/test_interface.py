@@ -1,7 +1,7 @@
-"""What users rely on is as the list `interface.txt` says: names, options, exit codes, file formats, the wire.
+"""The interface agrees with the list in `interface.txt`: names, options, exit codes, file formats, messages.
 
-The list was written before the code was rearranged. Whoever changes an interface on purpose runs this file as a
-program, which writes the list anew, and says in CHANGELOG.md what changed:
+The list was written before the code was rearranged. To change an interface on purpose, describe the change in
+CHANGELOG.md and run this file as a program. It writes the list again:
 
     .venv/bin/python -m tests.test_interface
 """
@@ -41,13 +41,13 @@ MADE_BY_USERS = (
     "SlaveLoop",
 )
 FOR_THE_SIMULATOR = ("add_agent", "cut_off", "end_agent", "needs", "run_until", "terminate")
-"""What the simulator of an overseer uses of `Cluster`; users run a cluster and look at its end."""
+"""Methods of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""
 
 COMMANDS = ("doctor", "logs", "oversee", "pack", "slave")
 
 
 def described() -> str:
-    """Everything that users rely on, as text, a section for each part of the interface."""
+    """Return the whole interface as text, with one section for each part."""
     sections = {
         "import mwpy": names(mwpy),
         "mwpy.testing": names(importlib.import_module("mwpy.testing")),
@@ -66,7 +66,7 @@ def described() -> str:
 
 
 def names(module: object) -> list[str]:
-    """The names that a module offers, with signatures, and the public members of its classes."""
+    """Return the names that a module exports, with signatures and the public members of classes."""
     return [
         line for name in sorted(getattr(module, "__all__", ())) for line in described_name(name, getattr(module, name))
     ]
@@ -103,7 +103,7 @@ def environment_variables() -> list[str]:
 
 
 def command_line(command: str) -> list[str]:
-    """The options in what `mwpy COMMAND --help` prints, and what each takes."""
+    """Return the options in the output of `mwpy COMMAND --help`, with their values."""
     if command == "slave":  # the same as those of a script
         return []
     shown = subprocess.run(
@@ -143,7 +143,7 @@ def keys_of_a_resource_file() -> list[str]:
 
 
 def kinds_of_messages() -> list[str]:
-    """Each kind of message: its number and fields."""
+    """Return each kind of message with its number and its fields."""
     lines = [f"version {messages.PROTOCOL_VERSION}"]
     for number, kind in wire._KINDS.items():
         fields = [
@@ -155,14 +155,14 @@ def kinds_of_messages() -> list[str]:
 
 
 def shown(kind: object) -> str:
-    """A type without the modules of its parts."""
+    """Return the name of a type without the modules of its parts."""
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
 @pytest.mark.parametrize("title", re.findall(r"^\[(.*)\]$", LIST.read_text() if LIST.exists() else "", re.MULTILINE))
 def test_the_interface_is_as_it_was(title: str) -> None:
-    """A name, option, exit code, key or field that users rely on neither goes nor changes by accident."""
+    """No name, option, exit code, key or field of the interface changes or disappears by accident."""
     assert section(described(), title) == section(LIST.read_text(), title), f"[{title}] changed: see {__file__}"
 
 

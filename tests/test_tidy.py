@@ -1,8 +1,8 @@
-"""The style that matters, as tests: layers, lengths, names, exports, and what ruff and mypy say.
+"""Tests of the style that matters: layers, lengths, names, exports, language, ruff and mypy.
 
-Each failure is a list of sentences that say what to do. The layers are those of docs/design.md: a
-module imports only from layers below its own and from its own, never in a circle. Everything here is read from
-the sources by `ast`; nothing of mwpy is imported but for the test of its public names.
+Each failure is a list of sentences that say what to do. docs/design.md describes the layers: a module imports only from
+lower layers and from its own layer, and there are no import cycles. The tests read the sources with `ast`. Only
+the test of the public names imports mwpy.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LAYERS = (
     ("doctor", ("_doctor",)),
     ("doors", ("app", "cli", "testing", "_simulation", "sweep", "farm", "web", "__init__", "__main__")),
 )
-"""Name of each layer and the folders (or single modules) in it, lowest first. A module imports from lower layers and
-from its own."""
+"""The name of each layer and the folders or modules in it, lowest first. A module imports only from lower layers and
+from its own layer."""
 
 LAYER_OF = {folder: number for number, (_, folders) in enumerate(LAYERS) for folder in folders}
 
 EDGES = ("system", "transport", "files", "batch")
-"""Layers that touch something outside and decide nothing, so they do not know the core."""
+"""Layers that use one outside thing each and make no decisions. They do not import the core."""
 
 OWNERS = {
     "zmq": "_transport.link",
@@ -61,13 +61,13 @@ OWNERS = {
     "packaging": "cli.pack",
     "pex": "cli.pack",
 }
-"""The one module that may import each outside thing."""
+"""The modules that may import each outside thing."""
 
 PROGRAMS = ("_batch._ssh_host",)
-"""Sources that are sent to hosts without mwpy and run there on their own: they can import nothing of mwpy."""
+"""Sources that run alone on hosts without mwpy. They import nothing from mwpy."""
 
 EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.field", "msgspec.structs")
-"""What is not of the standard library and may be imported by every module: all that makes classes."""
+"""Modules outside the standard library that every module may import, because they define classes."""
 
 NOT_IN_CORE = (
     "asyncio",
@@ -98,7 +98,7 @@ NOT_IN_CORE = (
     "uuid",
     "warnings",
 )
-"""What would make the core depend on anything but its events: I/O, clocks, chance, threads, the process."""
+"""Modules that would make the core depend on more than its events: I/O, clocks, randomness, threads, the process."""
 
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc", "manager", "managers")
 FORBIDDEN_WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\b(?i:for now)\b")
@@ -117,7 +117,7 @@ IN_ANY_ORDER = (
     "filter",
     "islice",
 )
-"""What shows the order of what it is given; `sorted`, `len`, `sum`, `min` and `max` do not."""
+"""Functions whose result depends on the order of their argument, unlike `sorted`, `len`, `sum`, `min` and `max`."""
 
 
 @frozen
@@ -130,12 +130,12 @@ class Module:
 
     @property
     def name(self) -> str:
-        """Its name within mwpy, without the package's: `_core.master.core`; that of a package is the package's."""
+        """The dotted name without `mwpy`, such as `_core.master.core`. An `__init__` has the name of its package."""
         return ".".join(self.path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
 
     @property
     def place(self) -> str:
-        """The entry of the layer table that this file belongs to."""
+        """The entry of this file in the table of layers."""
         return self.name.partition(".")[0]
 
     @property
@@ -143,7 +143,7 @@ class Module:
         return str(self.path.relative_to(ROOT))
 
     def imports(self) -> Iterator[tuple[int, str]]:
-        """Each import as (line, dotted name); that of `from mwpy import records` is `mwpy._values.records`."""
+        """Yield each import as (line, dotted name). `from mwpy import audit` gives `mwpy.audit`."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from ((node.lineno, alias.name) for alias in node.names)
@@ -151,7 +151,7 @@ class Module:
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
     def outside_imports(self) -> Iterator[tuple[int, str]]:
-        """Those of what is neither mwpy's nor for every module."""
+        """Yield the imports of modules outside mwpy, except those that every module may import."""
         allowed = tuple(f"{each}." for each in (*EVERYWHERE, "mwpy"))
         yield from ((line, name) for line, name in self.imports() if not f"{name}.".startswith(allowed))
 
@@ -164,11 +164,11 @@ def read(path: Path) -> Module:
 MODULES = [read(path) for path in sorted(SOURCES.rglob("*.py"))]
 BY_NAME = {module.name: module for module in MODULES}
 CORE = [module for module in MODULES if module.place == "_core" or module.name == "_doctor.diagnosis"]
-"""What decides, without I/O."""
+"""The modules that make decisions, without I/O."""
 
 
 def tell(faults: list[str]) -> None:
-    """Fail with all faults, a sentence a line."""
+    """Fail with all faults, one sentence per line."""
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
 
@@ -177,30 +177,30 @@ def tell(faults: list[str]) -> None:
 
 
 def place_of_import(name: str) -> str:
-    """The entry of the layer table that an import of mwpy leads to; names of the package are `__init__`."""
+    """Return the entry in the table of layers for an import of mwpy. Names of the package itself are in `__init__`."""
     place = name.split(".")[1] if "." in name else "__init__"
     return place if place in LAYER_OF else "__init__"
 
 
 def fault_of_import(module: Module, line: int, name: str) -> str:
-    """What is wrong with an import of mwpy by mwpy, or an empty text."""
+    """Return what is wrong with an import inside mwpy, or an empty text."""
     mine, place = LAYER_OF[module.place], place_of_import(name)
     theirs = LAYER_OF[place]
     if theirs <= mine:
         return ""
     below = ", ".join(layer for layer, _ in LAYERS[:mine]) or "none"
     return (
-        f"{module.shown}:{line} imports {name}, but {module.place} is of layer {mine} ({LAYERS[mine][0]}) "
-        f"and {place} of layer {theirs} ({LAYERS[theirs][0]}): import only from the layers below ({below}), "
-        f"or move what is needed there"
+        f"{module.shown}:{line} imports {name}, but {module.place} is in layer {mine} ({LAYERS[mine][0]}) "
+        f"and {place} is in layer {theirs} ({LAYERS[theirs][0]}): import only from lower layers ({below}), "
+        f"or move the imported code to a lower layer"
     )
 
 
 def test_every_module_has_a_layer() -> None:
-    """A new folder is put into the table of layers before anything else."""
+    """Add a new folder to the table of layers first."""
     tell(
         [
-            f"{module.shown} is in no layer: move it into a folder that has one, or add {module.place!r} to LAYERS in "
+            f"{module.shown} is in no layer: move it into a folder of a layer, or add {module.place!r} to LAYERS in "
             f"{Path(__file__).name}"
             for module in MODULES
             if module.place not in LAYER_OF
@@ -209,7 +209,7 @@ def test_every_module_has_a_layer() -> None:
 
 
 def test_modules_import_only_from_layers_below() -> None:
-    """Values know nothing, the core knows values, edges know values, roles know both, doors know all."""
+    """Values import no other layer, the core and the edges import values, roles import both, and doors import all."""
     faults = [
         fault_of_import(module, line, name)
         for module in MODULES
@@ -220,7 +220,7 @@ def test_modules_import_only_from_layers_below() -> None:
 
 
 def imported_modules(module: Module) -> set[str]:
-    """The modules of mwpy that a module imports, also those that it imports for types or inside a function."""
+    """Return the modules of mwpy that a module imports, including imports for types and inside functions."""
     found = set()
     for _, name in module.imports():
         inner = name.removeprefix("mwpy.")
@@ -230,18 +230,18 @@ def imported_modules(module: Module) -> set[str]:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    """Whoever changes a module must understand only those below it."""
+    """There are no import cycles, so that a change of a module needs knowledge only of the modules below it."""
     try:
         graphlib.TopologicalSorter({name: imported_modules(module) for name, module in BY_NAME.items()}).prepare()
     except graphlib.CycleError as error:
-        tell([f"{' imports '.join(reversed(error.args[1]))}: move what both need into a module below them"])
+        tell([f"{' imports '.join(reversed(error.args[1]))}: move the shared code into a module below them"])
 
 
 def test_edges_do_not_know_the_core() -> None:
-    """An edge touches one outside thing and values; what to do is decided in the core and done by a role."""
+    """An edge uses values and one outside thing. The core decides what to do, and a role does it."""
     tell(
         [
-            f"{module.shown}:{line} imports {name}: an edge imports no decisions; let a role join it with the core"
+            f"{module.shown}:{line} imports {name}: an edge makes no decisions; connect it with the core in a role"
             for module in MODULES
             if module.place in LAYER_OF and LAYERS[LAYER_OF[module.place]][0] in EDGES
             for line, name in module.imports()
@@ -251,10 +251,10 @@ def test_edges_do_not_know_the_core() -> None:
 
 
 def test_each_outside_thing_has_one_owner() -> None:
-    """ZeroMQ is behind `_transport.link`, pickle behind `_transport.codec`, the clock behind `_system.clock`."""
+    """Only its owner imports an outside module: `_transport.link` imports ZeroMQ, `_system.clock` imports `time`."""
     tell(
         [
-            f"{module.shown}:{line} imports {name}: only {OWNERS[top]} may; use what it offers, or add to it"
+            f"{module.shown}:{line} imports {name}: only {OWNERS[top]} may import it; use or extend the functions there"
             for module in MODULES
             if module.name not in PROGRAMS
             for line, name in module.outside_imports()
@@ -264,12 +264,12 @@ def test_each_outside_thing_has_one_owner() -> None:
 
 
 def test_nothing_else_from_outside_is_imported() -> None:
-    """The run-time dependencies are pyzmq, cloudpickle, attrs and msgspec, and no others."""
+    """The only run-time dependencies are pyzmq, cloudpickle, attrs and msgspec."""
     known = {*sys.stdlib_module_names, *OWNERS}
     tell(
         [
-            f"{module.shown}:{line} imports {name}, which is no dependency of mwpy: do without it, or give "
-            f"it an owner in OWNERS and a place in pyproject.toml"
+            f"{module.shown}:{line} imports {name}, which is not a dependency of mwpy: avoid it, or add "
+            f"it to OWNERS and to pyproject.toml"
             for module in MODULES
             for line, name in module.outside_imports()
             if name.split(".")[0] not in known
@@ -281,11 +281,11 @@ def test_nothing_else_from_outside_is_imported() -> None:
 
 
 def test_the_core_touches_nothing_outside() -> None:
-    """Same events in, same actions out: no I/O, clock, chance, thread, pickle or log in the core."""
+    """The same events give the same actions: the core has no I/O, clock, randomness, threads, pickle or logging."""
     tell(
         [
-            f"{module.shown}:{line} imports {name}: the core (layer 1) decides and does nothing else; take "
-            f"the time as an argument, and let an edge (layer 2) or a shell (layer 3) do what is to be done"
+            f"{module.shown}:{line} imports {name}: the core only decides; pass the time as "
+            f"an argument, and do everything else in an edge or a role"
             for module in CORE
             for line, name in module.imports()
             if name.split(".")[0] in NOT_IN_CORE
@@ -294,11 +294,11 @@ def test_the_core_touches_nothing_outside() -> None:
 
 
 def test_the_core_neither_prints_nor_opens() -> None:
-    """What the user should see leaves the core as a record."""
+    """Everything that the user sees leaves the core as a record."""
     tell(
         [
-            f"{module.shown}:{node.lineno} calls {node.func.id}, whose effect or value is not of the core "
-            f"(layer 1): state a record (layer 0), or let a shell (layer 3) do it"
+            f"{module.shown}:{node.lineno} calls {node.func.id}, which has an effect or an unpredictable "
+            f"value: add a record instead, or call it in a role"
             for module in CORE
             for node in ast.walk(module.tree)
             if isinstance(node, ast.Call)
@@ -309,7 +309,7 @@ def test_the_core_neither_prints_nor_opens() -> None:
 
 
 def is_set_type(annotation: ast.expr | None) -> bool:
-    """Whether an annotation is `set[...]`, or a union with one."""
+    """Return whether an annotation is `set[...]` or a union that contains it."""
     match annotation:
         case ast.Subscript(value=ast.Name(id=name)) | ast.Name(id=name):
             return name in SET_TYPES
@@ -319,7 +319,7 @@ def is_set_type(annotation: ast.expr | None) -> bool:
 
 
 def names_of_sets(module: Module) -> set[str]:
-    """Names and attributes that are annotated as sets, or to which a set is assigned."""
+    """Return the names and attributes that are annotated as sets or get a set assigned."""
     names = set()
     for node in ast.walk(module.tree):
         match node:
@@ -335,7 +335,7 @@ def names_of_sets(module: Module) -> set[str]:
 
 
 def last_name(node: ast.expr) -> str:
-    """`b` of the expressions `b`, `a.b` and `a.b(...)`."""
+    """Return `b` for each of the expressions `b`, `a.b` and `a.b(...)`."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -345,7 +345,7 @@ def last_name(node: ast.expr) -> str:
 
 
 def is_set(node: ast.expr, sets: set[str]) -> bool:
-    """Whether an expression is a set, as far as can be told from its form and from names of sets."""
+    """Return whether an expression is a set, judged by its form and by the names of sets."""
     match node:
         case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
             return True
@@ -355,7 +355,7 @@ def is_set(node: ast.expr, sets: set[str]) -> bool:
 
 
 def ordered_uses(tree: ast.Module) -> Iterator[ast.expr]:
-    """Every expression whose order of iteration shows."""
+    """Yield every expression whose order of iteration has an effect."""
     for node in ast.walk(tree):
         match node:
             case ast.For(iter=iterated) | ast.comprehension(iter=iterated) | ast.Starred(value=iterated):
@@ -369,13 +369,13 @@ def ordered_uses(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def test_the_core_iterates_over_no_set() -> None:
-    """The order of a set changes from run to run, and so would the core's actions."""
+    """The order of a set changes from run to run, and would change the actions of the core."""
     faults = []
     for module in CORE:
         sets = names_of_sets(module)
         faults += [
-            f"{module.shown}:{node.lineno} goes through the set {ast.unparse(node)!r}, whose order is not "
-            f"that of the next run: keep a dict to None in the core (layer 1), or say sorted(...)"
+            f"{module.shown}:{node.lineno} iterates over the set {ast.unparse(node)!r}, whose order changes "
+            f"from run to run: use a dict with None as its values, or sorted(...)"
             for node in ordered_uses(module.tree)
             if is_set(node, sets)
         ]
@@ -396,14 +396,14 @@ def test_the_core_iterates_over_no_set() -> None:
     ],
 )
 def test_iteration_over_a_set_is_found(source: str) -> None:
-    """The rule above sees what it is meant to see."""
+    """The test above finds each way to iterate over a set."""
     module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
     sets = names_of_sets(module)
     assert any(is_set(node, sets) for node in ordered_uses(module.tree))
 
 
-def test_what_does_not_show_the_order_of_a_set_is_let_through() -> None:
-    """Membership, length and sorting are what sets are for."""
+def test_uses_of_a_set_without_its_order_are_allowed() -> None:
+    """Membership, length and sorting do not depend on the order."""
     source = "gone: set[int] = set()\nfor x in sorted(gone): print(x in gone, len(gone))\nfor y in [1]: pass"
     module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
     sets = names_of_sets(module)
@@ -414,7 +414,7 @@ def test_what_does_not_show_the_order_of_a_set_is_let_through() -> None:
 
 
 def functions(module: Module) -> Iterator[tuple[str, int, int]]:
-    """Each function as (name, line, lines from `def` to its end)."""
+    """Yield each function as (name, line, number of lines)."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
@@ -422,15 +422,15 @@ def functions(module: Module) -> Iterator[tuple[str, int, int]]:
 
 
 def test_functions_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """No function is over 70 lines; how many are under 10 is told, not asserted."""
+    """No function has over 70 lines. The test prints the share of functions under 10 lines."""
     faults, lengths = [], []
     for module in MODULES:
         for name, line, length in functions(module):
             lengths.append(length)
             if length > LONGEST_FUNCTION:
                 faults.append(
-                    f"{module.shown}:{line} {name} has {length} lines, {LONGEST_FUNCTION} are allowed: keep "
-                    f"the branches in it, and move what they do into functions of their own"
+                    f"{module.shown}:{line} {name} has {length} lines, but {LONGEST_FUNCTION} are allowed: keep "
+                    f"the branches in it, and move their bodies into new functions"
                 )
     short = sum(length < 10 for length in lengths)
     with capsys.disabled():
@@ -439,21 +439,21 @@ def test_functions_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_modules_are_short() -> None:
-    """A module under 500 lines is about one thing."""
+    """A module has under 500 lines, so that it has one subject."""
     tell(
         [
-            f"{module.shown} has {length} lines, and {LONGEST_MODULE} is too many: find the two things that it is about"
+            f"{module.shown} has {length} lines, but must have under {LONGEST_MODULE}: split it by its subjects"
             for module in MODULES
             if (length := module.text.count("\n")) >= LONGEST_MODULE
         ]
     )
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
-    """`utils` and its like collect what has no place; everything here has one."""
+def test_no_module_has_an_empty_name() -> None:
+    """Names like `utils` collect code without a subject. Every module here has a subject."""
     tell(
         [
-            f"{path.relative_to(ROOT)} has a name that says nothing: name it after what is in it"
+            f"{path.relative_to(ROOT)} has a name without meaning: name it after its content"
             for folder in ("src", "tests", "examples")
             for path in sorted((ROOT / folder).rglob("*.py"))
             if path.stem.strip("_") in FORBIDDEN_NAMES
@@ -462,10 +462,10 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_nothing_is_left_for_later() -> None:
-    """What should be done is done or is an issue; a remark in the source is neither."""
+    """Unfinished work is an issue, not a remark in the source."""
     tell(
         [
-            f"{module.shown}:{number} says {found.group()!r}: do it, or open an issue and take the remark out"
+            f"{module.shown}:{number} contains {found.group()!r}: do the work, or open an issue and remove the remark"
             for module in MODULES
             for number, line in enumerate(module.text.splitlines(), 1)
             if (found := FORBIDDEN_WORDS.search(line))
@@ -507,29 +507,29 @@ PUBLIC_NAMES = (
     "task_algorithm",
     "version_string",
 )
-"""What an application may use: `import mwpy` offers these and nothing else."""
+"""The names that applications use. `import mwpy` exports these names and no others."""
 
 
-def test_the_package_offers_the_public_names() -> None:
-    """A name is added to the interface, or taken from it, on purpose and here too."""
+def test_the_package_exports_the_public_names() -> None:
+    """A change of the public names is made on purpose, here and in the package."""
     import mwpy
 
     added = sorted({*mwpy.__all__} - {*PUBLIC_NAMES})
     gone = sorted({*PUBLIC_NAMES} - {*mwpy.__all__})
-    assert not added, f"mwpy.__all__ has {added}: add them to PUBLIC_NAMES and docs/manual.md, or take them out"
-    assert not gone, f"mwpy.__all__ lacks {gone}: offer them again, or say in CHANGELOG.md that they went"
+    assert not added, f"mwpy.__all__ has {added}: add them to PUBLIC_NAMES and docs/manual.md, or remove them"
+    assert not gone, f"mwpy.__all__ lacks {gone}: export them again, or remove them here and say so in CHANGELOG.md"
     assert not [name for name in PUBLIC_NAMES if not hasattr(mwpy, name)]
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if is_public(m)], ids=lambda m: m.path.stem)
-def test_public_modules_say_what_they_offer(module: Module) -> None:
-    """Each module without an underscore has an `__all__` of names that are there and not private."""
+def test_public_modules_list_their_names(module: Module) -> None:
+    """Each module without an underscore has an `__all__` of names that exist and are not private."""
     dotted = ".".join(["mwpy", *module.path.relative_to(SOURCES).with_suffix("").parts])
     offered = getattr(importlib.import_module(dotted), "__all__", None)
-    assert offered is not None, f"{module.shown} has no __all__: list the names that it is for"
+    assert offered is not None, f"{module.shown} has no __all__: list its public names"
     missing = [name for name in offered if not hasattr(importlib.import_module(dotted), name)]
     private = [name for name in offered if name.startswith("_")]
-    assert not missing, f"{module.shown}: __all__ names {missing}, which it does not have: take them out"
+    assert not missing, f"{module.shown}: __all__ names {missing}, which do not exist: remove them"
     assert not private, f"{module.shown}: __all__ names {private}: a public name has no underscore"
 
 
@@ -553,7 +553,7 @@ TEXTS = (".md", ".py", ".sbatch", ".sub", ".txt", "")
 
 
 def texts(places: Sequence[str]) -> Iterator[Path]:
-    """Each file with text in these places."""
+    """Yield each file with text in these places."""
     for place in places:
         path = ROOT / place
         for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -562,7 +562,7 @@ def texts(places: Sequence[str]) -> Iterator[Path]:
 
 
 def banned_words(text: str) -> Iterator[tuple[int, str, str]]:
-    """The line of each banned word, the word, and the advice of `tests.wording`."""
+    """Yield each banned word as (line, word, advice). The advice comes from `tests.wording`."""
     for phrase, advice in BANNED.items():
         for found in pattern(phrase).finditer(text):
             yield text.count("\n", 0, found.start()) + 1, found[0], advice
@@ -598,11 +598,11 @@ def test_a_part_of_a_longer_word_is_not_banned() -> None:
     assert not list(banned_words("an untold number of retold stories"))
 
 
-# What other tools say
+# Other tools
 
 
 def run(*command: str) -> str:
-    """Run a tool over the repository; its complaints, or an empty text."""
+    """Run a tool over the repository. Return its output if it fails, or an empty text."""
     command = (sys.executable, "-m", *command)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip() if done.returncode else ""
@@ -612,13 +612,13 @@ CHECKED = ("src", "tests", "examples")
 
 
 def test_ruff_finds_no_fault() -> None:
-    """`ruff check` is clean under the rules of pyproject.toml."""
+    """`ruff check` finds nothing with the rules of pyproject.toml."""
     found = run("ruff", "check", "--quiet", "--output-format=concise", *CHECKED)
-    tell([f"{line}: mend it, or run `ruff check --fix {' '.join(CHECKED)}`" for line in found.splitlines()])
+    tell([f"{line}: correct it, or run `ruff check --fix {' '.join(CHECKED)}`" for line in found.splitlines()])
 
 
-def test_ruff_would_format_nothing_otherwise() -> None:
-    """All code is as `ruff format` lays it out."""
+def test_ruff_changes_no_format() -> None:
+    """All code has the format of `ruff format`."""
     found = run("ruff", "format", "--check", "--output-format=concise", *CHECKED)
     tell(
         [
@@ -629,6 +629,6 @@ def test_ruff_would_format_nothing_otherwise() -> None:
     )
 
 
-def test_mypy_is_content() -> None:
+def test_mypy_finds_no_fault() -> None:
     """The library and the examples pass mypy's strict mode."""
-    tell([f"{line}: give it its type" for line in run("mypy", "--no-error-summary").splitlines()])
+    tell([f"{line}: add or correct the type" for line in run("mypy", "--no-error-summary").splitlines()])

@@ -1,4 +1,4 @@
-"""The interface's types: mypy finds what is wrong in a script, and nothing else."""
+"""The types of the interface: mypy finds each fault in a script, and reports nothing else."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def mypy(*arguments: str | Path) -> str:
-    """Run mypy as the project does; its complaints, or an empty text."""
+    """Run mypy with the settings of the project. Return its output if it fails, or an empty text."""
     command: list[str | Path] = [
         sys.executable,
         "-m",
@@ -23,13 +23,13 @@ def mypy(*arguments: str | Path) -> str:
     return run.stdout + run.stderr if run.returncode else ""
 
 
-def test_mypy_finds_each_wrong_use_and_no_other() -> None:
+def test_mypy_finds_each_wrong_use_and_nothing_else() -> None:
     """A wrong argument of `f.task(...)` and a wrong use of `Result[str].value` are type errors."""
-    assert mypy("tests/typing_api.py") == "", "an ignore that is not needed is a fault that mypy did not find"
+    assert mypy("tests/typing_api.py") == "", "an unused ignore is a fault that mypy did not find"
 
 
 def test_a_wrong_argument_and_a_wrong_use_of_a_value_are_named(tmp_path: Path) -> None:
-    """The message says what the function wants, so the mistake can be mended from it."""
+    """The message names the expected type, so that the reader can correct the mistake."""
     script = tmp_path / "script.py"
     script.write_text(
         "import mwpy\n"

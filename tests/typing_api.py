@@ -1,7 +1,7 @@
-"""What a type checker must say about a script that uses mwpy. Read by mypy, never run.
+"""A script that uses mwpy, with the faults that a type checker must find. It is never run.
 
-Each `type: ignore[...]` is a fault that mypy must find: an ignore that is not needed is an error too,
-so a fault that goes unnoticed fails `test_typing_api.py`.
+Each `type: ignore[...]` marks a fault that mypy must find. An unused ignore is also an error. If mypy misses a fault,
+`test_typing_api.py` therefore fails.
 """
 
 from __future__ import annotations
