@@ -59,3 +59,15 @@ __all__ = [
     "task_algorithm",
     "version_string",
 ]
+
+for exception in (
+    AlgorithmUnavailable,
+    ArgumentNotPicklable,
+    InternalError,
+    MwpyError,
+    ResourceFileError,
+    TaskFailed,
+    UsageError,
+):
+    exception.__module__ = __name__  # tracebacks then show the name under which users catch it
+del exception

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.apps.stage import PATIENCE_S, Stage
 
 import mwpy
-from mwpy import master as master_module
+from mwpy._roles import map_run
 
 FEW = 3000
 """Results after which an endless `map` is left."""
@@ -64,7 +64,7 @@ def test_an_ordered_map_yields_in_the_order_of_its_items(mw: mwpy.Master) -> Non
 def test_an_ordered_map_does_not_run_away_from_an_item_that_takes_long(
     mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_module, "MAP_WINDOW", 50)
+    monkeypatch.setattr(map_run, "MAP_WINDOW", 50)
     pulled = itertools.count()
     results = mw.map(lambda number: time.sleep(0.0 if number else 0.5), pulled, ordered=True)
     assert next(results).tag == 0
@@ -73,7 +73,7 @@ def test_an_ordered_map_does_not_run_away_from_an_item_that_takes_long(
 
 
 def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "MAP_BYTES", 1_000_000)
+    monkeypatch.setattr(map_run, "MAP_BYTES", 1_000_000)
     pulled = itertools.count()
     items = (bytes(100_000) for _ in pulled)
     results = mw.map(len, items)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 
 import pytest
 
+import mwpy
 from mwpy._values import errors
 from mwpy._values.errors import ExitCode, MwpyError, TaskFailed
 
@@ -34,3 +36,18 @@ def test_a_failed_task_survives_pickling_with_all_it_tells() -> None:
     back = pickle.loads(pickle.dumps(error))
     assert (back.args, vars(back), str(back)) == (error.args, vars(error), str(error))
     assert str(back) == "task f failed on SLAVE-0: ValueError: seven\nTraceback"
+
+
+EXPORTED = [
+    value for name in mwpy.__all__ if isinstance(value := getattr(mwpy, name), type) and issubclass(value, Exception)
+]
+
+
+@pytest.mark.parametrize("kind", EXPORTED)
+def test_an_exported_exception_has_the_name_under_which_users_catch_it(kind: type[Exception]) -> None:
+    """In tracebacks, and in pickles too: the other side finds it under that name."""
+    assert (kind.__module__, getattr(mwpy, kind.__name__)) == ("mwpy", kind)
+    error = kind("text") if kind is not mwpy.TaskFailed else mwpy.TaskFailed("f", None, "ValueError", "seven")
+    assert traceback.format_exception_only(error)[0].startswith(f"mwpy.{kind.__name__}: ")
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back)) == (kind, str(error))

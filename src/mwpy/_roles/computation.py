@@ -10,6 +10,7 @@ from attrs import define
 
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._roles.access import Access
 from mwpy._roles.master_io import LocalAgent, MasterIo
 from mwpy._system import clock
 from mwpy._transport import wire
@@ -38,6 +39,7 @@ class Computation:
     """A started master, and the way to end it."""
 
     master: Master
+    _access: Access
     _io: MasterIo
 
     def end(self, finished: bool) -> None:
@@ -47,7 +49,7 @@ class Computation:
             finished: whether the computation is complete; else agents exit with a code that keeps
                 their jobs queued.
         """
-        self.master._end()
+        self._access.close()
         self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
 
 
@@ -111,7 +113,8 @@ def start(
         io.local.append(agent)
         io.start_local(agent)
     io.thread.start()
-    return Computation(Master(io, Codec(main_by_value), main_by_value), io)
+    access = Access(io)
+    return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
 
 
 def _settings(options: Options, generation: str) -> MasterSettings:

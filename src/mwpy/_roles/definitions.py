@@ -1,0 +1,54 @@
+"""Makes the definition of each task algorithm that a master algorithm uses, before its first task."""
+
+from __future__ import annotations
+
+import sys
+
+from attrs import define, field
+
+from mwpy._core.master.commands import Definition
+from mwpy._roles.access import Access
+from mwpy._system import packages
+from mwpy._transport.codec import Codec
+from mwpy._values.algorithm import Algorithm
+from mwpy._values.messages import AlgorithmDefinition
+
+__all__ = ["Definitions"]
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@define(eq=False)
+class Definitions:
+    """The definitions of one master.
+
+    Args:
+        main_by_value: whether what is defined in `__main__` travels by value.
+    """
+
+    access: Access
+    codec: Codec
+    main_by_value: bool
+    known: set[Algorithm] = field(factory=set)
+    """The algorithms that are defined. Their number is the number of the next definition."""
+
+    def define(self, algorithm: Algorithm) -> None:
+        """Define an algorithm and hand the definition over to the core.
+
+        Raises:
+            ArgumentNotPicklable: it travels by value and cannot be pickled; the caller's fault.
+        """
+        reference = algorithm.reference
+        if self.main_by_value and reference.startswith("__main__:"):
+            reference = ""
+        function = b"" if reference else self.codec.dumps_function(algorithm.function, algorithm.name)
+        header = AlgorithmDefinition(
+            number=len(self.known),
+            name=algorithm.name,
+            reference=reference,
+            digest=algorithm.digest if reference else "",
+            python=PYTHON,
+            packages=packages.used_by(algorithm.function, by_value=not reference),
+        )
+        self.access.io.definitions.append(Definition(algorithm, header, function))
+        self.known.add(algorithm)

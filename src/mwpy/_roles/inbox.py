@@ -1,0 +1,94 @@
+"""What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that came or went."""
+
+from __future__ import annotations
+
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from mwpy._core.master.silence import Waiting
+from mwpy._roles.access import Access
+from mwpy._roles.map_run import MapTag
+from mwpy._values.errors import InternalError, TaskFailed
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import story_of
+from mwpy._values.task import Result, UnrunnableTask
+
+if TYPE_CHECKING:
+    from mwpy._core.master.core import Actions
+
+__all__ = ["Inbox"]
+
+
+@define(eq=False)
+class Inbox:
+    """Receives outcomes from the I/O thread and sorts them by who fetches them."""
+
+    access: Access
+    results: list[Result[Any]] = field(factory=list)
+    unrunnable: list[UnrunnableTask] = field(factory=list)
+    connected: list[SlaveId] = field(factory=list)
+    disconnected: list[SlaveId] = field(factory=list)
+    has_mapped: bool = False
+    """Whether some of the results may belong to a `map`."""
+
+    def receive(self) -> None:
+        """Take over all outcomes that are here.
+
+        Raises:
+            InternalError: the I/O thread died; our fault.
+            UsageError: the computation is over; the caller's fault.
+        """
+        outcomes = self.access.io.outcomes
+        while not outcomes.empty():
+            self._sort(outcomes.get_nowait())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """As `receive`, but if no outcome is here, wait for one.
+
+        Args:
+            timeout: how long to wait at most, in seconds; None for as long as it takes.
+        """
+        io = self.access.io
+        outcomes = io.outcomes
+        if outcomes.empty():
+            io.waiting = Waiting.FOR_EVER if timeout is None else Waiting.FOR_A_WHILE
+            try:
+                self._sort(outcomes.get(timeout=timeout))
+            except Empty:
+                return
+            finally:
+                io.waiting = Waiting.NOT
+        while not outcomes.empty():
+            self._sort(outcomes.get_nowait())
+
+    def _sort(self, outcome: Actions | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
+        if self.has_mapped:
+            for result in outcome.results:
+                tag = result.tag
+                if type(tag) is MapTag:
+                    tag.run.arrived.append(result)
+                else:
+                    self.results.append(result)
+        else:
+            self.results.extend(outcome.results)
+        for task in outcome.unrunnable:
+            if type(task.tag) is MapTag:
+                task.tag.run.arrived.append(_failed_result(task))
+            else:
+                self.unrunnable.append(task)
+        self.connected.extend(outcome.connected)
+        self.disconnected.extend(outcome.disconnected)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """How many unrunnable tasks, results, connected and disconnected slaves can be fetched."""
+        return len(self.unrunnable), len(self.results), len(self.connected), len(self.disconnected)
+
+
+def _failed_result(task: UnrunnableTask) -> Result[Any]:
+    failure = TaskFailed(task.algorithm, task.sid, "UnrunnableTask", task.reason, story_of(task.deaths))
+    failure.deaths = task.deaths
+    return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, _value=failure)

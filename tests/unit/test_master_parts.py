@@ -1,0 +1,249 @@
+"""The parts of a `Master`: the inbox, the run of a map, the definitions, and the access that ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, cast
+
+import pytest
+from attrs import define, field
+
+from mwpy._core.master.commands import Definition
+from mwpy._core.master.ledger import Actions
+from mwpy._core.master.silence import Waiting
+from mwpy._core.master.submissions import Submissions
+from mwpy._roles import map_run
+from mwpy._roles.access import Access
+from mwpy._roles.definitions import Definitions
+from mwpy._roles.inbox import Inbox
+from mwpy._roles.map_run import MapRun, MapTag
+from mwpy._roles.master_io import MasterIo
+from mwpy._transport.codec import Codec, loads_function
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import InternalError, UsageError
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.last_words import Death, LastWords
+from mwpy._values.task import DEFAULT_POLICY, Result, TaskPolicy, UnrunnableTask
+
+SID = SlaveId("SLAVE-0")
+
+
+class _Queue(SimpleQueue[Any]):
+    """Outcomes that note how the algorithm's thread waits for them."""
+
+    def __init__(self, io: _Io) -> None:
+        self.io = io
+        self.waits: list[tuple[Waiting, float | None]] = []
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.waits.append((self.io.waiting, timeout))
+        return super().get(block, 0.0)
+
+
+class _Io:
+    """What the algorithm's thread sees of an I/O thread."""
+
+    def __init__(self) -> None:
+        self.submissions = Submissions()
+        self.definitions: deque[Definition] = deque()
+        self.outcomes = _Queue(self)
+        self.waiting = Waiting.NOT
+
+
+@pytest.fixture
+def io() -> _Io:
+    return _Io()
+
+
+@pytest.fixture
+def access(io: _Io) -> Access:
+    return Access(cast(MasterIo, io))
+
+
+def _result(number: int, tag: object = None) -> Result[Any]:
+    return Result(TaskId(number), "max", SID, tag, 0.1, False, number)
+
+
+def _unrunnable(number: int, tag: object = None) -> UnrunnableTask:
+    deaths = (Death(SID, 1, "killed by signal 11", LastWords("", "last words", "", 0)),)
+    return UnrunnableTask(TaskId(number), "max", None, tag, "it kills", deaths, b"", ())
+
+
+# ---- the inbox ----
+
+
+def test_outcomes_are_sorted_by_who_fetches_them(io: _Io, access: Access) -> None:
+    inbox = Inbox(access)
+    assert inbox.counts() == (0, 0, 0, 0)
+    results, unrunnable = [_result(1), _result(2)], [_unrunnable(3)]
+    io.outcomes.put(Actions(results=results[:1], unrunnable=unrunnable, connected=[SID]))
+    io.outcomes.put(Actions(results=results[1:], disconnected=[SID, SID]))
+    inbox.receive()
+    assert inbox.counts() == (1, 2, 1, 2)
+    assert (inbox.results, inbox.unrunnable) == (results, unrunnable)
+
+
+def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) -> None:
+    """Unrunnable tasks too, as failed results; those of other tasks do not."""
+    inbox = Inbox(access, has_mapped=True)
+    run: MapRun[Any] = MapRun(_submit_nothing, access, inbox.wait)
+    mine, other = MapTag(run, 0, "a"), MapTag(run, 1, "b")
+    io.outcomes.put(Actions(results=[_result(1), _result(2, mine)], unrunnable=[_unrunnable(3), _unrunnable(4, other)]))
+    inbox.wait()
+    assert inbox.counts() == (1, 1, 0, 0)
+    value, failure = run.arrived
+    assert (value.value, value.tag) == (2, mine)
+    assert failure.error is not None
+    assert (failure.task_id, failure.tag, failure.error.type_name) == (4, other, "UnrunnableTask")
+    assert [death.sid for death in failure.error.deaths] == [SID]
+    assert "last words" in str(failure.error)
+
+
+def _submit_nothing(*_: object) -> TaskId:
+    raise AssertionError("nothing is submitted")
+
+
+@pytest.mark.parametrize(("timeout", "expected"), [(None, Waiting.FOR_EVER), (0.5, Waiting.FOR_A_WHILE)])
+def test_the_core_knows_how_long_the_algorithm_waits(
+    io: _Io, access: Access, timeout: float | None, expected: Waiting
+) -> None:
+    """A wait that finds nothing ends as well, and an outcome that is here is not waited for."""
+    inbox = Inbox(access)
+    inbox.wait(timeout)
+    assert io.outcomes.waits == [(expected, timeout)]
+    assert io.waiting is Waiting.NOT
+    io.outcomes.put(Actions(connected=[SID]))
+    inbox.wait(timeout)
+    assert (len(io.outcomes.waits), inbox.connected) == (1, [SID])
+
+
+def test_the_death_of_the_io_thread_is_an_internal_error(io: _Io, access: Access) -> None:
+    cause = ValueError("seven")
+    io.outcomes.put(cause)
+    with pytest.raises(InternalError, match="seven") as caught:
+        Inbox(access).receive()
+    assert caught.value.__cause__ is cause
+
+
+def test_after_the_end_every_use_is_an_error_and_no_wait(access: Access) -> None:
+    inbox = Inbox(access)
+    access.close()
+    for use in (inbox.receive, inbox.wait, lambda: access.io.submissions):
+        with pytest.raises(UsageError, match="over"):
+            use()
+
+
+# ---- a map ----
+
+
+@define
+class _Slaves:
+    """Slaves that finish the submitted tasks whenever the map waits: the last submitted task first."""
+
+    io: _Io
+    inbox: Inbox
+    size: int = 1
+    """Bytes of each task's arguments."""
+    open: list[tuple[int, MapTag]] = field(factory=list)
+    most_open: int = 0
+
+    def submit(self, call: Any, tag: Any, sid: Any, retry: bool, anyway: bool) -> TaskId:
+        policy = TaskPolicy(sid, retry, anyway)
+        tag.size = self.size
+        number = self.io.submissions.add(call.algorithm, policy, b"", (), tag)
+        self.open.append((call.args[0], tag))
+        self.most_open = max(self.most_open, len(self.open))
+        return number
+
+    def wait(self) -> None:
+        self.io.submissions.take()
+        self.io.submissions.publish({}, 0)
+        finished = [_result(10 * item, tag) for item, tag in reversed(self.open)]
+        self.open.clear()
+        self.io.outcomes.put(Actions(results=finished))
+        self.inbox.wait()
+
+
+@pytest.fixture
+def slaves(io: _Io, access: Access) -> _Slaves:
+    return _Slaves(io, Inbox(access, has_mapped=True))
+
+
+def _map(slaves: _Slaves, items: Iterator[int], ordered: bool) -> Iterator[Result[int]]:
+    run: MapRun[int] = MapRun(slaves.submit, slaves.inbox.access, slaves.wait)
+    return run.results(algorithm_of(abs), items, ordered, DEFAULT_POLICY)
+
+
+def test_results_come_as_they_arrive_or_in_the_order_of_the_items(slaves: _Slaves) -> None:
+    """Each with its item as its tag."""
+    assert [(result.tag, result.value) for result in _map(slaves, iter([1, 2, 3]), ordered=False)] == [
+        (3, 30),
+        (2, 20),
+        (1, 10),
+    ]
+    assert [result.tag for result in _map(slaves, iter([1, 2, 3]), ordered=True)] == [1, 2, 3]
+    assert list(_map(slaves, iter([]), ordered=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("ordered", "size", "limits", "most"),
+    [
+        (False, 1, {"MAP_PENDING": 10}, 10),
+        (False, 4, {"MAP_BYTES": 10}, 3),
+        (True, 1, {"MAP_WINDOW": 7}, 7),
+    ],
+)
+def test_an_endless_map_keeps_a_limited_number_of_items_in_flight(
+    slaves: _Slaves, monkeypatch: pytest.MonkeyPatch, ordered: bool, size: int, limits: dict[str, int], most: int
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(map_run, name, limit)
+    slaves.size = size
+    results = _map(slaves, count(), ordered)
+    tags = [next(results).tag for _ in range(100)]
+    assert len(set(tags)) == 100
+    assert slaves.most_open == most
+
+
+# ---- definitions ----
+
+
+def _plain() -> None:
+    """A function that slaves find under its name."""
+
+
+def test_each_algorithm_is_defined_with_the_next_number(io: _Io, access: Access) -> None:
+    """One that has a name travels by reference, another as a pickle."""
+    definitions = Definitions(access, Codec(), main_by_value=False)
+    algorithms = [algorithm_of(_plain), algorithm_of(lambda: 7)]
+    for algorithm in algorithms:
+        definitions.define(algorithm)
+    by_name, by_value = io.definitions
+    assert [definition.algorithm for definition in io.definitions] == algorithms
+    assert (by_name.header.number, by_name.header.reference) == (0, f"{__name__}:_plain")
+    assert (by_name.header.digest, by_name.function) == (algorithms[0].digest, b"")
+    assert (by_value.header.number, by_value.header.reference, by_value.header.digest) == (1, "", "")
+    assert loads_function(by_value.function)() == 7
+    assert definitions.known == set(algorithms)
+
+
+def test_what_is_defined_in_main_travels_by_value_where_slaves_have_another_main(
+    io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook."""
+
+    def square(x: int) -> int:
+        return x * x
+
+    square.__module__, square.__qualname__ = "__main__", "square"
+    import __main__
+
+    monkeypatch.setattr(__main__, "square", square, raising=False)
+    for main_by_value in (False, True):
+        Definitions(access, Codec(main_by_value), main_by_value).define(algorithm_of(square))
+    by_name, by_value = io.definitions
+    assert (by_name.header.reference, by_value.header.reference) == ("__main__:square", "")
+    assert loads_function(by_value.function)(3) == 9
