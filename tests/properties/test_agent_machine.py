@@ -15,8 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from mwpy._core import agent as agent_core
-from mwpy._core.agent import AgentActions, AgentCore, AgentSettings, Child
+from mwpy._core.agent import events
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
+from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
@@ -43,6 +45,8 @@ class _Process:
     """Finished, and in its journal, but not sent."""
     told_to_stop: bool = False
     killed: bool = False
+    ended: bool = False
+    """It has ended, and the agent has not collected it."""
 
     def receive(self, sent: Iterable[tuple[int, int]]) -> None:
         for task, attempt in sent:
@@ -58,8 +62,14 @@ class _Process:
         return {**self.done, **dict([self.running] if self.running else []), **self.unstarted}
 
 
-def _each_held(child: Child) -> list[tuple[int, int, int]]:
-    return [(span.first + at, span.attempt, span.position + at) for span in child.held for at in range(span.count)]
+def _heard(message: messages.Message, payload: Sequence[Buffer] = ()) -> events.Heard:
+    """A message of the master, as it arrives."""
+    return events.Heard(message, wire.encode(message, payload))
+
+
+def _sent(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
+    """What the receiver of a message decodes."""
+    return wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
 
 
 class _AgentMachine(RuleBasedStateMachine):
@@ -107,7 +117,7 @@ class _AgentMachine(RuleBasedStateMachine):
         return sorted({*self.admitted, *[number - 1 for number in self.admitted if number > 1]})
 
     def pick(self, number: int) -> _Process:
-        return list(self.processes.values())[number % len(self.processes)]
+        return self.running[number % len(self.running)]
 
     def settle_fate(self, task: int, attempt: int, fate: str) -> None:
         key = (task, attempt)
@@ -124,7 +134,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     # What happens
 
-    def happens(self, event: agent_core.AgentEvent) -> None:
+    def happens(self, event: events.AgentEvent) -> None:
         self.sound = False
         self.core.handle(event, self.now)
         self.core.check()
@@ -140,23 +150,25 @@ class _AgentMachine(RuleBasedStateMachine):
             self.start_and_feed(actions)
             for number, count in actions.recall:
                 if number in self.processes:
-                    self.happens(agent_core.Recalled(number, self.processes[number].started, count))
+                    self.happens(events.Recalled(number, self.processes[number].started, count))
             for number in actions.kill:
                 assert self.code is not None, f"slave {number} was killed for nothing"
                 assert self.now >= self.kill_from, f"slave {number} was killed too early"
                 self.processes[number].killed = True
-            for message, frames in actions.to_master:
+            for number in actions.read_journal:
+                self.results_of(self.processes[number], rescued=True)
+            for number in actions.collect:
+                assert self.processes[number].ended, f"slave {number} is collected though it runs"
+                self.exits(self.processes[number])
+            for outgoing in actions.to_master:
                 assert not self.exited
-                messages.check(message, frames)
-                self.master_hears(
-                    message, frames, last=actions.exit is not None and message is actions.to_master[-1][0]
-                )
+                self.master_hears(*_sent(outgoing), last=actions.exit is not None and outgoing is actions.to_master[-1])
             if actions.exit is not None:
-                assert isinstance(actions.to_master[-1][0], messages.Goodbye), "it left without a word"
+                assert isinstance(actions.to_master[-1].message, messages.Goodbye), "it left without a goodbye"
                 assert actions.exit is self.code, f"it exits with {actions.exit.name}"
                 assert all(process.killed for process in self.processes.values()), "it left somebody behind"
                 self.exited = True
-            more = bool(actions.recall or actions.start) and not self.exited
+            more = bool(actions.recall or actions.start or actions.read_journal or actions.collect) and not self.exited
         if not self.exited:
             self.agree()
         self.sound = True
@@ -167,9 +179,9 @@ class _AgentMachine(RuleBasedStateMachine):
             assert number > self.last_number, f"slave {number} is not new"
             self.last_number = number
             self.processes[number] = _Process(number)
-        for number, message, frames in actions.to_slaves:
+        for number, outgoing in actions.to_slaves:
             process = self.processes.get(number)
-            messages.check(message, frames)
+            message, _ = _sent(outgoing)
             if process is None:
                 continue  # it ended in the same iteration
             match message:
@@ -201,8 +213,10 @@ class _AgentMachine(RuleBasedStateMachine):
             case messages.SlaveDied(number, running):
                 ran, held = self.deaths.pop(number)
                 assert running == ran, f"slave {number} ran {ran} when it died, and {running} is charged"
+                assert not ran or self.fates[ran, held[ran]] == "held", f"task {ran} ran, and had another fate before"
                 for task, attempt in held.items():
-                    self.settle_fate(task, attempt, "died")
+                    if self.fates[task, attempt] == "held":  # else it was given back just before
+                        self.settle_fate(task, attempt, "died")
                 self.admitted.pop(number, None)
             case messages.Leaving():
                 assert self.code is not None, "it leaves without need"
@@ -213,7 +227,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     def agree(self) -> None:
         assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
-        held = {number: _each_held(child) for number, child in self.core.children.items()}
+        held = {number: self.core.held(number) for number in self.core.slaves}
         mine = {number: self.held(process) for number, process in self.processes.items()}
         assert held == mine, "the agent and its slaves disagree about who has what"
         if self.code is None:
@@ -221,7 +235,7 @@ class _AgentMachine(RuleBasedStateMachine):
         else:
             assert self.processes, "it is alone and stays"
             late = [process.number for process in self.processes.values() if not process.killed]
-            assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace"
+            assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace period"
             assert all(process.told_to_stop for process in self.processes.values()), "somebody was not told to stop"
             assert not any(process.unstarted for process in self.processes.values()), "it keeps what was not started"
 
@@ -236,7 +250,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @rule()
     def master_welcomes(self) -> None:
         self.welcomed = self.welcomed or self.code is None
-        self.happens(agent_core.Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)))
+        self.happens(_heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
@@ -257,14 +271,14 @@ class _AgentMachine(RuleBasedStateMachine):
         columns = zip(*(messages.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
         firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
         group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts))
-        self.happens(agent_core.Heard(group, (b"",)))
+        self.happens(_heard(group, (b"",)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
     @rule(pick=picks, count=st.integers(1, 3))
     def master_revokes(self, pick: int, count: int) -> None:
         number = self.named[pick % len(self.named)]
-        self.happens(agent_core.Heard(messages.Revoke(number, count)))
+        self.happens(_heard(messages.Revoke(number, count)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
@@ -272,26 +286,31 @@ class _AgentMachine(RuleBasedStateMachine):
     def master_names_and_defines(self, pick: int) -> None:
         number = self.named[pick % len(self.named)]
         definition = messages.AlgorithmDefinition(0, "max", "builtins:max", "", "3.11")
-        self.happens(agent_core.Heard(messages.SlaveNamed(number, SlaveId(f"SLAVE-{number}"))))
-        self.happens(agent_core.Heard(messages.Algorithms([definition])))
+        self.happens(_heard(messages.SlaveNamed(number, SlaveId(f"SLAVE-{number}"))))
+        self.happens(_heard(messages.Algorithms([definition])))
         self.act()
 
     # What slaves do
 
-    @precondition(lambda self: not self.exited and self.processes)
+    @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks)
     def slave_gets_ready(self, pick: int) -> None:
-        starting = [process for process in self.processes.values() if not process.ready]
+        starting = [process for process in self.running if not process.ready]
         if starting:
             self.gets_ready(starting[pick % len(starting)])
             self.act()
 
+    @property
+    def running(self) -> list[_Process]:
+        return [process for process in self.processes.values() if not process.ended]
+
     def gets_ready(self, process: _Process) -> None:
         process.ready = True
         self.failed_starts = self.failed_starts if process.told_to_stop else 0
-        self.happens(agent_core.SlaveHeard(process.number, messages.SlaveReady(process.number)))
+        ready = messages.SlaveReady(process.number)
+        self.happens(events.SlaveHeard(process.number, ready, wire.encode(ready)))
 
-    @precondition(lambda self: not self.exited and self.processes)
+    @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, times=st.integers(1, 3))
     def slave_works(self, pick: int, times: int) -> None:
         """It ends its task if it runs one, and starts the next. The agent hears nothing of that."""
@@ -304,64 +323,70 @@ class _AgentMachine(RuleBasedStateMachine):
             if process.unstarted:
                 process.running = process.start()
 
-    @precondition(lambda self: not self.exited and self.processes)
+    @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, rescued=st.booleans())
     def slave_sends_results(self, pick: int, rescued: bool) -> None:
         """Or its agent reads them in the journal, and the slave sends them later all the same."""
-        full = [process for process in self.processes.values() if process.done]
+        full = [process for process in self.running if process.done]
         process = full[pick % len(full)] if full else self.pick(pick)
-        self.results_of(process)
+        self.results_of(process, rescued)
         if not rescued:
             process.done = {}
         self.act()
 
-    def results_of(self, process: _Process) -> None:
-        """In the order in which they were finished."""
+    def results_of(self, process: _Process, rescued: bool) -> None:
+        """In the order in which they were finished; from the stream, or rescued from the journal."""
         if process.done:
             count = len(process.done)
             spans = messages.spans_of([*process.done], [*process.done.values()])
             done = messages.Results(process.number, *spans, [0.1] * count, [])
-            payload = messages.payload(count, [bytes(task % 128 for task in process.done)])
-            self.happens(agent_core.SlaveHeard(process.number, done, (payload,)))
+            frames = wire.encode(done, [messages.payload(count, [bytes(task % 128 for task in process.done)])])
+            event = events.JournalRead if rescued else events.SlaveHeard
+            self.happens(event(process.number, done, frames))
 
-    @precondition(lambda self: not self.exited and self.processes)
+    @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks)
     def slave_cannot(self, pick: int) -> None:
         process = self.pick(pick)
         if process.unstarted and process.running is None:
             task, attempt = process.start()
             refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [1], [attempt])
-            self.happens(agent_core.SlaveHeard(process.number, refusal))
+            self.happens(events.SlaveHeard(process.number, refusal, wire.encode(refusal)))
             self.act()
 
-    @precondition(lambda self: not self.exited and self.processes)
+    @precondition(lambda self: not self.exited and self.running)
     @rule(
         pick=picks,
         before=st.sampled_from(["", "", "", "revoke", "revoke", "ready", "ready", "evicted", "lost"]),
         holding=st.booleans(),
+        killed=st.booleans(),
     )
-    def slave_ends(self, pick: int, before: str, holding: bool) -> None:
+    def slave_ends(self, pick: int, before: str, holding: bool, killed: bool) -> None:
         """By itself, killed or crashed; perhaps in the iteration in which something else is heard."""
         process = self.pick(pick)
         if holding:
-            process = max(self.processes.values(), key=lambda each: len(each.unstarted))
+            process = max(self.running, key=lambda each: len(each.unstarted))
         elif not process.ready and pick % 3:
             self.gets_ready(process)
             self.act()
         if before == "revoke":
-            self.happens(agent_core.Heard(messages.Revoke(process.number, 2)))
+            self.happens(_heard(messages.Revoke(process.number, 2)))
         elif before == "ready" and not process.ready:
             self.gets_ready(process)
         elif before == "evicted":
-            self.must_go(agent_core.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_go(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
         elif before == "lost":
-            self.must_go(agent_core.Disconnected("broke"), ExitCode.FAILED, 2.0)
-        self.exits(process)
+            self.must_go(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
+        process.ended = True
+        self.happens(events.ExitSeen(process.number, killed))
         self.act()
+        if process.number in self.processes:
+            assert killed, f"slave {process.number} ended by itself, and is not collected at once"
+            assert self.code is None, f"the agent leaves, and slave {process.number} is not collected at once"
 
     def exits(self, process: _Process) -> None:
-        """The agent first hears what is in its stream and journal, and then of the exit."""
-        self.results_of(process)
+        """The agent first reads the stream and the journal, and then reports the exit."""
+        self.results_of(process, rescued=True)
         process.done = {}
         ran = process.running[0] if process.running else 0
         del self.processes[process.number]
@@ -369,16 +394,14 @@ class _AgentMachine(RuleBasedStateMachine):
         if self.code is None:
             self.failed_starts += not process.ready
         self.happens(
-            agent_core.SlaveExited(
-                process.number, "killed by signal 9", LastWords(stderr="last words"), process.started
-            )
+            events.SlaveExited(process.number, "killed by signal 9", LastWords(stderr="last words"), process.started)
         )
         if self.failed_starts >= 3:
             self.leave(ExitCode.CANNOT_START, 5.0)
 
     # The end
 
-    def must_go(self, event: agent_core.AgentEvent, code: ExitCode, grace_s: float) -> None:
+    def must_go(self, event: events.AgentEvent, code: ExitCode, grace_s: float) -> None:
         self.leave(code, grace_s)
         self.happens(event)
 
@@ -393,14 +416,14 @@ class _AgentMachine(RuleBasedStateMachine):
         if self.code is None and really != 5:
             return
         if how == "evicted":
-            self.must_go(agent_core.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_go(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
         elif how == "lost":
-            self.must_go(agent_core.Disconnected("broke"), ExitCode.FAILED, 2.0)
+            self.must_go(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
         elif how == "refused":
-            self.must_go(agent_core.Heard(messages.Refused("nonsense")), ExitCode.REFUSED, 2.0)
+            self.must_go(_heard(messages.Refused("nonsense")), ExitCode.REFUSED, 2.0)
         else:
             code = ExitCode.OK if how == "finished" else ExitCode.FAILED
-            self.must_go(agent_core.Heard(messages.Shutdown(how == "finished", grace_s)), code, grace_s)
+            self.must_go(_heard(messages.Shutdown(how == "finished", grace_s)), code, grace_s)
         self.act()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 4.0]))
@@ -417,7 +440,7 @@ class _AgentMachine(RuleBasedStateMachine):
         if not self.sound:
             return
         if not self.exited:
-            self.must_go(agent_core.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_go(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
             self.act()
             self.time_passes(10.0)
         assert self.exited, "it was told to go and stays"

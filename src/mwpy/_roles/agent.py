@@ -1,8 +1,10 @@
-"""The agent's shell: it does what `AgentCore` decides, and tells it what happened.
+"""The agent's shell: it does what `AgentCore` decides, and reports to it what happens.
 
-One thread, one loop. It waits for the master, its slaves' streams, outputs and errors, and signals, all at once;
-nothing in it blocks on a slave. What a slave writes to standard output and error goes on to the agent's own (see
-`_streams`), and its end is kept as the slave's last words, with what its fault handler wrote and its peak memory.
+One thread runs one loop. It waits for the master, for streams and outputs of slaves, and for signals, all at once.
+Nothing in it blocks on a slave. What a slave writes to standard output and error goes to the agent's own streams (see
+`_system/streams`). The end of it becomes the slave's last words, with its fault handler's report and peak memory.
+
+`Agent` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
 
 from __future__ import annotations
@@ -10,51 +12,52 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from mwpy._core import agent as agent_core
-from mwpy._core.agent import AgentCore, AgentSettings
+from mwpy._core.agent import events
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import AgentSettings
+from mwpy._roles.edges import (
+    AgentConnection,
+    Channel,
+    Clock,
+    InputPipe,
+    OutputStream,
+    SignalSource,
+    SlaveLauncher,
+    SlaveParts,
+    Trail,
+)
 from mwpy._roles.join import connect, find_master
-from mwpy._system import clock, packages, process
-from mwpy._system.streams import Inlet, Outlet
+from mwpy._roles.slave_launcher import Launcher
+from mwpy._system import clock, packages
+from mwpy._system.signals import Signals
+from mwpy._system.streams import Outlet
 from mwpy._transport import wire
-from mwpy._transport.channel import SETTLE_S, AgentEnd, open_channel
-from mwpy._transport.link import AgentLink, Broken
+from mwpy._transport.channel import SETTLE_S
+from mwpy._transport.link import Broken
 from mwpy._values import messages, records
-from mwpy._values.environment import FAULT_HANDLER, JOB_VARIABLE, SLAVE_VARIABLE, SlaveSettings
+from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
-__all__ = ["run"]
-
-SILENT_S = 0.025
-"""Seconds of a busy slave's silence after which its journal is read: half of what is promised for a result."""
-
-HELD_BACK_S = 3.0
-"""Seconds for which is held back what a starting slave writes to standard error: should it end as another did, that
-was told already."""
-
-HELD_BACK_BYTES = 64 * 1024
-"""What it writes beyond is not held back."""
+__all__ = ["Agent", "Edges", "run"]
 
 FAREWELL_S = 1.0
-"""Seconds that the agent's own standard output and error get at its end to take what they have not."""
+"""Seconds that the agent's own standard output and error get at the end to take what they have not taken."""
 
-EXIT_S = 5.0
-"""Seconds between a slave's closing of its stream and its exit, for its tear-down in Python."""
-
-KILLED_TOO_S = 0.25
-"""Seconds for which the end of a slave by SIGKILL is kept to oneself. Batch systems end a job by killing its processes
-in any order: an agent that is killed too must not have charged its slave's task with a death."""
+LINGER_S = 1.0
+"""Seconds that the last messages to the master get to leave."""
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+STDOUT, STDERR = 1, 2
 
 
 def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
@@ -86,213 +89,304 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         os.environ.get(JOB_VARIABLE, ""),
         ends_at,
     )
-    agent = _Agent(AgentCore(settings), link, audit, command)
+    now = clock.monotonic()
+    streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
+    edges = Edges(
+        link,
+        Launcher(list(command)),
+        {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams},
+        Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)),
+        audit,
+        clock,
+    )
+    agent = Agent(AgentCore(settings), edges)
     try:
-        return agent.run()
+        code = agent.begin()
+        while code is None:
+            code = agent.iterate()
+        return int(code)
     finally:
         agent.close()
 
 
 def _ends_at(options: Options) -> float | None:
-    """When this agent will be ended, on the clock that measures; what the user says counts over the batch system."""
+    """When the batch system will end this agent, on the monotonic clock. What the user says takes precedence."""
     if options.lifetime is not None:
         return clock.monotonic() + options.lifetime
     return None if options.job_end is None else clock.monotonic() + options.job_end - clock.wall()
 
 
+@frozen
+class Edges:
+    """What an agent uses of the outside."""
+
+    link: AgentConnection
+    launcher: SlaveLauncher
+    outlets: Mapping[int, OutputStream]
+    """The agent's own standard output (1) and error (2)."""
+    signals: SignalSource
+    audit: Trail
+    clock: Clock
+
+
 @define(eq=False)
-class _Running:
-    """A slave process and the agent's ends of its channels."""
+class _SlaveHandle:
+    """A slave process and the agent's ends of what leads to it."""
 
     number: int
-    child: process.Child
-    end: AgentEnd
+    parts: SlaveParts
     fds: set[int] = field(factory=set)
-    inlets: dict[int, Inlet] = field(factory=dict)
-    """Its standard output (1) and error (2)."""
-    unsaid: bytearray = field(factory=bytearray)
-    """What it wrote to standard error and the agent has not passed on."""
-    came: bool = False
-    """It sent something, so it is up."""
-    heard: float = 0.0
-    """When it last sent something, or was given tasks."""
-    peeked: bool = False
-    """Its journal was read since."""
+    """The file descriptors of it that the link watches."""
     writable_watched: bool = False
-    kill_at: float | None = None
-    """When to kill it, as it closed its stream and so is of no use; mostly it ends by itself before."""
-    bury_at: float | None = None
-    """When to tell of its end."""
+    exit_seen: bool = False
+
+    @property
+    def channel(self) -> Channel:
+        return self.parts.channel
 
 
-class _Agent:
-    def __init__(self, core: AgentCore, link: AgentLink, audit: AuditFile, command: Sequence[str]) -> None:
+class Agent:
+    """The agent's loop.
+
+    Args:
+        core: decides.
+        edges: the outside.
+    """
+
+    def __init__(self, core: AgentCore, edges: Edges) -> None:
         self._core = core
-        self._link = link
-        self._audit = audit
-        self._command = list(command)
-        self._slaves: dict[int, _Running] = {}
-        self._by_fd: dict[int, tuple[_Running, Inlet | None]] = {}
-        """Whose stream, output or error a file descriptor is."""
-        self._result_group = 0
-        self._max_result_bytes = 1 << 30
-        self._signals: list[int] = []
-        self._told: set[tuple[str, str]] = set()
-        """The last words of slaves that never came to take a task."""
-        now = clock.monotonic()
-        streams = ((1, sys.stdout, "standard output"), (2, sys.stderr, "standard error"))
-        self._outlets = {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams}
+        self._edges = edges
+        self._link = edges.link
+        self._outlets = edges.outlets
+        self._clock = edges.clock
+        self._slaves: dict[int, _SlaveHandle] = {}
+        self._by_fd: dict[int, tuple[_SlaveHandle, int]] = {}
+        """To which slave a file descriptor belongs, and which output it is; 0 for the stream of messages."""
         self._waited_for: set[int] = set()
-        self._unread: dict[int, float] = {}
-        """Own streams that are full, so that slaves are not read, and until when they have to wait."""
-        self._bell_out, self._bell_in = socket.socketpair()
-        for bell in (self._bell_out, self._bell_in):
-            bell.setblocking(False)
-        signal.set_wakeup_fd(self._bell_in.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-            signal.signal(number, lambda caught, _: self._signals.append(caught))
-        link.watch(self._bell_out.fileno())
+        """Own streams that have not taken everything."""
+        self._full: dict[int, float] = {}
+        """Own streams that are full, so that slaves are not read, and until when slaves have to wait."""
+        self._link.watch(edges.signals.fileno())
 
-    def run(self) -> int:
+    def begin(self) -> ExitCode | None:
+        """Greet the master; call this once, before the first iteration."""
         self._link.send(wire.encode(self._core.hello()))
-        code = self._act(clock.monotonic())
-        while code is None:
-            fates, received, ready = self._link.poll(self._timeout(clock.monotonic()))
-            now = clock.monotonic()
-            for frames in received:
-                self._hear_master(frames, now)
-            for fate in fates:
-                if isinstance(fate, Broken):
-                    self._core.handle(agent_core.Disconnected(fate.reason), now)
-            for fd in ready:
-                self._hear_fd(fd, now)
-            code = self._act(now)  # at once: somebody waits for what was heard
-            if code is None:
-                self._look_at_signals(now)
-                self._look_after_slaves(now)
-                self._look_after_outlets(now)
-                self._rescue(now)
-                code = self._act(now)
-        return int(code)
+        return self._act(self._clock.monotonic())
 
-    def _timeout(self, now: float) -> float | None:
-        times = [*self._unread.values()]
-        for running in self._slaves.values():
-            if self._may_be_silent(running):
-                times.append(running.heard + SILENT_S)
-            if running.unsaid:
-                times.append(running.heard + HELD_BACK_S)
-            times += [time for time in (running.kill_at, running.bury_at) if time is not None]
+    def iterate(self) -> ExitCode | None:
+        """Wait for something to happen, report it to the core, and do what the core decides.
+
+        Returns:
+            What to exit with; None as long as the agent stays.
+        """
+        link_events, received, ready = self._link.poll(self.timeout(self._clock.monotonic()))
+        now = self._clock.monotonic()
+        for frames in received:
+            self._hear_master(frames, now)
+        for event in link_events:
+            if isinstance(event, Broken):
+                self._core.handle(events.Disconnected(event.reason), now)
+        for fd in ready:
+            self._hear_fd(fd, now)
+        code = self._act(now)  # at once: somebody waits for what was heard
+        caught = self._edges.signals.take()
+        if caught and code is None:
+            self._hear_signals(caught, now)
+            code = self._act(now)
+        self._control_flow(now)
+        return code
+
+    def timeout(self, now: float) -> float | None:
+        """How long to wait at most if nothing happens, in seconds; None for as long as it takes."""
         deadline = self._core.next_deadline()
+        times = [*self._full.values()]
         if deadline is not None:
             times.append(deadline)
         return max(0.0, min(times) - now) if times else None
 
-    # ---- what happened --------------------------------------------------------------------------------------
+    # ---- what happened -------------------------------------------------------------------------------------
 
     def _hear_master(self, frames: Sequence[Buffer], now: float) -> None:
         try:
-            message, payload = wire.decode(frames)
+            message, _ = wire.decode(frames)
         except ProtocolError as error:
             if self._core.agent:
-                self._core.handle(agent_core.Disconnected(f"the master sent no proper message: {error}"), now)
-            else:  # of another version of mwpy, most likely, which refused us in its own words
-                self._core.handle(agent_core.Heard(messages.Refused(str(error))), now)
-            return
-        if isinstance(message, messages.Welcome):
-            self._result_group = message.result_group
-            self._max_result_bytes = message.max_result_bytes
-        self._core.handle(agent_core.Heard(message, payload), now)
+                self._core.handle(events.Disconnected(f"the master sent no proper message: {error}"), now)
+            else:  # most likely a master of another version of mwpy, which refuses in a form of its own
+                self._core.handle(events.Heard(messages.Refused(str(error))), now)
+        else:
+            self._core.handle(events.Heard(message, frames), now)
 
     def _hear_fd(self, fd: int, now: float) -> None:
-        if fd == self._bell_out.fileno():
-            self._bell_out.recv(4096)
+        if fd == self._edges.signals.fileno():
+            self._edges.signals.clear()
             return
         if fd in self._waited_for:
             self._outlets[fd].flush(now)
             return
-        running, inlet = self._by_fd.get(fd, (None, None))
-        if running is None:
+        slave, output = self._by_fd.get(fd, (None, 0))
+        if slave is None:
             return
-        if inlet is not None:
-            self._say_for(running, inlet, inlet.read(), now)
-            if inlet.ended:
-                self._unwatch(running, fd)
+        if output:
+            pipe = slave.parts.outputs[output]
+            self._hear_output(slave, output, pipe.read(), now)
+            if pipe.ended:
+                self._unwatch(slave, fd)
             return
-        if running.writable_watched:
-            running.end.flush()
-            self._watch_writable(running)
-        self._hear_slave(running, now)
-        if running.end.eof:
-            self._unwatch(running, fd)
-            running.kill_at = now + EXIT_S
+        if slave.writable_watched:
+            slave.channel.flush()
+            self._watch_writable(slave)
+        self._hear_slave(slave, now)
+        if slave.channel.eof:
+            self._unwatch(slave, fd)
+            self._core.handle(events.StreamEnded(slave.number), now)
 
-    def _hear_slave(self, running: _Running, now: float) -> bool:
+    def _hear_slave(self, slave: _SlaveHandle, now: float) -> bool:
+        """Read the stream of a slave. Returns whether there was a message."""
         heard = False
         try:
-            for frames in running.end.receive():
+            for frames in slave.channel.receive():
                 message, payload = wire.decode(frames)
                 if isinstance(message, messages.Results):
+                    # User code runs in a slave, and may have written over this payload. The master drops an agent
+                    # that sends a malformed one, so the agent reads the payload, though it only passes it on.
                     messages.entries(message, payload)
-                heard = running.came = True
-                running.heard, running.peeked = now, False
-                self._core.handle(agent_core.SlaveHeard(running.number, message, payload), now)
-                if running.unsaid:
-                    self._say_unsaid(running, now)
+                heard = True
+                self._core.handle(events.SlaveHeard(slave.number, message, frames), now)
         except ProtocolError as error:
-            self._say(f"slave {running.number} wrote nonsense to its agent and is killed: {error}")
-            running.child.kill()
+            self._core.handle(events.StreamBroken(slave.number, str(error)), now)
             return False
         return heard
 
-    def _say_for(self, running: _Running, inlet: Inlet, data: bytes, now: float) -> None:
-        """Pass on what a slave wrote; of a starting one not at once what it wrote to standard error."""
-        if inlet is running.inlets[1]:
-            self._outlets[1].pass_on(data, now)
+    def _hear_output(self, slave: _SlaveHandle, output: int, data: bytes, now: float) -> None:
+        if output == STDOUT:
+            self._outlets[STDOUT].pass_on(data, now)
         else:
-            running.unsaid += data
-            if running.came or len(running.unsaid) > HELD_BACK_BYTES:
-                self._say_unsaid(running, now)
+            self._core.handle(events.ErrorOutput(slave.number, data), now)
 
-    def _say_unsaid(self, running: _Running, now: float) -> None:
-        data, running.unsaid = running.unsaid, bytearray()
-        self._outlets[2].pass_on(data, now)
-
-    def _look_at_signals(self, now: float) -> None:
-        if not self._signals:
-            return
-        caught = [self._signals.pop(0) for _ in range(len(self._signals))]  # one by one: another may come meanwhile
+    def _hear_signals(self, caught: Sequence[signal.Signals], now: float) -> None:
         if signal.SIGTERM in caught or signal.SIGINT in caught:
-            self._core.handle(agent_core.Terminated("evicted (SIGTERM)"), now)
-        leaving = self._core.leaving
-        for running in self._slaves.values():  # all: one SIGCHLD may stand for several ends
-            code = running.child.poll()
-            if code is not None and running.bury_at is None:
-                running.bury_at = now + KILLED_TOO_S if code == -signal.SIGKILL and not leaving else now
+            self._core.handle(events.Terminated("evicted (SIGTERM)"), now)
+        for slave in self._slaves.values():  # all: one SIGCHLD may stand for several ends
+            if not slave.exit_seen and (code := slave.parts.process.poll()) is not None:
+                slave.exit_seen = True
+                self._core.handle(events.ExitSeen(slave.number, code == -signal.SIGKILL), now)
 
-    def _look_after_slaves(self, now: float) -> None:
-        for running in list(self._slaves.values()):
-            if running.unsaid and now >= running.heard + HELD_BACK_S:
-                self._say_unsaid(running, now)
-            if running.kill_at is not None and now >= running.kill_at:
-                running.kill_at = None
-                running.child.kill()
-            if running.bury_at is not None and now >= running.bury_at:
-                self._bury(running, now)
+    # ---- what to do ----------------------------------------------------------------------------------------
 
-    def _look_after_outlets(self, now: float) -> None:
-        """Wait for own streams that have not taken all, and read no slave into one that is full."""
+    def _act(self, now: float) -> ExitCode | None:
+        """Do what the core wants, until it wants nothing more."""
+        core, link = self._core, self._link
+        core.decide(now)
+        while True:
+            actions = core.take_actions()
+            if actions.records:
+                self._edges.audit.write(actions.records, self._clock.wall())
+            for data in actions.error_output:
+                self._outlets[STDERR].pass_on(data, now)
+            for number in actions.start:
+                self._start(number, now)
+            for number in actions.feed:
+                if number in self._slaves:
+                    self._slaves[number].channel.feed(now)
+            for number, message in actions.to_slaves:
+                self._send_to_slave(number, message)
+            if actions.recall:
+                self._recall(actions.recall, now)
+            for number in actions.kill:
+                if number in self._slaves:
+                    self._slaves[number].parts.process.kill()
+            for number in actions.read_journal:
+                if number in self._slaves:
+                    self._read_journal(self._slaves[number], now)
+            for number in actions.collect:
+                self._collect(self._slaves[number], now)
+            for message in actions.to_master:
+                link.send(message.received or wire.encode(message.message, message.payload))
+            if actions.exit is not None:
+                return actions.exit
+            if actions.look_up:
+                core.handle(events.LookedUp(packages.versions(actions.look_up)), now)
+            if not (actions.recall or actions.start or actions.read_journal or actions.collect or actions.look_up):
+                return None
+
+    def _send_to_slave(self, number: int, message: events.Outgoing) -> None:
+        slave = self._slaves.get(number)
+        if slave is not None:
+            slave.channel.send(message.received or wire.encode(message.message, message.payload))
+            self._watch_writable(slave)
+
+    def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:
+        """Stop slaves from starting more, and report what they have started. Slaves that have ended are skipped."""
+        slaves = [(self._slaves[number], count) for number, count in wanted if number in self._slaves]
+        for slave, _ in slaves:
+            slave.channel.recall()
+        if slaves:
+            self._clock.sleep(SETTLE_S)
+        for slave, count in slaves:
+            self._core.handle(events.Recalled(slave.number, slave.channel.started, count), now)
+
+    def _start(self, number: int, now: float) -> None:
+        try:
+            parts = self._edges.launcher.start(number, self._core.result_group, self._core.max_result_bytes)
+        except OSError as error:
+            self._core.handle(events.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
+            return
+        slave = self._slaves[number] = _SlaveHandle(number, parts)
+        self._watch(slave, parts.channel.fileno(), 0)
+        for output, pipe in parts.outputs.items():
+            if output not in self._full:
+                self._watch(slave, pipe.fileno(), output)
+        self._edges.audit.write([records.SlaveStarted(number, parts.process.pid)], self._clock.wall())
+
+    def _read_journal(self, slave: _SlaveHandle, now: float) -> None:
+        """Report the results that a slave has finished and not sent."""
+        found = slave.channel.journal.read(slave.number)
+        if found is None:
+            self._core.handle(events.JournalRead(slave.number, None), now)
+            return
+        try:
+            messages.check(*found)
+            messages.entries(*found)  # for the same reason as in `_hear_slave`
+        except ProtocolError as error:
+            self._core.handle(events.JournalBroken(slave.number, str(error)), now)
+        else:
+            self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found)), now)
+
+    def _collect(self, slave: _SlaveHandle, now: float) -> None:
+        """Report everything that an ended slave left, and its exit."""
+        while self._hear_slave(slave, now):
+            pass
+        self._read_journal(slave, now)
+        process, channel, outputs = slave.parts.process, slave.channel, slave.parts.outputs
+        self._outlets[STDOUT].pass_on(outputs[STDOUT].read_rest(), now)
+        error_output = outputs[STDERR].read_rest()
+        fault = channel.fault(LAST_WORDS_BYTES)
+        ends = outputs[STDOUT].end, outputs[STDERR].end, fault.decode(errors="replace")
+        words = LastWords(*ends, process.peak_bytes)
+        cause, started = process.describe_exit(), channel.started
+        for fd in list(slave.fds):
+            self._unwatch(slave, fd)
+        channel.close()
+        process.close()
+        del self._slaves[slave.number]
+        self._core.handle(events.SlaveExited(slave.number, cause, words, started, error_output + fault), now)
+
+    # ---- what to wait for ----------------------------------------------------------------------------------
+
+    def _control_flow(self, now: float) -> None:
+        """Wait for own streams that have not taken everything, and read no slave into a stream that is full."""
         for number, outlet in self._outlets.items():
             if outlet.waiting != (number in self._waited_for):
                 self._wait_for(number, outlet.waiting)
             until = outlet.patience_until()
             full = until is not None and now < until
-            if full != (number in self._unread):
-                for running in self._slaves.values():
-                    self._listen(running, running.inlets[number], not full)
-            self._unread.pop(number, None)
+            if full != (number in self._full):
+                for slave in self._slaves.values():
+                    self._listen(slave, number, not full)
+            self._full.pop(number, None)
             if until is not None and full:
-                self._unread[number] = until
+                self._full[number] = until
 
     def _wait_for(self, number: int, wanted: bool) -> None:
         if wanted:
@@ -302,177 +396,36 @@ class _Agent:
             self._waited_for.discard(number)
             self._link.unwatch(number)
 
-    def _listen(self, running: _Running, inlet: Inlet, wanted: bool) -> None:
+    def _listen(self, slave: _SlaveHandle, output: int, wanted: bool) -> None:
+        pipe: InputPipe = slave.parts.outputs[output]
         if not wanted:
-            self._unwatch(running, inlet.fileno())
-        elif not inlet.ended:
-            self._watch(running, inlet.fileno(), inlet)
+            self._unwatch(slave, pipe.fileno())
+        elif not pipe.ended:
+            self._watch(slave, pipe.fileno(), output)
 
-    def _bury(self, running: _Running, now: float) -> None:
-        """Hear all that a dead slave left, and tell of its end."""
-        while self._hear_slave(running, now):
-            pass
-        self._deliver(running, now)
-        words = self._last_words(running, now)
-        cause = running.child.describe_exit()
-        started = running.end.started
-        for fd in list(running.fds):
-            self._unwatch(running, fd)
-        running.end.close()
-        running.child.close()
-        del self._slaves[running.number]
-        self._core.handle(agent_core.SlaveExited(running.number, cause, words, started), now)
+    def _watch_writable(self, slave: _SlaveHandle) -> None:
+        channel = slave.channel
+        if channel.wants_write != slave.writable_watched and channel.fileno() in slave.fds:
+            slave.writable_watched = channel.wants_write
+            self._link.watch(channel.fileno(), slave.writable_watched)
 
-    def _last_words(self, running: _Running, now: float) -> LastWords:
-        """What a dead slave left; it is passed on too, if no slave that never came left the very same."""
-        for number, inlet in running.inlets.items():
-            rest = inlet.read_rest()
-            if number == 1:
-                self._outlets[1].pass_on(rest, now)
-            else:
-                running.unsaid += rest
-        fault = running.end.fault(LAST_WORDS_BYTES)
-        running.unsaid += fault
-        told = fault.decode(errors="replace")
-        words = LastWords(running.inlets[1].end, running.inlets[2].end, told, running.child.peak_bytes)
-        if (words.stderr, words.fault) not in self._told:
-            self._say_unsaid(running, now)
-        if not running.came:
-            self._told.add((words.stderr, words.fault))
-        return words
-
-    # ---- results of a silent slave ----------------------------------------------------------------------------
-
-    def _may_be_silent(self, running: _Running) -> bool:
-        child = self._core.children.get(running.number)
-        return not running.peeked and not self._result_group and child is not None and bool(child.held)
-
-    def _rescue(self, now: float) -> None:
-        for running in self._slaves.values():
-            if self._may_be_silent(running) and now >= running.heard + SILENT_S:
-                running.peeked = self._deliver(running, now)
-
-    def _deliver(self, running: _Running, now: float) -> bool:
-        """Take the results out of a journal; False if the slave emptied it meanwhile."""
-        found = running.end.journal.read(running.number)
-        if found is None:
-            return False
-        try:
-            messages.check(*found)
-            messages.entries(*found)
-        except ProtocolError as error:
-            self._say(f"slave {running.number} overwrote its unsent results, which are lost: {error}")
-        else:
-            self._core.handle(agent_core.SlaveHeard(running.number, *found), now)
-        return True
-
-    # ---- what must be done ---------------------------------------------------------------------------------------
-
-    def _act(self, now: float) -> ExitCode | None:
-        """Do what the core wants, until it wants nothing more."""
-        self._core.decide(now)
-        while True:
-            actions = self._core.take_actions()
-            self._audit.write(actions.records, clock.wall())
-            for number in actions.start:
-                self._start(number, now)
-            for number, message, frames in actions.to_slaves:
-                self._tell(number, message, frames, now)
-            if actions.recall:
-                self._recall(actions.recall, now)
-            for number in actions.kill:
-                if number in self._slaves:
-                    self._slaves[number].child.kill()
-            for message, frames in actions.to_master:
-                self._link.send(wire.encode(message, frames))
-            if actions.exit is not None:
-                return actions.exit
-            if actions.look_up:
-                self._core.handle(agent_core.LookedUp(packages.versions(actions.look_up)), now)
-            if not (actions.recall or actions.start or actions.look_up):
-                return None
-
-    def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:
-        """Stop slaves from starting more, and tell what they have started; those that are gone are passed over."""
-        there = [(self._slaves[number], count) for number, count in wanted if number in self._slaves]
-        for running, _ in there:
-            running.end.recall()
-        if there:
-            clock.sleep(SETTLE_S)
-        for running, count in there:
-            self._core.handle(agent_core.Recalled(running.number, running.end.started, count), now)
-
-    def _start(self, number: int, now: float) -> None:
-        end, fds = open_channel()
-        settings = SlaveSettings(
-            fds.stream,
-            fds.memory,
-            number,
-            os.getpid(),
-            self._result_group,
-            self._max_result_bytes,
-        )
-        try:
-            child = process.start(
-                self._command,
-                environment={SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1"},
-                pass_fds=fds.numbers(),
-                keep_output=True,
-            )
-        except OSError as error:
-            end.close()
-            self._core.handle(agent_core.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
-            return
-        finally:
-            fds.close()
-        running = _Running(number, child, end, heard=now)
-        self._slaves[number] = running
-        self._watch(running, end.fileno())
-        for output, fd in child.outputs.items():
-            running.inlets[output] = Inlet(fd, LAST_WORDS_BYTES)
-            if output not in self._unread:
-                self._watch(running, fd, running.inlets[output])
-        self._audit.write([records.SlaveStarted(number, child.pid)], clock.wall())
-
-    def _tell(self, number: int, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
-        running = self._slaves.get(number)
-        if running is None:
-            return
-        if isinstance(message, messages.Tasks):
-            child = self._core.children[number]
-            if child.num_held == sum(message.counts):
-                running.heard, running.peeked = now, False
-                running.end.feed(now)
-        running.end.send(wire.encode(message, frames))
-        self._watch_writable(running)
-
-    def _watch_writable(self, running: _Running) -> None:
-        if running.end.wants_write != running.writable_watched and running.end.fileno() in running.fds:
-            running.writable_watched = running.end.wants_write
-            self._link.watch(running.end.fileno(), running.writable_watched)
-
-    def _watch(self, running: _Running, fd: int, inlet: Inlet | None = None) -> None:
-        self._by_fd[fd] = running, inlet
-        running.fds.add(fd)
+    def _watch(self, slave: _SlaveHandle, fd: int, output: int) -> None:
+        self._by_fd[fd] = slave, output
+        slave.fds.add(fd)
         self._link.watch(fd)
 
-    def _unwatch(self, running: _Running, fd: int) -> None:
-        if fd in running.fds:
-            running.fds.discard(fd)
+    def _unwatch(self, slave: _SlaveHandle, fd: int) -> None:
+        if fd in slave.fds:
+            slave.fds.discard(fd)
             del self._by_fd[fd]
             self._link.unwatch(fd)
 
-    def _say(self, text: str) -> None:
-        self._audit.write([records.Notice(text)], clock.wall())
-
     def close(self) -> None:
-        """Leave nothing behind: kill what runs, close the connection after the goodbye left."""
-        for running in self._slaves.values():
-            running.child.kill()
-        signal.set_wakeup_fd(-1)
+        """Leave nothing behind: kill the slaves, and close the connection after the goodbye has left."""
+        for slave in self._slaves.values():
+            slave.parts.process.kill()
         for outlet in self._outlets.values():
-            outlet.flush(clock.monotonic(), FAREWELL_S)
-        self._link.close(1.0)
-        self._bell_out.close()
-        self._bell_in.close()
-        self._audit.close()
+            outlet.flush(self._clock.monotonic(), FAREWELL_S)
+        self._link.close(LINGER_S)
+        self._edges.signals.close()
+        self._edges.audit.close()

@@ -22,8 +22,9 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
-from mwpy._core import agent as agent_core
-from mwpy._core.agent import AgentCore, AgentSettings
+from mwpy._core.agent import events as agent_core
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import AgentSettings
 from mwpy._core.master.commands import AllocateSlaves, Definition, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
@@ -248,8 +249,8 @@ class Cluster:
         if self.now < host.frozen_until:
             self._at(host.frozen_until, lambda: self._agent_receives(connection, frames))
             return
-        message, payload = wire.decode(frames)
-        host.core.handle(agent_core.Heard(message, payload), self.now)
+        message, _ = wire.decode(frames)
+        host.core.handle(agent_core.Heard(message, frames), self.now)
         self._agent_acts(host)
 
     def _to_master(self, connection: Connection, frames: Sequence[Any]) -> None:
@@ -334,16 +335,19 @@ class Cluster:
             for number in actions.start:
                 slave = host.slaves[number] = SlaveProcess(number)
                 self._after(self.random.random() * self._pace.start_s, lambda slave=slave: self._slave_up(host, slave))  # type: ignore[misc]
-            for number, message, _ in actions.to_slaves:
-                self._slave_hears(host, host.slaves[number], message)
+            for number, outgoing in actions.to_slaves:
+                self._slave_hears(host, host.slaves[number], outgoing.message)
             for number, amount in actions.recall:
-                if number in core.children:
+                if number in core.slaves:
                     core.handle(agent_core.Recalled(number, host.slaves[number].started, amount), self.now)
             for number in actions.kill:
                 self._slave_dies(host, host.slaves[number], "killed by its agent")
-            for reply, frames in actions.to_master:
+            for number in actions.read_journal:
+                core.handle(agent_core.JournalRead(number, messages.Results(number, [], [], [], [], [])), self.now)
+            for outgoing in actions.to_master:
                 if host.connection is not None:
-                    self._to_master(host.connection, wire.encode(reply, frames))
+                    frames = outgoing.received or wire.encode(outgoing.message, outgoing.payload)
+                    self._to_master(host.connection, frames)
             if actions.exit is not None:
                 self._tell(f"the agent on {host.name} exits with {actions.exit.name}")
                 self._after(0.05, partial(self._agent_exits, host, core, actions.exit))
@@ -371,8 +375,8 @@ class Cluster:
             self._agent_hears_slave(host, slave, messages.SlaveReady(slave.number))
 
     def _agent_hears_slave(self, host: AgentHost, slave: SlaveProcess, message: Any, frames: Any = ()) -> None:
-        if host.core is not None and slave.number in host.core.children and host.slaves.get(slave.number) is slave:
-            host.core.handle(agent_core.SlaveHeard(slave.number, message, frames), self.now)
+        if host.core is not None and slave.number in host.core.slaves and host.slaves.get(slave.number) is slave:
+            host.core.handle(agent_core.SlaveHeard(slave.number, message, wire.encode(message, frames)), self.now)
             self._agent_acts(host)
 
     def _slave_hears(self, host: AgentHost, slave: SlaveProcess, message: Any) -> None:
@@ -449,7 +453,7 @@ class Cluster:
     def _slave_dies(self, host: AgentHost, slave: SlaveProcess, cause: str) -> None:
         if slave.dead or host.core is None or host.slaves.get(slave.number) is not slave:
             return
-        if slave.number not in host.core.children:
+        if slave.number not in host.core.slaves:
             return
         slave.dead = True
         self._tell(f"slave {slave.number} on {host.name} dies: {cause}, running {slave.running}")
@@ -461,7 +465,7 @@ class Cluster:
             self._at(host.frozen_until, lambda: self._exit_noticed(host, slave, cause))
             return
         self._slave_flushes(host, slave)
-        if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.children:
+        if host.core is None or host.slaves.get(slave.number) is not slave or slave.number not in host.core.slaves:
             return
         event = agent_core.SlaveExited(slave.number, cause, NO_WORDS, slave.started)
         host.core.handle(event, self.now)

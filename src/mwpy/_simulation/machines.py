@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from attrs import define, field, frozen
 
-from mwpy._core.agent import AgentCore
+from mwpy._core.agent.core import AgentCore
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
 

@@ -1,0 +1,167 @@
+"""A slave process as its agent sees it: its lifecycle, the tasks that it holds, and the moments when something is due.
+
+The agent knows which tasks a slave holds, in their order. A result removes its task from them. Results for a task that
+is not held are dropped: the slave itself also sends results that the agent has read in its journal.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from attrs import define, field
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mwpy._core.holding import count_of, take
+from mwpy._values import messages
+from mwpy._values.errors import InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.task import PlainEnum
+
+__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState"]
+
+
+class ChildState(PlainEnum):
+    """The state of a slave process in its agent."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    KILLED = "killed"
+    GONE = "gone"
+
+
+class ChildEvent(PlainEnum):
+    """What can happen to a slave process."""
+
+    GET_READY = "get ready"
+    STOP = "stop"
+    KILL = "kill"
+    EXIT = "exit"
+
+
+_S = ChildState
+TRANSITIONS: dict[ChildEvent, dict[ChildState, ChildState]] = {
+    ChildEvent.GET_READY: {_S.STARTING: _S.READY, _S.STOPPING: _S.STOPPING, _S.KILLED: _S.KILLED},
+    ChildEvent.STOP: {_S.STARTING: _S.STOPPING, _S.READY: _S.STOPPING, _S.STOPPING: _S.STOPPING},
+    ChildEvent.KILL: {
+        _S.STARTING: _S.KILLED,
+        _S.READY: _S.KILLED,
+        _S.STOPPING: _S.KILLED,
+        _S.KILLED: _S.KILLED,
+    },
+    ChildEvent.EXIT: {_S.STARTING: _S.GONE, _S.READY: _S.GONE, _S.STOPPING: _S.GONE, _S.KILLED: _S.GONE},
+}
+
+
+class HeldSpan(Struct, frozen=True, eq=False):
+    """Tasks that were passed on to a slave and are not finished; see `holding`."""
+
+    first: int
+    count: int
+    attempt: int
+    position: int
+    """Position of the first of them. Positions count the tasks passed on to this slave, from 1."""
+
+    def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
+        """Its first `count` tasks, and the others."""
+        rest = HeldSpan(self.first + count, self.count - count, self.attempt, self.position + count)
+        return replace(self, count=count), rest
+
+
+@define(eq=False)
+class Child:
+    """A slave process, as its agent sees it."""
+
+    number: int
+    name: SlaveId
+    """Its slave id, after the master has given it one."""
+    started_at: float
+    """When the agent decided to start it."""
+    state: ChildState = ChildState.STARTING
+    held: deque[HeldSpan] = field(factory=deque)
+    """The tasks that were passed on to it and are not finished, in order."""
+    passed_on: int = 0
+    """How many tasks were ever passed on to it: the position of the last."""
+    is_up: bool = False
+    """Whether it has sent a message."""
+    unprinted: bytearray = field(factory=bytearray)
+    """What it wrote to standard error and the agent holds back."""
+    print_at: float | None = None
+    """When to print what is held back."""
+    read_journal_at: float | None = None
+    """When to read its journal, if it stays silent until then."""
+    kill_at: float | None = None
+    """When to kill it because its stream has ended. Most slaves end by themselves before."""
+    collect_at: float | None = None
+    """When to collect what it left: it has ended."""
+
+    def change(self, event: ChildEvent) -> None:
+        """Change the state. An event that the table does not allow in this state is a fault of mwpy."""
+        target = TRANSITIONS[event].get(self.state)
+        if target is None:
+            raise InternalError(f"slave {self.number} is {self.state.value}, which cannot {event.value}")
+        self.state = target
+
+    @property
+    def num_held(self) -> int:
+        """How many tasks it holds."""
+        return sum(map(count_of, self.held))
+
+    def hold(self, group: messages.Tasks) -> None:
+        """Record that a group is passed on to it."""
+        position = self.passed_on + 1
+        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+            self.held.append(HeldSpan(first, count, attempt, position))
+            position += count
+        self.passed_on = position - 1
+
+    def finish(self, group: messages.Results) -> tuple[list[int], int]:
+        """Remove finished tasks from those that it holds.
+
+        Returns:
+            The positions in the group of the tasks that were held, and how many tasks the group has.
+        """
+        held: list[int] = []
+        start = 0
+        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+            for span in take(self.held, first, count, attempt):
+                begin = start + span.first - first
+                held.extend(range(begin, begin + span.count))
+            start += count
+        return held, start
+
+    def take_back(self, started: int, count: int) -> messages.Revoked:
+        """Remove the last tasks that it holds and has not started.
+
+        Args:
+            started: position of the last task that it started.
+            count: how many tasks to take back at most.
+        """
+        unstarted = deque[HeldSpan]()
+        while self.held and self.held[-1].position + self.held[-1].count - 1 > started and count > 0:
+            span = self.held.pop()
+            keep = max(0, started + 1 - span.position, span.count - count)
+            if keep:
+                kept, span = span.cut(keep)
+                self.held.append(kept)
+            unstarted.appendleft(span)
+            count -= span.count
+        return messages.Revoked(
+            self.number,
+            [span.first for span in unstarted],
+            [span.count for span in unstarted],
+            [span.attempt for span in unstarted],
+        )
+
+    def running(self, started: int) -> tuple[int, int]:
+        """Id and attempt of the task at position `started`, if it is held; else (0, 0)."""
+        for span in self.held:
+            if span.position <= started < span.position + span.count:
+                return span.first + started - span.position, span.attempt
+        return 0, 0
+
+    def due_times(self) -> list[float]:
+        """The moments when something is due for it."""
+        times = (self.print_at, self.read_journal_at, self.kill_at, self.collect_at)
+        return [time for time in times if time is not None]

@@ -1,0 +1,242 @@
+"""The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
+
+The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
+`Watch`, `StartOutput` and `Departure`. This module only distributes the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mwpy._core.agent.child import Child, ChildEvent, ChildState
+from mwpy._core.agent.departure import FAREWELL_S, Departure
+from mwpy._core.agent.events import (
+    AgentActions,
+    AgentEvent,
+    AgentSettings,
+    Disconnected,
+    ErrorOutput,
+    ExitSeen,
+    Heard,
+    JournalBroken,
+    JournalRead,
+    LookedUp,
+    Outgoing,
+    Recalled,
+    SlaveExited,
+    SlaveHeard,
+    StreamBroken,
+    StreamEnded,
+    Terminated,
+)
+from mwpy._core.agent.output import StartOutput
+from mwpy._core.agent.starts import Starts
+from mwpy._core.agent.state import AgentState
+from mwpy._core.agent.traffic import Traffic
+from mwpy._core.agent.watch import Watch
+from mwpy._values import messages, records
+from mwpy._values.errors import ExitCode, InternalError
+from mwpy._values.ids import Buffer
+from mwpy._values.last_words import LastWords
+
+__all__ = ["AgentCore"]
+
+
+class AgentCore:
+    """The agent without its shell."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.result_group = 0
+        """How many results a slave sends at a time; 0 leaves it to the slave."""
+        self.max_result_bytes = 1 << 30
+        """The largest result that the master accepts, in bytes."""
+        self._state = AgentState(settings)
+        self._starts = Starts(self._state)
+        self._traffic = Traffic(self._state)
+        self._watch = Watch(self._state)
+        self._output = StartOutput(self._state)
+        self._departure = Departure(self._state)
+        self._children = self._state.children
+        self.agent = ""
+        """The name that the master gave this agent; empty until the master has let it in."""
+
+    def hello(self) -> messages.Hello:
+        """The first message on a connection."""
+        mine = self.settings
+        return messages.Hello(mine.member_id, mine.generation, mine.host, mine.pid, mine.python, mine.slaves, mine.job)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the agent is about to exit."""
+        return self._departure.code is not None
+
+    def held(self, number: int) -> list[tuple[int, int, int]]:
+        """Task, attempt and position of each task that a slave holds, in order."""
+        held = self._children[number].held
+        return [(span.first + at, span.attempt, span.position + at) for span in held for at in range(span.count)]
+
+    @property
+    def slaves(self) -> list[int]:
+        """The numbers of the slaves that have not ended."""
+        return list(self._children)
+
+    # ---- events --------------------------------------------------------------------------------------------
+
+    def handle(self, event: AgentEvent, now: float) -> None:
+        """Note what happened and what follows from it."""
+        match event:
+            case Heard(message, frames):
+                self._hear_master(message, frames, now)
+            case SlaveHeard(number, message, frames):
+                self._hear_slave(self._children[number], message, frames, now)
+            case JournalRead():
+                self._journal_read(self._children[event.slave], event, now)
+            case Recalled(number, started, count):
+                self._traffic.recalled(self._children[number], started, count)
+            case ErrorOutput(number, data):
+                self._output.wrote(self._children[number], data, now)
+            case ExitSeen(number, by_sigkill):
+                self._watch.exit_seen(self._children[number], by_sigkill, self.leaving, now)
+            case SlaveExited():
+                self._slave_exited(self._children[event.slave], event, now)
+            case StreamEnded(number):
+                self._watch.stream_ended(self._children[number], now)
+            case StreamBroken() | JournalBroken():
+                self._broken(event)
+            case LookedUp(packages):
+                self._state.to_master(messages.Installed(packages))
+            case Terminated(reason):
+                self._departure.leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
+            case Disconnected(reason):
+                self._state.record(records.Notice(f"the master is lost: {reason}"))
+                self._departure.leave(ExitCode.FAILED, "the master is lost", FAREWELL_S, now)
+
+    def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
+        match message:
+            case messages.Tasks():
+                child = self._children.get(message.slave)
+                if child is not None:
+                    was_idle = not child.held
+                    self._traffic.pass_on(child, message, frames)
+                    if was_idle:
+                        self._watch.active(child, now)
+            case messages.Revoke(number, count):
+                child = self._children.get(number)
+                if child is not None:
+                    self._traffic.revoke(child, count)
+            case messages.Welcome():
+                self._welcome(message, now)
+            case messages.Algorithms():
+                self._starts.define(message, frames)
+            case messages.SlaveNamed(number):
+                child = self._children.get(number)
+                if child is not None:
+                    self._name(child, message, frames)
+            case messages.Shutdown(finished, grace_s):
+                code = ExitCode.OK if finished else ExitCode.FAILED
+                self._departure.leave(code, "told to shut down", grace_s, now)
+            case messages.Refused(reason):
+                self._state.record(records.Notice(f"the master refused this agent: {reason}"))
+                self._departure.leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
+            case _:
+                pass  # a probe; or a message of a later master, which does not concern an agent
+
+    def _welcome(self, welcome: messages.Welcome, now: float) -> None:
+        self.agent = welcome.agent
+        self.result_group, self.max_result_bytes = welcome.result_group, welcome.max_result_bytes
+        self._watch.reads_journals = not welcome.result_group
+        if not self.leaving:
+            self._starts.fill(now)
+
+    def _name(self, child: Child, message: messages.SlaveNamed, frames: Sequence[Buffer]) -> None:
+        child.name = message.sid
+        self._state.record(records.SlaveNamed(child.number, message.sid))
+        self._state.actions.to_slaves.append((child.number, Outgoing(message, (), frames)))
+
+    def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
+        match message:
+            case messages.Results():
+                self._traffic.results(child, message, frames)
+            case messages.SlaveReady():
+                child.change(ChildEvent.GET_READY)
+                if child.state is ChildState.READY:
+                    self._starts.succeeded()
+                    self._state.actions.to_master.append(Outgoing(message, (), frames))
+            case messages.AlgorithmFailed():
+                self._traffic.algorithm_failed(child, message, frames)
+            case _:
+                raise InternalError(f"slave {child.number} sent a {type(message).__name__}")
+        if not child.is_up:
+            self._output.is_up(child)
+        self._watch.active(child, now)
+
+    def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
+        if event.results is None:
+            self._watch.journal_emptied(child, now)
+        else:
+            self._traffic.results(child, event.results, event.frames)
+
+    def _broken(self, event: StreamBroken | JournalBroken) -> None:
+        """Some code in a slave wrote into the memory or the stream that the slave shares with the agent."""
+        number, reason = event.slave, event.reason
+        if isinstance(event, StreamBroken):
+            self._state.record(records.Notice(f"slave {number} wrote nonsense to its agent and is killed: {reason}"))
+            self._state.actions.kill.append(number)
+        else:
+            text = f"slave {number} overwrote its unsent results, which are lost: {reason}"
+            self._state.record(records.Notice(text))
+
+    def _slave_exited(self, child: Child, event: SlaveExited, now: float) -> None:
+        was = child.state
+        child.change(ChildEvent.EXIT)
+        del self._children[child.number]
+        self._output.ended(child, event.words, event.error_output)
+        running, attempt = child.running(event.started)
+        named = f"task {running}, attempt {attempt}" if running else ""
+        killed = was is ChildState.KILLED
+        cause = f"killed by its agent after its grace: {self._departure.why}" if killed else event.cause
+        memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the agent's own streams have the rest
+        self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
+        self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))
+        if not self.leaving:
+            self._replace(was, event.cause, now)
+        self._departure.exit_if_alone()
+
+    def _replace(self, was: ChildState, cause: str, now: float) -> None:
+        """Start another slave, or give up if too many have failed in a row."""
+        why = self._starts.failed(cause) if was is ChildState.STARTING else None
+        if why is None:
+            self._starts.fill(now)
+        else:
+            self._state.record(records.Notice(f"this agent gives up: {why}"))
+            self._departure.leave(ExitCode.CANNOT_START, why, self.settings.grace_s, now)
+
+    # ---- actions -------------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> None:
+        """Decide what is due at this moment."""
+        self._departure.decide(now)
+        for child in self._children.values():
+            self._output.decide(child, now)
+            self._watch.decide(child, now)
+
+    def next_deadline(self) -> float | None:
+        """When to call `decide` even if nothing happens; None if there is no such moment."""
+        times = [time for child in self._children.values() for time in child.due_times()]
+        if (deadline := self._departure.deadline) is not None:
+            times.append(deadline)
+        return min(times, default=None)
+
+    def take_actions(self) -> AgentActions:
+        """Everything to do now. Each action is returned once."""
+        actions = self._state.actions
+        self._state.actions = AgentActions()
+        return actions
+
+    def check(self) -> None:
+        """Check what must always be true. Tests call this after every event."""
+        self._state.check()
+        self._starts.check()
+        self._departure.check()
+        assert self.leaving or not self.agent or len(self._children) == self.settings.slaves, "too few slaves"

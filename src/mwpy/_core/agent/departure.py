@@ -1,0 +1,88 @@
+"""How an agent leaves: it returns unstarted tasks, lets running ones finish within a grace period, kills what is left.
+
+The first reason to leave decides the exit code. The shortest grace period counts.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from mwpy._core.agent.child import ChildEvent
+from mwpy._core.agent.state import AgentState
+from mwpy._values import messages, records
+from mwpy._values.errors import ExitCode
+
+__all__ = ["FAREWELL_S", "Departure"]
+
+UNBOUNDED = 1 << 30
+"""A recall of this many tasks takes back all that are not started."""
+
+FAREWELL_S = 2.0
+"""Seconds that slaves get for their tear-down when the master is lost, and that the kernel gets to end killed ones."""
+
+
+@define(eq=False)
+class Departure:
+    """Whether, why and until when the agent leaves."""
+
+    _state: AgentState
+    code: ExitCode | None = None
+    """What the agent exits with; None while it stays."""
+    why: str = ""
+    _deadline: float | None = None
+    """When slaves are killed; after that, when the agent stops waiting for their exit."""
+    _leave_at: float | None = field(init=False)
+    """When to begin to leave, if it is known when the batch system ends this agent."""
+
+    @_leave_at.default
+    def _before_the_end(self) -> float | None:
+        settings = self._state.settings
+        return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
+
+    def leave(self, code: ExitCode, why: str, grace_s: float, now: float) -> None:
+        """Leave: tell the master, recall unstarted tasks, stop the slaves."""
+        if self.code is None:
+            self.code, self.why = code, why
+            self._state.to_master(messages.Leaving(why))
+        until = now + grace_s
+        self._deadline = until if self._deadline is None else min(self._deadline, until)
+        for child in self._state.living():
+            if child.held:
+                self._state.actions.recall.append((child.number, UNBOUNDED))
+            child.change(ChildEvent.STOP)
+            self._state.to_slave(child, messages.Shutdown(self.code is ExitCode.OK, 0.0))
+        self.exit_if_alone()
+
+    def decide(self, now: float) -> None:
+        """Leave when the time has come, and kill the slaves that outlive their grace period."""
+        if self.code is None and self._leave_at is not None and now >= self._leave_at:
+            self.leave(ExitCode.EVICTED, "the time that it was given is over", self._state.settings.grace_s, now)
+        if self._deadline is None or now < self._deadline:
+            return
+        living = self._state.living()
+        for child in living:
+            child.change(ChildEvent.KILL)
+            self._state.actions.kill.append(child.number)
+        if living:
+            self._deadline = now + FAREWELL_S
+        else:
+            self._state.children.clear()  # killed, but stuck in the kernel: leave them to it
+        self.exit_if_alone()
+
+    def exit_if_alone(self) -> None:
+        """Say goodbye and exit if the agent leaves and has no slave."""
+        state = self._state
+        if self.code is None or state.children or state.actions.exit is not None:
+            return
+        state.to_master(messages.Goodbye(self.why))
+        state.record(records.Ended(self.why, state.settings.member_id))
+        state.actions.exit = self.code
+
+    @property
+    def deadline(self) -> float | None:
+        """When `decide` is due; None if there is no such moment."""
+        return self._leave_at if self.code is None else self._deadline
+
+    def check(self) -> None:
+        """An agent that leaves has a deadline."""
+        assert (self.code is None) == (self._deadline is None), "it leaves without a deadline"

@@ -1,0 +1,207 @@
+"""What the agent's core takes in and gives out: settings, events and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+from msgspec import Struct
+
+from mwpy._values import messages, records
+from mwpy._values.errors import ExitCode
+from mwpy._values.ids import Buffer
+from mwpy._values.last_words import LastWords
+
+__all__ = [
+    "AgentActions",
+    "AgentEvent",
+    "AgentSettings",
+    "Disconnected",
+    "ErrorOutput",
+    "ExitSeen",
+    "Heard",
+    "JournalBroken",
+    "JournalRead",
+    "LookedUp",
+    "Outgoing",
+    "Recalled",
+    "SlaveExited",
+    "SlaveHeard",
+    "StreamBroken",
+    "StreamEnded",
+    "Terminated",
+]
+
+
+@frozen
+class AgentSettings:
+    """What the core needs from the options; `options.py` documents them."""
+
+    member_id: str
+    generation: str
+    host: str
+    pid: int
+    python: str
+    slaves: int = 1
+    grace_s: float = 5.0
+    job: str = ""
+    ends_at: float | None = None
+    """When the batch system will end this agent, if that is known. The agent leaves early enough to end cleanly."""
+
+
+# ---- events --------------------------------------------------------------------------------------------------------
+
+
+class Heard(Struct, frozen=True):
+    """A message of the master arrived."""
+
+    message: messages.Message
+    frames: Sequence[Buffer] = ()
+    """All its frames as they were received, the header first."""
+
+
+class SlaveHeard(Struct, frozen=True):
+    """A message of a slave arrived in its stream."""
+
+    slave: int
+    message: messages.Message
+    frames: Sequence[Buffer] = ()
+    """All its frames as they were received, the header first."""
+
+
+class StreamEnded(Struct, frozen=True):
+    """The stream of a slave is closed by the slave and by all processes that it forked."""
+
+    slave: int
+
+
+class StreamBroken(Struct, frozen=True):
+    """The stream of a slave contains something that is no message: some code in the slave wrote into it."""
+
+    slave: int
+    reason: str
+
+
+class JournalRead(Struct, frozen=True):
+    """The journal of a slave was read: the results that the slave has finished and not sent."""
+
+    slave: int
+    results: messages.Results | None
+    """None if the slave emptied its journal meanwhile; then it has sent the results."""
+    frames: Sequence[Buffer] = ()
+    """The results as a message, the header first."""
+
+
+class JournalBroken(Struct, frozen=True):
+    """The journal of a slave contains no proper results: some code in the slave wrote into it."""
+
+    slave: int
+    reason: str
+
+
+class ErrorOutput(Struct, frozen=True):
+    """A slave wrote to its standard error."""
+
+    slave: int
+    data: bytes
+
+
+class ExitSeen(Struct, frozen=True):
+    """A slave process has ended. Its stream, journal and output may still contain something."""
+
+    slave: int
+    by_sigkill: bool
+
+
+class SlaveExited(Struct, frozen=True):
+    """An ended slave was collected: everything that it left in its stream and journal was reported before."""
+
+    slave: int
+    cause: str
+    words: LastWords
+    started: int
+    """Position of the last task that the slave started; 0 if it started none."""
+    error_output: bytes = b""
+    """The last part of what it, or its fault handler, wrote to standard error."""
+
+
+class Recalled(Struct, frozen=True):
+    """A slave starts no other task until it reads which tasks were taken back from it."""
+
+    slave: int
+    started: int
+    """Position of the last task that it started, and perhaps finished; 0 if it started none."""
+    count: int
+    """How many tasks to take back at most."""
+
+
+class LookedUp(Struct, frozen=True):
+    """The installed versions of the requested packages; empty for a package that is not installed."""
+
+    packages: dict[str, str]
+
+
+class Terminated(Struct, frozen=True):
+    """The batch system wants the machine back (SIGTERM)."""
+
+    reason: str
+
+
+class Disconnected(Struct, frozen=True):
+    """The connection to the master broke."""
+
+    reason: str
+
+
+AgentEvent = (
+    Heard
+    | SlaveHeard
+    | StreamEnded
+    | StreamBroken
+    | JournalRead
+    | JournalBroken
+    | ErrorOutput
+    | ExitSeen
+    | SlaveExited
+    | Recalled
+    | LookedUp
+    | Terminated
+    | Disconnected
+)
+
+
+# ---- actions -------------------------------------------------------------------------------------------------------
+
+
+class Outgoing(Struct, frozen=True):
+    """A message to send."""
+
+    message: messages.Message
+    payload: Sequence[Buffer] = ()
+    """The frames behind the header."""
+    received: Sequence[Buffer] = ()
+    """If the message is passed on unchanged: all its frames as they were received. They are sent as they are."""
+
+
+class AgentActions(Struct):
+    """Everything to do now. The order of the fields is the order of execution."""
+
+    records: list[records.Record] = []
+    error_output: list[bytes] = []
+    """What slaves wrote to standard error, for the agent's own standard error."""
+    start: list[int] = []
+    """Slaves to start. Report `SlaveExited` for a slave that cannot be started."""
+    feed: list[int] = []
+    """Slaves that have no task and get some now: note the time in the memory that is shared with them."""
+    to_slaves: list[tuple[int, Outgoing]] = []
+    recall: list[tuple[int, int]] = []
+    """(slave, at most how many tasks): report `Recalled` for each slave that still exists."""
+    kill: list[int] = []
+    read_journal: list[int] = []
+    """Slaves that are silent: report `JournalRead` or `JournalBroken`."""
+    collect: list[int] = []
+    """Slaves that have ended: report what they left, then `SlaveExited`."""
+    to_master: list[Outgoing] = []
+    exit: ExitCode | None = None
+    look_up: list[str] = []
+    """Packages: report `LookedUp`. This is the last action, because it reads files."""

@@ -1,0 +1,71 @@
+"""Starting slave processes: as many as wanted, a new one for each that ends, until too many fail in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from mwpy._core.agent.child import Child
+from mwpy._core.agent.events import Outgoing
+from mwpy._core.agent.state import AgentState
+from mwpy._values import messages
+from mwpy._values.ids import Buffer, SlaveId
+
+__all__ = ["Starts"]
+
+FAILED_STARTS_ALLOWED = 3
+"""When this many slaves in a row end before they are ready, the agent gives up."""
+
+
+@define(eq=False)
+class Starts:
+    """Starts slave processes and gives them the definitions of algorithms."""
+
+    _state: AgentState
+    _last_number: int = 0
+    """Number of the slave that was started last. Numbers are never used twice."""
+    _failed: int = 0
+    """How many slaves in a row ended before they were ready."""
+    _definitions: list[Outgoing] = field(factory=list)
+    """The messages with definitions that every new slave gets."""
+    _looked_up: dict[str, None] = field(factory=dict)
+    """The packages whose versions the agent has looked up."""
+
+    def fill(self, now: float) -> None:
+        """Start slaves until there are as many as the settings want."""
+        while len(self._state.children) < self._state.settings.slaves:
+            self._last_number += 1
+            child = Child(self._last_number, SlaveId(f"slave {self._last_number}"), now)
+            self._state.children[child.number] = child
+            self._state.actions.start.append(child.number)
+            self._state.actions.to_slaves += [(child.number, definition) for definition in self._definitions]
+
+    def define(self, message: messages.Algorithms, received: Sequence[Buffer]) -> None:
+        """Pass definitions on to all slaves, and look up each package that they name, once."""
+        definition = Outgoing(message, (), received)
+        self._definitions.append(definition)
+        self._state.actions.to_slaves += [(child.number, definition) for child in self._state.living()]
+        wanted = dict.fromkeys(name for each in message.definitions for name in each.packages)
+        unknown = {name: None for name in wanted if name not in self._looked_up}
+        self._looked_up |= unknown
+        self._state.actions.look_up.extend(unknown)
+
+    def succeeded(self) -> None:
+        """A slave is ready."""
+        self._failed = 0
+
+    def failed(self, cause: str) -> str | None:
+        """A slave ended before it was ready.
+
+        Returns:
+            Why the agent must give up; None if it may start another slave.
+        """
+        self._failed += 1
+        if self._failed < FAILED_STARTS_ALLOWED:
+            return None
+        return f"{self._failed} slaves in a row ended before they could take a task: {cause}"
+
+    def check(self) -> None:
+        """No slave has a number that was never given."""
+        assert all(0 < number <= self._last_number for number in self._state.children), "a slave has a wrong number"

@@ -1,0 +1,47 @@
+"""The state that all parts of the agent's core share: settings, slaves, and the actions that are not taken yet."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from mwpy._core.agent.child import Child, ChildState
+from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
+from mwpy._values import messages, records
+
+__all__ = ["AgentState"]
+
+_LIVING = (ChildState.STARTING, ChildState.READY, ChildState.STOPPING)
+
+
+@define(eq=False)
+class AgentState:
+    """What the parts of an agent's core share."""
+
+    settings: AgentSettings
+    children: dict[int, Child] = field(factory=dict)
+    """The slave processes, by number."""
+    actions: AgentActions = field(factory=AgentActions)
+
+    def living(self) -> list[Child]:
+        """The slaves that were not killed."""
+        return [child for child in self.children.values() if child.state in _LIVING]
+
+    def record(self, record: records.Record) -> None:
+        """State a fact."""
+        self.actions.records.append(record)
+
+    def to_slave(self, child: Child, message: messages.Message) -> None:
+        """Send a message of the agent's own to a slave."""
+        self.actions.to_slaves.append((child.number, Outgoing(message)))
+
+    def to_master(self, message: messages.Message) -> None:
+        """Send a message of the agent's own to the master."""
+        self.actions.to_master.append(Outgoing(message))
+
+    def check(self) -> None:
+        """Compare the slaves with the settings."""
+        assert len(self.children) <= self.settings.slaves, "more slaves than the settings allow"
+        for number, child in self.children.items():
+            assert child.number == number, f"slave {child.number} is stored as {number}"
+            assert child.state is not ChildState.GONE, f"slave {number} is gone"
+            assert child.num_held <= child.passed_on, f"slave {number} holds more tasks than it got"

@@ -1,0 +1,77 @@
+"""Tasks on their way to slaves, and results on their way to the master.
+
+The agent passes groups of tasks on to its slaves at once. A slave notes which task it starts in memory that its agent
+can read, and the agent can stop it from starting more (see `_transport/channel`). So the agent can take a task back
+from a slave that is deep in native code: the core asks for a recall (`AgentActions.recall`), the event `Recalled` says
+how far the slave got, and the core tells slave and master which tasks it took.
+
+A group that is passed on whole is never encoded again: its frames leave as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define
+
+from mwpy._core.agent.child import Child, ChildState
+from mwpy._core.agent.events import Outgoing
+from mwpy._core.agent.state import AgentState
+from mwpy._core.holding import take
+from mwpy._values import messages, records
+from mwpy._values.ids import Buffer
+
+__all__ = ["Traffic"]
+
+
+@define(eq=False)
+class Traffic:
+    """Tasks and results that pass through the agent."""
+
+    _state: AgentState
+
+    def pass_on(self, child: Child, group: messages.Tasks, received: Sequence[Buffer]) -> None:
+        """Pass tasks on to a slave.
+
+        A slave that is not ready is stopping. The master learns that, and counts these tasks as returned.
+        """
+        if child.state is not ChildState.READY:
+            return
+        actions = self._state.actions
+        if not child.held:
+            actions.feed.append(child.number)
+        before = child.passed_on
+        child.hold(group)
+        actions.records.append(records.TasksReceived(child.name, child.passed_on - before))
+        actions.to_slaves.append((child.number, Outgoing(group, (), received)))
+
+    def revoke(self, child: Child, count: int) -> None:
+        """The master wants tasks back: recall them. If the slave holds none, answer at once."""
+        if child.held:
+            self._state.actions.recall.append((child.number, count))
+        else:
+            self._state.to_master(messages.Revoked(child.number, [], [], []))
+
+    def recalled(self, child: Child, started: int, count: int) -> None:
+        """Take back what a slave has not started, and say so to both sides."""
+        revoked = child.take_back(started, count)
+        self._state.to_slave(child, revoked)
+        self._state.to_master(revoked)
+
+    def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
+        """Pass results on, without those for tasks that are not held: the agent read them in the journal before."""
+        kept, count = child.finish(group)
+        if not kept:
+            return
+        actions = self._state.actions
+        actions.records.append(records.ResultsSent(child.name, len(kept)))
+        if len(kept) == count:
+            actions.to_master.append(Outgoing(group, (), received))
+        else:
+            actions.to_master.append(Outgoing(*messages.select(group, received[1:], kept)))
+
+    def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
+        """A slave cannot run an algorithm: it no longer holds the tasks that the message names."""
+        for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
+            take(child.held, first, count, attempt)
+        self._state.actions.to_master.append(Outgoing(message, (), received))

@@ -1,0 +1,69 @@
+"""When the agent looks after a slave: it is silent, its stream ended, or its process ended.
+
+*Silence.* A slave sends results in groups and notes those that it has not sent in its journal. A long task must not
+delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
+nothing for `SILENT_S`. If the master fixes the size of groups, only the slave sends results.
+
+*End of the stream.* The slave cannot work any more. It may still run its tear-down in Python, for `EXIT_S` at most.
+
+*End of the process.* Batch systems end a job by killing its processes in any order. The agent waits `KILLED_TOO_S`
+before it reports a slave that SIGKILL has ended. If the agent is killed meanwhile, nothing charges the task of this
+slave with a death.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mwpy._core.agent.child import Child
+from mwpy._core.agent.state import AgentState
+
+__all__ = ["EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
+
+SILENT_S = 0.025
+"""Seconds of silence of a busy slave after which its journal is read: half of the time that a result may wait."""
+
+EXIT_S = 5.0
+"""Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
+
+KILLED_TOO_S = 0.25
+"""Seconds between a slave's end by SIGKILL and the report of it, because the agent may be killed next."""
+
+
+@define(eq=False)
+class Watch:
+    """Looks after slaves that are silent, closed their stream, or ended."""
+
+    _state: AgentState
+    reads_journals: bool = True
+    """False if the master fixes the size of groups of results."""
+
+    def active(self, child: Child, now: float) -> None:
+        """A slave sent something, or got tasks while it had none: its silence begins now."""
+        child.read_journal_at = now + SILENT_S if self.reads_journals and child.held else None
+
+    def journal_emptied(self, child: Child, now: float) -> None:
+        """The slave emptied its journal during the reading: read it again."""
+        child.read_journal_at = now if child.held else None
+
+    def stream_ended(self, child: Child, now: float) -> None:
+        """The slave closed its stream."""
+        child.kill_at = now + EXIT_S
+
+    def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
+        """The process of a slave ended."""
+        child.collect_at = now + KILLED_TOO_S if by_sigkill and not leaving else now
+
+    def decide(self, child: Child, now: float) -> None:
+        """Do what is due for a slave."""
+        actions = self._state.actions
+        if child.read_journal_at is not None and now >= child.read_journal_at:
+            child.read_journal_at = None
+            if child.held:
+                actions.read_journal.append(child.number)
+        if child.kill_at is not None and now >= child.kill_at:
+            child.kill_at = None
+            actions.kill.append(child.number)
+        if child.collect_at is not None and now >= child.collect_at:
+            child.collect_at = child.kill_at = None
+            actions.collect.append(child.number)

@@ -1,0 +1,161 @@
+"""What the agent's loop and the master's loop use of the outside, as protocols.
+
+In production the real edges satisfy these protocols: sockets, processes, pipes, signals, the clock. In the simulator
+the fakes of `_simulation` do. So the simulator runs the very loops that ship.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from attrs import frozen
+
+from mwpy._transport.link import Broken, Connected, Frames, StrangerSeen, Unreachable
+from mwpy._values import messages, records
+from mwpy._values.ids import Buffer
+
+__all__ = [
+    "AgentConnection",
+    "Channel",
+    "Clock",
+    "InputPipe",
+    "JournalReader",
+    "MasterConnections",
+    "OutputStream",
+    "Process",
+    "SignalSource",
+    "SlaveLauncher",
+    "SlaveParts",
+    "Trail",
+]
+
+
+class Clock(Protocol):
+    """The module `_system.clock`."""
+
+    def monotonic(self) -> float: ...
+    def wall(self) -> float: ...
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+class Trail(Protocol):
+    """Where records go: `AuditFile`."""
+
+    def write(self, records: Sequence[records.Record], wall: float) -> None: ...
+    def close(self) -> None: ...
+
+
+class AgentConnection(Protocol):
+    """The agent's end of the connection to its master: `AgentLink`."""
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None: ...
+    def unwatch(self, fd: int) -> None: ...
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]: ...
+    def send(self, frames: Sequence[Buffer]) -> None: ...
+    def close(self, linger_s: float) -> None: ...
+
+
+class SignalSource(Protocol):
+    """Signals of the agent process: `Signals`."""
+
+    def fileno(self) -> int: ...
+    def clear(self) -> None: ...
+    def take(self) -> Sequence[signal.Signals]: ...
+    def close(self) -> None: ...
+
+
+class Process(Protocol):
+    """A child process: `process.Child`."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def kill(self) -> None: ...
+    def describe_exit(self) -> str: ...
+    def close(self) -> None: ...
+
+
+class JournalReader(Protocol):
+    """The journal of a slave, as its agent reads it: `Journal`."""
+
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None: ...
+
+
+class Channel(Protocol):
+    """The agent's end of the channel to a slave: `AgentEnd`."""
+
+    @property
+    def journal(self) -> JournalReader: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def wants_write(self) -> bool: ...
+    @property
+    def started(self) -> int: ...
+    def fileno(self) -> int: ...
+    def send(self, frames: Sequence[Buffer]) -> None: ...
+    def flush(self) -> None: ...
+    def receive(self) -> list[list[Buffer]]: ...
+    def recall(self) -> None: ...
+    def feed(self, now: float) -> None: ...
+    def fault(self, most: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class InputPipe(Protocol):
+    """Standard output or error of a slave, as its agent reads it: `Inlet`."""
+
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def end(self) -> str: ...
+    def fileno(self) -> int: ...
+    def read(self) -> bytes: ...
+    def read_rest(self) -> bytes: ...
+
+
+class OutputStream(Protocol):
+    """Standard output or error of the agent: `Outlet`."""
+
+    @property
+    def waiting(self) -> bool: ...
+    def patience_until(self) -> float | None: ...
+    def pass_on(self, data: bytes | bytearray, now: float) -> None: ...
+    def flush(self, now: float, patience_s: float = 0.0) -> None: ...
+
+
+@frozen
+class SlaveParts:
+    """A slave process that was started, and the agent's ends of all that leads to it."""
+
+    process: Process
+    channel: Channel
+    outputs: Mapping[int, InputPipe]
+    """Its standard output (1) and error (2)."""
+
+
+class SlaveLauncher(Protocol):
+    """Starts slave processes."""
+
+    def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
+        """Start a slave.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+
+
+class MasterConnections(Protocol):
+    """The master's end of all connections: `MasterLink`."""
+
+    asleep: bool
+
+    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]: ...
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None: ...
+    def forget(self, peer: bytes) -> None: ...
+    def wake(self) -> None: ...
+    def close(self, linger_s: float) -> None: ...

@@ -1,0 +1,50 @@
+"""Starts slave processes with the channel to their agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from mwpy._roles.edges import SlaveParts
+from mwpy._system import process
+from mwpy._system.streams import Inlet
+from mwpy._transport.channel import open_channel
+from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
+from mwpy._values.last_words import LAST_WORDS_BYTES
+
+__all__ = ["Launcher"]
+
+
+@frozen
+class Launcher:
+    """Starts real slave processes.
+
+    Args:
+        command: the command line that starts a slave.
+    """
+
+    command: Sequence[str]
+
+    def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
+        """Start a slave.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        channel, fds = open_channel()
+        settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), result_group, max_result_bytes)
+        try:
+            child = process.start(
+                self.command,
+                environment={SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1"},
+                pass_fds=fds.numbers(),
+                keep_output=True,
+            )
+        except OSError:
+            channel.close()
+            raise
+        finally:
+            fds.close()
+        return SlaveParts(child, channel, {number: Inlet(fd, LAST_WORDS_BYTES) for number, fd in child.outputs.items()})
