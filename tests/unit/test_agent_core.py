@@ -1,139 +1,205 @@
-"""The agent's decisions that the simulator does not reach, and rare orders of events that it once did not stand."""
+"""The agent's core as a whole: tasks, results, recalls, deaths, and every way to leave."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from mwpy._core.agent import (
-    AgentCore,
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import (
+    AgentActions,
     AgentSettings,
-    ChildEvent,
+    Disconnected,
+    ExitSeen,
     Heard,
+    JournalBroken,
+    JournalRead,
     LookedUp,
+    Outgoing,
     Recalled,
     SlaveExited,
     SlaveHeard,
+    StreamBroken,
     Terminated,
 )
+from mwpy._transport import wire
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode, InternalError
-from mwpy._values.ids import SlaveId
+from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 
+SETTINGS = AgentSettings("m", "g", "host", 1, "3.11")
+WELCOME = messages.Welcome("AGENT-0", 30.0, 0, 1000)
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
 
-def _payload(digits: str) -> bytes:
-    """A group's first frame: for each task a digit."""
+def heard(message: messages.Message, *payload: Buffer) -> Heard:
+    """A message of the master, as it arrives."""
+    return Heard(message, wire.encode(message, payload))
+
+
+def slave_heard(message: messages.Message, *payload: Buffer) -> SlaveHeard:
+    """A message of slave 1, as it arrives."""
+    return SlaveHeard(1, message, wire.encode(message, payload))
+
+
+def tasks(*numbers: int, attempt: int = 1) -> Heard:
+    """A group of tasks for slave 1, as it arrives."""
+    firsts, counts, attempts = messages.spans_of(numbers, [attempt] * len(numbers))
+    return heard(messages.Tasks(1, firsts, counts, attempts, [0] * len(firsts)), b"")
+
+
+def results(first: int, count: int = 1, digits: str = "") -> SlaveHeard:
+    """Results of `count` tasks from `first` on, as they arrive; each has a digit as its payload."""
+    return slave_heard(messages.Results(1, [first], [count], [1], [0.1] * count, []), payload(digits or "0" * count))
+
+
+def payload(digits: str) -> bytes:
+    """A group's first payload frame: a digit for each task."""
     return messages.payload(len(digits), [bytes(map(int, digits))])
+
+
+def decoded(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
+    """What the receiver of a message decodes."""
+    return wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
+
+
+def to_master(actions: AgentActions) -> list[messages.Message]:
+    """The messages to the master."""
+    return [decoded(outgoing)[0] for outgoing in actions.to_master]
+
+
+def held(core: AgentCore) -> list[tuple[int, int]]:
+    """Task and attempt of all that slave 1 holds, in order."""
+    return [(task, attempt) for task, attempt, _ in core.held(1)]
 
 
 @pytest.fixture
 def core() -> AgentCore:
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
-    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
-    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
+    """An agent with one slave, which is ready."""
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
     core.check()
     core.take_actions()
     return core
 
 
-def test_a_refusal_is_its_own_exit_code(core: AgentCore) -> None:
-    """The slave is told to end, and killed when it does not."""
-    core.handle(Heard(messages.Refused("protocol error")), 0.0)
-    core.decide(3.0)
-    actions = core.take_actions()
-    assert actions.kill == [1]
-    core.handle(SlaveExited(1, "killed", NO_WORDS, 0), 3.0)
-    assert core.take_actions().exit is ExitCode.REFUSED
+def test_the_agent_introduces_itself_with_its_settings() -> None:
+    settings = AgentSettings("m", "g", "host", 7, "3.11", slaves=4, job="12.0")
+    assert AgentCore(settings).hello() == messages.Hello("m", "g", "host", 7, "3.11", 4, "12.0")
 
 
-def test_a_shutdown_of_an_unfinished_computation_is_no_success(core: AgentCore) -> None:
-    """So a batch system keeps the job queued."""
-    core.handle(Heard(messages.Shutdown(False, 1.0)), 0.0)
-    core.handle(SlaveExited(1, "exit code 255", NO_WORDS, 0), 0.5)
-    assert core.take_actions().exit is ExitCode.FAILED
+# ---- tasks and results ---------------------------------------------------------------------------------------------
 
 
-def test_a_slave_that_cannot_be_reaped_does_not_hold_the_agent(core: AgentCore) -> None:
-    """One stuck in the kernel is left to it."""
-    core.handle(Terminated("evicted"), 0.0)
-    core.decide(6.0)
-    core.decide(9.0)
-    assert core.take_actions().exit is ExitCode.EVICTED
+def test_messages_that_pass_through_leave_as_the_very_frames_that_came(core: AgentCore) -> None:
+    """The agent encodes nothing again: neither tasks, nor results, nor names, nor definitions."""
+    definition = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")
+    for event in (
+        tasks(1, 2),
+        heard(messages.SlaveNamed(1, SlaveId("SLAVE-3"))),
+        heard(messages.Algorithms([definition])),
+    ):
+        core.handle(event, 0.0)
+        [(number, outgoing)] = core.take_actions().to_slaves
+        assert number == 1
+        assert outgoing.received is event.frames
+    for slave_event in (results(1), slave_heard(messages.AlgorithmFailed(1, 0, "no module", [2], [1], [1]))):
+        core.handle(slave_event, 0.0)
+        [outgoing] = core.take_actions().to_master
+        assert outgoing.received is slave_event.frames
 
 
-def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
-    """After three in a row, with an exit code of its own and the cause of the last."""
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
-    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
-    for number in (1, 2, 3):
-        core.handle(SlaveExited(number, "exit code 1", NO_WORDS, 0), 0.0)
-    actions = core.take_actions()
-    assert actions.exit is ExitCode.CANNOT_START
-    goodbye, _ = actions.to_master[-1]
-    assert goodbye == messages.Goodbye("3 slaves in a row ended before they could take a task: exit code 1")
-
-
-def test_what_is_not_for_an_agent_is_passed_over(core: AgentCore) -> None:
-    """A probe does nothing; a name or tasks for a slave that is gone neither."""
-    core.take_actions()
-    for message in (messages.Probe(), messages.SlaveNamed(9, "SLAVE-9"), messages.Revoke(9, 1)):  # type: ignore[arg-type]
-        core.handle(Heard(message), 0.0)
-    core.handle(Heard(messages.Tasks(9, [], [], [], []), (b"",)), 0.0)
-    core.handle("something else", 0.0)  # type: ignore[arg-type]
-    actions = core.take_actions()
-    assert not actions.to_slaves
-    assert not actions.to_master
-
-
-def test_results_that_were_all_rescued_before_are_dropped(core: AgentCore) -> None:
-    """Nothing goes to the master twice."""
-    core.handle(_sent_tasks(5), 0.0)
+def test_results_that_were_all_read_in_the_journal_are_dropped(core: AgentCore) -> None:
+    """No result goes to the master twice."""
+    core.handle(tasks(5), 0.0)
     group = messages.Results(1, [5], [1], [1], [0.1], [])
     core.take_actions()
-    core.handle(SlaveHeard(1, group, (b"",)), 0.0)
-    core.handle(SlaveHeard(1, group, (b"",)), 0.0)
-    assert len(core.take_actions().to_master) == 1
+    core.handle(JournalRead(1, group, wire.encode(group, [payload("5")])), 0.0)
+    core.handle(slave_heard(group, payload("5")), 0.0)
+    assert to_master(core.take_actions()) == [group]
 
 
-def test_results_of_which_some_were_rescued_before_are_sent_without_those(core: AgentCore) -> None:
-    """Each with its own payload; failures and large buffers stay with theirs."""
-    core.handle(_sent_tasks(*range(1, 8)), 0.0)
-    core.handle(SlaveHeard(1, messages.Results(1, [3], [2], [1], [0.1] * 2, []), (_payload("34"),)), 0.0)
+def test_of_results_that_were_partly_read_in_the_journal_the_others_are_sent(core: AgentCore) -> None:
+    """Each result keeps its own payload, failure mark and large buffers."""
+    core.handle(tasks(*range(1, 8)), 0.0)
+    core.handle(results(3, 2, "34"), 0.0)
     core.take_actions()
     group = messages.Results(1, [1], [6], [1], [0.1] * 6, [0, 2, 4], [0, 1, 1, 0, 1, 0])
-    core.handle(SlaveHeard(1, group, (_payload("123456"), b"two", b"three", b"five")), 0.0)
-    [(sent, frames)] = core.take_actions().to_master
+    core.handle(slave_heard(group, payload("123456"), b"two", b"three", b"five"), 0.0)
+    [outgoing] = core.take_actions().to_master
+    sent, frames = decoded(outgoing)
     assert sent == messages.Results(1, [1, 5], [2, 2], [1, 1], [0.1] * 4, [0, 2], [0, 1, 1, 0])
-    assert frames == [_payload("1256"), b"two", b"five"]
-    assert _held(core) == [(7, 1)]
+    assert frames == [payload("1256"), b"two", b"five"]
+    assert held(core) == [(7, 1)]
 
 
-def test_results_in_an_order_of_the_slaves_own_go_with_their_own_payloads(core: AgentCore) -> None:
-    """A span of results may lie in pieces of what was sent, the last first."""
-    core.handle(_sent_tasks(3, 4, 1, 2), 0.0)
-    core.handle(SlaveHeard(1, messages.Results(1, [4], [1], [1], [0.1], []), (_payload("4"),)), 0.0)
+def test_results_in_another_order_than_the_tasks_keep_their_own_payloads(core: AgentCore) -> None:
+    """One span of results may consist of pieces of what was sent, with the last piece first."""
+    core.handle(tasks(3, 4, 1, 2), 0.0)
+    core.handle(results(4, 1, "4"), 0.0)
     core.take_actions()
-    group = messages.Results(1, [1], [4], [1], [0.1] * 4, [0])
-    core.handle(SlaveHeard(1, group, (_payload("1234"),)), 0.0)
-    [(sent, frames)] = core.take_actions().to_master
+    core.handle(slave_heard(messages.Results(1, [1], [4], [1], [0.1] * 4, [0]), payload("1234")), 0.0)
+    [outgoing] = core.take_actions().to_master
+    sent, frames = decoded(outgoing)
+    assert isinstance(sent, messages.Results)
     entries, _ = messages.entries(sent, frames)
-    assert sorted(zip(messages.each_task(sent), entries, strict=True)) == [((1, 1), 1), ((2, 1), 2), ((3, 1), 3)]
-    assert [name for name, at in zip(messages.each_task(sent), range(3), strict=True) if at in sent.failed] == [(1, 1)]
-    assert _held(core) == []
+    named = list(messages.each_task(sent))
+    assert sorted(zip(named, entries, strict=True)) == [((1, 1), 1), ((2, 1), 2), ((3, 1), 3)]
+    assert [name for at, name in enumerate(named) if at in sent.failed] == [(1, 1)]
+    assert held(core) == []
 
 
-def test_a_result_of_another_attempt_is_dropped_and_the_task_is_still_held(core: AgentCore) -> None:
-    """It was taken back and came again before the slave's old word of it."""
-    core.handle(_sent_tasks(5, 6, attempt=2), 0.0)
+def test_a_result_of_another_attempt_is_dropped_and_the_slave_still_holds_the_task(core: AgentCore) -> None:
+    """The task was taken back and sent again before the slave's earlier result arrived."""
+    core.handle(tasks(5, 6, attempt=2), 0.0)
     core.take_actions()
-    core.handle(SlaveHeard(1, messages.Results(1, [5], [2], [1], [0.1] * 2, []), (b"",)), 0.0)
-    core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [6], [1], [1])), 0.0)
-    assert [type(message) for message, _ in core.take_actions().to_master] == [messages.AlgorithmFailed]
-    assert _held(core) == [(5, 2), (6, 2)]
-    core.handle(SlaveHeard(1, messages.AlgorithmFailed(1, 0, "no module", [5], [1], [2])), 0.0)
-    assert _held(core) == [(6, 2)]
+    core.handle(results(5, 2), 0.0)
+    core.handle(slave_heard(messages.AlgorithmFailed(1, 0, "no module", [6], [1], [1])), 0.0)
+    assert [type(message) for message in to_master(core.take_actions())] == [messages.AlgorithmFailed]
+    assert held(core) == [(5, 2), (6, 2)]
+    core.handle(slave_heard(messages.AlgorithmFailed(1, 0, "no module", [5], [1], [2])), 0.0)
+    assert held(core) == [(6, 2)]
+
+
+def test_messages_that_are_not_for_this_agent_change_nothing(core: AgentCore) -> None:
+    """A probe, and whatever names a slave that has ended."""
+    gone = messages.SlaveNamed(9, SlaveId("SLAVE-9")), messages.Revoke(9, 1), messages.Tasks(9, [], [], [], [])
+    for message in (messages.Probe(), *gone):
+        core.handle(Heard(message), 0.0)
+    core.handle("something else", 0.0)  # type: ignore[arg-type]
+    assert core.take_actions() == AgentActions()
+
+
+def test_tasks_for_a_slave_that_stops_are_not_passed_on(core: AgentCore) -> None:
+    """The master learns that the slave is gone, and counts them as returned."""
+    core.handle(Terminated("evicted"), 0.0)
+    core.take_actions()
+    core.handle(tasks(1), 0.0)
+    assert core.take_actions() == AgentActions()
+    assert held(core) == []
+
+
+def test_packages_that_definitions_name_are_looked_up_once(core: AgentCore) -> None:
+    """The definitions are passed on first; then the master gets the versions."""
+
+    def packages_looked_up(**packages: str) -> list[str]:
+        definition = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11", packages)
+        core.handle(heard(messages.Algorithms([definition])), 0.0)
+        actions = core.take_actions()
+        assert [number for number, _ in actions.to_slaves] == [1]
+        return actions.look_up
+
+    assert packages_looked_up() == []
+    assert packages_looked_up(numpy="2.0", scipy="1.0") == ["numpy", "scipy"]
+    assert packages_looked_up(scipy="1.0", pandas="2.0") == ["pandas"]
+    core.handle(LookedUp({"pandas": ""}), 0.0)
+    assert to_master(core.take_actions()) == [messages.Installed({"pandas": ""})]
+
+
+# ---- recalls -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,160 +215,203 @@ def test_a_result_of_another_attempt_is_dropped_and_the_task_is_still_held(core:
         (0, 100, ([1, 7], [4, 3], [1, 1]), []),
     ],
 )
-def test_the_last_of_the_unstarted_tasks_are_taken_back(
+def test_the_last_tasks_that_were_not_started_are_taken_back(
     core: AgentCore, started: int, count: int, taken: tuple[list[int], ...], kept: list[int]
 ) -> None:
-    """In the order in which they were sent, and a span is cut where the slave stands or enough is taken."""
-    core.handle(_sent_tasks(1, 2, 3, 4, 7, 8, 9), 0.0)
+    """In the order in which they were sent. A span is cut after the started task, or when enough tasks are taken."""
+    core.handle(tasks(1, 2, 3, 4, 7, 8, 9), 0.0)
     core.take_actions()
     core.handle(Recalled(1, started, count), 0.0)
     revoked = messages.Revoked(1, *taken)
     actions = core.take_actions()
-    assert actions.to_master == [(revoked, ())]
-    assert actions.to_slaves == [(1, revoked, ())]
-    assert _held(core) == [(task, 1) for task in kept]
-    assert core.children[1].num_held == len(kept)
+    assert to_master(actions) == [revoked]
+    assert [(number, outgoing.message) for number, outgoing in actions.to_slaves] == [(1, revoked)]
+    assert held(core) == [(task, 1) for task in kept]
+    core.check()
 
 
-def test_a_task_that_was_taken_back_and_comes_again_has_its_new_place(core: AgentCore) -> None:
-    """What the slave has started by then is before it."""
-    core.handle(_sent_tasks(1, 2, 3), 0.0)
+def test_a_task_that_was_taken_back_and_sent_again_has_a_new_position(core: AgentCore) -> None:
+    """The tasks that the slave has started meanwhile come before it."""
+    core.handle(tasks(1, 2, 3), 0.0)
     core.handle(Recalled(1, 1, 1), 0.0)
-    core.handle(_sent_tasks(3, attempt=2), 0.0)
+    core.handle(tasks(3, attempt=2), 0.0)
     core.take_actions()
     core.handle(Recalled(1, 2, 5), 0.0)
-    assert core.take_actions().to_master == [(messages.Revoked(1, [3], [1], [2]), ())]
-    core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], []), (b"",)), 0.0)
+    assert to_master(core.take_actions()) == [messages.Revoked(1, [3], [1], [2])]
+    core.handle(results(1), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 2), 0.0)
-    assert core.take_actions().to_master == [(messages.SlaveDied(1, 2, "killed by signal 9", NO_WORDS), ())]
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 2, "killed by signal 9", NO_WORDS)]
 
 
-def test_a_revoke_of_an_empty_slave_is_answered(core: AgentCore) -> None:
-    """So that the master may ask again."""
+def test_the_master_gets_an_answer_when_it_revokes_tasks_of_a_slave_that_holds_none(core: AgentCore) -> None:
+    """It waits for an answer before it revokes again."""
+    core.handle(heard(messages.Revoke(1, 3)), 0.0)
+    assert to_master(core.take_actions()) == [messages.Revoked(1, [], [], [])]
+
+
+def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_revoked(core: AgentCore) -> None:
+    """The master hears of the death alone."""
+    core.handle(tasks(1, 2), 0.0)
     core.take_actions()
-    core.handle(Heard(messages.Revoke(1, 3)), 0.0)
-    assert core.take_actions().to_master == [(messages.Revoked(1, [], [], []), ())]
+    core.handle(heard(messages.Revoke(1, 1)), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 0.0)
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 1, "killed by signal 9", WORDS)]
 
 
-def test_nonsense_of_a_slave_and_impossible_ways_are_internal_errors(core: AgentCore) -> None:
-    """They tell which slave it was."""
+# ---- deaths of slaves ----------------------------------------------------------------------------------------------
+
+
+def test_a_slave_that_ended_between_two_tasks_of_a_span_charges_none(core: AgentCore) -> None:
+    core.handle(tasks(1, 2, 3), 0.0)
+    core.handle(results(1), 0.0)
+    core.take_actions()
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
+
+
+def test_tasks_that_arrive_when_their_slave_is_found_dead_are_not_charged(core: AgentCore) -> None:
+    """The slave has started none of them."""
+    core.handle(tasks(7), 0.0)
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 0), 0.0)
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
+
+
+def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last(core: AgentCore) -> None:
+    """The slave finished the tasks before it, and then wrote over the memory that had their results."""
+    core.handle(tasks(5, 6, 7, 8, attempt=2), 0.0)
+    core.take_actions()
+    core.handle(SlaveExited(1, "killed by signal 11", NO_WORDS, 3), 0.0)
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 7, "killed by signal 11", NO_WORDS)]
+
+
+def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
+    """After three in a row, with an exit code of its own and the cause of the last."""
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    for number in (1, 2, 3):
+        core.handle(SlaveExited(number, "exit code 1", NO_WORDS, 0), 0.0)
+    actions = core.take_actions()
+    assert actions.exit is ExitCode.CANNOT_START
+    why = "3 slaves in a row ended before they could take a task: exit code 1"
+    assert to_master(actions)[-1] == messages.Goodbye(why)
+
+
+def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore) -> None:
+    """Its end counts as any other death, so what it ran is charged."""
+    core.handle(tasks(1), 0.0)
+    core.take_actions()
+    core.handle(StreamBroken(1, "no message"), 0.0)
+    actions = core.take_actions()
+    assert actions.kill == [1]
+    assert actions.records == [records.Notice("slave 1 wrote nonsense to its agent and is killed: no message")]
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 1, "killed by signal 9", NO_WORDS)]
+
+
+def test_a_slave_that_overwrites_its_journal_is_reported_to_the_user(core: AgentCore) -> None:
+    core.handle(JournalBroken(1, "no list"), 0.0)
+    [notice] = core.take_actions().records
+    assert notice == records.Notice("slave 1 overwrote its unsent results, which are lost: no list")
+
+
+def test_impossible_messages_and_transitions_are_internal_errors(core: AgentCore) -> None:
+    """They say which slave it was."""
     with pytest.raises(InternalError, match="slave 1 sent a Probe"):
-        core.handle(SlaveHeard(1, messages.Probe()), 0.0)
+        core.handle(slave_heard(messages.Probe()), 0.0)
     with pytest.raises(InternalError, match="slave 1 is ready, which cannot get ready"):
-        core.children[1].change(ChildEvent.GET_READY)
+        core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
 
 
-def _sent_tasks(*tasks: int, attempt: int = 1) -> Heard:
-    firsts, counts, attempts = messages.spans_of(tasks, [attempt] * len(tasks))
-    return Heard(messages.Tasks(1, firsts, counts, attempts, [0] * len(firsts)), (b"",))
+# ---- leaving -------------------------------------------------------------------------------------------------------
 
 
-def _held(core: AgentCore) -> list[tuple[int, int]]:
-    """Task and attempt of all that the slave holds, in its order."""
-    return [(span.first + at, span.attempt) for span in core.children[1].held for at in range(span.count)]
+def test_a_refusal_has_its_own_exit_code(core: AgentCore) -> None:
+    """The slave is asked to end, and killed when it does not."""
+    core.handle(heard(messages.Refused("protocol error")), 0.0)
+    assert [outgoing.message for _, outgoing in core.take_actions().to_slaves] == [messages.Shutdown(False, 0.0)]
+    core.decide(3.0)
+    assert core.take_actions().kill == [1]
+    core.handle(SlaveExited(1, "killed", NO_WORDS, 0), 3.0)
+    assert core.take_actions().exit is ExitCode.REFUSED
 
 
-def test_an_eviction_that_kills_the_slave_too_ends_with_its_exit_code(core: AgentCore) -> None:
-    """SIGTERM to the process group: the agent hears of it and of its slave's end in one iteration.
+@pytest.mark.parametrize(("finished", "code"), [(True, ExitCode.OK), (False, ExitCode.FAILED)])
+def test_only_the_shutdown_of_a_finished_computation_is_a_success(
+    core: AgentCore, finished: bool, code: ExitCode
+) -> None:
+    """After any other, a batch system keeps the job in its queue."""
+    core.handle(heard(messages.Shutdown(finished, 1.0)), 0.0)
+    core.handle(SlaveExited(1, "exit code 255", NO_WORDS, 0), 0.5)
+    assert core.take_actions().exit is code
 
-    The shell finds no slave to recall tasks from.
-    """
-    core.handle(_sent_tasks(1, 2), 0.0)
+
+def test_the_first_reason_decides_the_exit_code_and_the_shortest_grace_period_counts(core: AgentCore) -> None:
+    core.handle(heard(messages.Shutdown(True, 10.0)), 0.0)
+    core.handle(Disconnected("broke"), 1.0)
+    assert core.next_deadline() == 3.0
+    core.handle(heard(messages.Shutdown(True, 10.0)), 2.0)
+    assert core.next_deadline() == 3.0
+    core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 0), 2.5)
+    assert core.take_actions().exit is ExitCode.OK
+
+
+def test_the_agent_does_not_wait_for_a_slave_that_the_kernel_cannot_end(core: AgentCore) -> None:
+    core.handle(Terminated("evicted"), 0.0)
+    core.decide(6.0)
+    core.decide(9.0)
+    assert core.take_actions().exit is ExitCode.EVICTED
+
+
+def test_an_eviction_that_also_kills_the_slave_has_the_exit_code_of_an_eviction(core: AgentCore) -> None:
+    """SIGTERM to the process group: in one iteration the agent hears of the eviction and of its slave's end."""
+    core.handle(tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
     core.handle(SlaveExited(1, "killed by signal 15", NO_WORDS, 1), 0.0)
-    actions = core.take_actions()
-    assert actions.exit is ExitCode.EVICTED
+    assert core.take_actions().exit is ExitCode.EVICTED
 
 
-def test_what_slaves_of_a_leaving_agent_leave_is_sent_before_its_goodbye(core: AgentCore) -> None:
-    """With the agent's own reason, if it was the agent that killed them; its own trail has the memory alone."""
-    core.handle(_sent_tasks(1), 0.0)
+def test_the_last_words_of_slaves_reach_the_master_before_the_goodbye(core: AgentCore) -> None:
+    """With the agent's own reason if the agent has killed them. The agent's own records have the memory alone."""
+    core.handle(tasks(1), 0.0)
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
     core.decide(6.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 6.0)
     actions = core.take_actions()
     cause = "killed by its agent after its grace: evicted (SIGTERM)"
-    sent = [message for message, _ in actions.to_master]
-    assert sent == [messages.SlaveDied(1, 1, cause, WORDS), messages.Goodbye("evicted (SIGTERM)")]
+    assert to_master(actions) == [messages.SlaveDied(1, 1, cause, WORDS), messages.Goodbye("evicted (SIGTERM)")]
     assert actions.records[0] == records.SlaveEnded(
         SlaveId("slave 1"), cause, "task 1, attempt 1", LastWords(peak_bytes=WORDS.peak_bytes)
     )
 
 
-def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_asked_back(core: AgentCore) -> None:
-    """The master hears of its death, and of nothing else."""
-    core.handle(_sent_tasks(1, 2), 0.0)
-    core.take_actions()
-    core.handle(Heard(messages.Revoke(1, 1)), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 0.0)
-    actions = core.take_actions()
-    assert [message for message, _ in actions.to_master] == [messages.SlaveDied(1, 1, "killed by signal 9", WORDS)]
-
-
-def test_the_rest_of_a_begun_span_is_charged_with_no_death(core: AgentCore) -> None:
-    """The slave ended between two tasks of it."""
-    core.handle(_sent_tasks(1, 2, 3), 0.0)
-    core.handle(SlaveHeard(1, messages.Results(1, [1], [1], [1], [0.1], []), (b"",)), 0.0)
-    core.take_actions()
-    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
-    assert core.take_actions().to_master == [(messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS), ())]
-
-
-def test_tasks_that_were_never_passed_on_are_charged_with_no_death(core: AgentCore) -> None:
-    """They arrive in the iteration in which their slave, which ran nothing, is found dead."""
-    core.handle(_sent_tasks(7), 0.0)
-    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 0), 0.0)
-    died = [message for message, _ in core.take_actions().to_master]
-    assert died == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
-
-
-def test_the_death_of_a_slave_whose_results_were_lost_is_charged_to_what_it_ran_last(core: AgentCore) -> None:
-    """It finished the tasks before: it wrote over the memory where their results stood."""
-    core.handle(_sent_tasks(5, 6, 7, 8, attempt=2), 0.0)
-    core.take_actions()
-    core.handle(SlaveExited(1, "killed by signal 11", NO_WORDS, 3), 0.0)
-    [(message, _)] = core.take_actions().to_master
-    assert isinstance(message, messages.SlaveDied)
-    assert message.running == 7
-
-
-def test_an_agent_goes_before_its_time_is_over() -> None:
-    """So early that running tasks get their grace; what was not started is given back, and no slave is to blame."""
+def test_an_agent_leaves_before_its_time_is_over() -> None:
+    """Early enough for the grace period of running tasks. Unstarted tasks are returned, and no task is charged."""
     core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", grace_s=5.0, ends_at=100.0))
-    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)), 0.0)
-    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
-    core.handle(_sent_tasks(1, 2), 1.0)
-    assert core.next_deadline() == 93.0
+    core.handle(heard(WELCOME), 0.0)
+    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+    core.handle(tasks(1, 2), 1.0)
     core.decide(92.9)
     core.take_actions()
+    assert core.next_deadline() == 93.0
     core.decide(93.0)
     actions = core.take_actions()
     assert actions.recall
-    assert [message for message, _ in actions.to_master] == [messages.Leaving("the time that it was given is over")]
+    assert to_master(actions) == [messages.Leaving("the time that it was given is over")]
     core.handle(Recalled(1, 1, 1000), 93.0)
     assert core.next_deadline() == 98.0
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 1), 95.0)
     actions = core.take_actions()
-    told = [type(message) for message, _ in actions.to_master]
-    assert told == [messages.Revoked, messages.SlaveDied, messages.Goodbye]
+    sent = [type(message) for message in to_master(actions)]
+    assert sent == [messages.Revoked, messages.SlaveDied, messages.Goodbye]
     assert actions.exit is ExitCode.EVICTED
 
 
-def test_packages_that_definitions_name_are_looked_up_once(core: AgentCore) -> None:
-    """After the definitions are passed on; the master is told what was found."""
-
-    def hear(**packages: str) -> list[str]:
-        definition = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11", packages)
-        core.handle(Heard(messages.Algorithms([definition])), 0.0)
-        actions = core.take_actions()
-        assert [number for number, *_ in actions.to_slaves] == [1]
-        return actions.look_up
-
-    assert hear() == []
-    assert hear(numpy="2.0", scipy="1.0") == ["numpy", "scipy"]
-    assert hear(scipy="1.0", pandas="2.0") == ["pandas"]
-    core.handle(LookedUp({"pandas": ""}), 0.0)
-    assert core.take_actions().to_master == [(messages.Installed({"pandas": ""}), ())]
+def test_a_slave_killed_by_sigkill_is_collected_at_once_when_the_agent_leaves(core: AgentCore) -> None:
+    """An agent that leaves charges nothing to tasks."""
+    core.handle(Terminated("evicted"), 0.0)
+    core.handle(ExitSeen(1, by_sigkill=True), 0.0)
+    core.decide(0.0)
+    assert core.take_actions().collect == [1]

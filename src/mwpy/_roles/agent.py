@@ -261,7 +261,7 @@ class Agent:
     def _hear_output(self, slave: _SlaveHandle, output: int, data: bytes, now: float) -> None:
         if output == STDOUT:
             self._outlets[STDOUT].pass_on(data, now)
-        else:
+        elif data:
             self._core.handle(events.ErrorOutput(slave.number, data), now)
 
     def _hear_signals(self, caught: Sequence[signal.Signals], now: float) -> None:

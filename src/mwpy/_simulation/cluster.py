@@ -204,8 +204,7 @@ class Cluster:
     def _master_acts(self) -> None:
         self.core.decide(self.now)
         actions = self.core.take_actions()
-        for record in actions.records:
-            self.witness.recorded(record)
+        deque(map(self.witness.recorded, actions.records), maxlen=0)
         for send in actions.sends:
             if isinstance(send.message, messages.Refused):
                 self.witness.unheard[send.peer] = None
@@ -354,8 +353,7 @@ class Cluster:
                 return
             if not (actions.recall or actions.start or actions.kill):
                 break
-        deadline = core.next_deadline() if core is not None else None
-        if deadline is not None:
+        if core is not None and (deadline := core.next_deadline()) is not None:
             self._after(max(0.001, deadline - self.now), lambda: self._agent_tick(host, core))
 
     def _agent_exits(self, host: AgentHost, core: AgentCore, code: ExitCode) -> None:

@@ -37,7 +37,7 @@ class StartOutput:
         print_at = child.started_at + HELD_BACK_S
         if child.is_up or len(child.unprinted) > HELD_BACK_BYTES or now >= print_at:
             self._print(child)
-        elif data:
+        else:
             child.print_at = print_at
 
     def is_up(self, child: Child) -> None:

@@ -1,0 +1,325 @@
+"""The parts of the agent's core that depend on time, and the record of a slave, each by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy._core.agent.child import Child, ChildEvent, ChildState
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.departure import Departure
+from mwpy._core.agent.events import (
+    AgentSettings,
+    ErrorOutput,
+    ExitSeen,
+    Heard,
+    JournalRead,
+    SlaveExited,
+    SlaveHeard,
+    StreamEnded,
+)
+from mwpy._core.agent.output import HELD_BACK_BYTES, HELD_BACK_S, StartOutput
+from mwpy._core.agent.starts import Starts
+from mwpy._core.agent.state import AgentState
+from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S, SILENT_S, Watch
+from mwpy._values import messages
+from mwpy._values.errors import ExitCode
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LastWords
+
+WELCOME = messages.Welcome("AGENT-0", 30.0, 0, 1000)
+FAILURE = LastWords(stderr="no module named x")
+TASKS = messages.Tasks(1, [1], [3], [1], [0])
+
+
+@pytest.fixture
+def state() -> AgentState:
+    """An agent that may have two slaves, and has none."""
+    return AgentState(AgentSettings("m", "g", "host", 1, "3.11", slaves=2))
+
+
+@pytest.fixture
+def child(state: AgentState) -> Child:
+    """A slave that was started at 100 s."""
+    child = state.children[1] = Child(1, SlaveId("slave 1"), started_at=100.0)
+    return child
+
+
+# ---- the record of a slave -----------------------------------------------------------------------------------------
+
+
+def test_a_slave_holds_tasks_until_they_are_finished(child: Child) -> None:
+    child.hold(TASKS)
+    child.hold(messages.Tasks(1, [9], [1], [2], [0]))
+    assert (child.num_held, child.passed_on) == (4, 4)
+    assert [child.running(started) for started in range(6)] == [(0, 0), (1, 1), (2, 1), (3, 1), (9, 2), (0, 0)]
+    assert child.finish(messages.Results(1, [2], [2], [1], [0.0] * 2, [])) == ([0, 1], 2)
+    assert child.finish(messages.Results(1, [1, 9], [3, 1], [1, 1], [0.0] * 4, [])) == ([0], 4)
+    assert child.num_held == 1
+    assert child.running(4) == (9, 2)
+
+
+def test_a_slave_that_was_killed_counts_as_living_no_more(state: AgentState, child: Child) -> None:
+    child.change(ChildEvent.GET_READY)
+    assert state.living() == [child]
+    child.change(ChildEvent.KILL)
+    assert state.living() == []
+    assert child.state is ChildState.KILLED
+
+
+# ---- silence -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watch(state: AgentState, child: Child) -> Watch:
+    """Watches a slave that got tasks at 100 s."""
+    watch = Watch(state)
+    child.hold(TASKS)
+    watch.active(child, 100.0)
+    return watch
+
+
+def test_the_journal_of_a_busy_slave_is_read_after_a_silence_once(
+    state: AgentState, child: Child, watch: Watch
+) -> None:
+    assert child.due_times() == [100.0 + SILENT_S]
+    watch.decide(child, 100.0 + SILENT_S - 0.001)
+    assert state.actions.read_journal == []
+    watch.decide(child, 100.0 + SILENT_S)
+    watch.decide(child, 200.0)
+    assert state.actions.read_journal == [1]
+    assert child.due_times() == []
+
+
+def test_a_message_of_the_slave_ends_the_silence(state: AgentState, child: Child, watch: Watch) -> None:
+    watch.active(child, 100.02)
+    watch.decide(child, 100.0 + SILENT_S)
+    assert state.actions.read_journal == []
+    watch.decide(child, 100.02 + SILENT_S)
+    assert state.actions.read_journal == [1]
+
+
+def test_the_journal_of_an_idle_slave_is_not_read(state: AgentState, child: Child, watch: Watch) -> None:
+    """All its results were sent: it holds nothing."""
+    child.held.clear()
+    watch.decide(child, 200.0)
+    watch.active(child, 200.0)
+    assert state.actions.read_journal == []
+    assert child.due_times() == []
+
+
+def test_a_journal_that_the_slave_emptied_meanwhile_is_read_again(
+    state: AgentState, child: Child, watch: Watch
+) -> None:
+    """Unless that were all the results of the tasks that it holds."""
+    watch.journal_emptied(child, 101.0)
+    assert child.due_times() == [101.0]
+    watch.decide(child, 101.0)
+    assert state.actions.read_journal == [1]
+    child.held.clear()
+    watch.journal_emptied(child, 102.0)
+    assert child.due_times() == []
+
+
+def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 7, 1000)), 0.0)
+    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
+    core.handle(Heard(TASKS), 0.0)
+    assert core.next_deadline() is None
+    assert (core.result_group, core.max_result_bytes) == (7, 1000)
+
+
+def test_only_the_first_tasks_of_an_idle_slave_begin_its_silence() -> None:
+    """And only then the slave learns the time from which it may gather results."""
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(WELCOME), 0.0)
+    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
+    core.handle(Heard(TASKS), 1.0)
+    assert core.take_actions().feed == [1]
+    core.handle(Heard(messages.Tasks(1, [4], [1], [1], [0])), 1.02)
+    assert core.take_actions().feed == []
+    assert core.next_deadline() == 1.0 + SILENT_S
+    core.decide(1.0 + SILENT_S)
+    assert core.take_actions().read_journal == [1]
+    assert core.next_deadline() is None
+    core.handle(JournalRead(1, None), 1.1)
+    assert core.next_deadline() == 1.1
+
+
+# ---- the end of a stream and of a process --------------------------------------------------------------------------
+
+
+def test_a_slave_that_closes_its_stream_and_does_not_exit_is_killed(
+    state: AgentState, child: Child, watch: Watch
+) -> None:
+    """After the time for a tear-down in Python, and once."""
+    child.held.clear()
+    watch.active(child, 100.0)
+    watch.stream_ended(child, 110.0)
+    watch.decide(child, 110.0 + EXIT_S - 0.1)
+    assert state.actions.kill == []
+    assert child.due_times() == [110.0 + EXIT_S]
+    watch.decide(child, 110.0 + EXIT_S)
+    watch.decide(child, 200.0)
+    assert state.actions.kill == [1]
+
+
+def test_a_slave_that_exits_after_closing_its_stream_is_not_killed(
+    state: AgentState, child: Child, watch: Watch
+) -> None:
+    watch.stream_ended(child, 110.0)
+    watch.exit_seen(child, by_sigkill=False, leaving=False, now=111.0)
+    watch.decide(child, 111.0)
+    watch.decide(child, 200.0)
+    assert state.actions.collect == [1]
+    assert state.actions.kill == []
+
+
+@pytest.mark.parametrize(
+    ("by_sigkill", "leaving", "delay_s"), [(False, False, 0.0), (True, False, KILLED_TOO_S), (True, True, 0.0)]
+)
+def test_only_the_end_by_sigkill_is_reported_late(
+    state: AgentState, child: Child, watch: Watch, by_sigkill: bool, leaving: bool, delay_s: float
+) -> None:
+    """A batch system that kills a whole job may kill the agent next; an agent that leaves charges no task anyway."""
+    child.read_journal_at = None
+    watch.exit_seen(child, by_sigkill, leaving, 110.0)
+    assert child.due_times() == [110.0 + delay_s]
+    watch.decide(child, 110.0 + delay_s - 0.01)
+    assert state.actions.collect == []
+    watch.decide(child, 110.0 + delay_s)
+    watch.decide(child, 200.0)
+    assert state.actions.collect == [1]
+
+
+def test_the_core_reports_ends_of_streams_and_processes_to_the_watch() -> None:
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(WELCOME), 0.0)
+    core.handle(StreamEnded(1), 10.0)
+    assert core.next_deadline() == 10.0 + EXIT_S
+    core.handle(ExitSeen(1, by_sigkill=True), 11.0)
+    assert core.next_deadline() == 11.0 + KILLED_TOO_S
+
+
+# ---- standard error of starting slaves -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def output(state: AgentState) -> StartOutput:
+    return StartOutput(state)
+
+
+def test_the_standard_error_of_a_starting_slave_is_held_back_for_a_while(
+    state: AgentState, child: Child, output: StartOutput
+) -> None:
+    output.wrote(child, b"a warning", 100.5)
+    output.decide(child, 100.0 + HELD_BACK_S - 0.1)
+    assert state.actions.error_output == []
+    assert child.due_times() == [100.0 + HELD_BACK_S]
+    output.decide(child, 100.0 + HELD_BACK_S)
+    output.decide(child, 200.0)
+    assert state.actions.error_output == [b"a warning"]
+
+
+def test_what_a_slave_writes_later_is_printed_at_once(state: AgentState, child: Child, output: StartOutput) -> None:
+    """Even if it is not up."""
+    output.wrote(child, b"late", 100.0 + HELD_BACK_S)
+    assert state.actions.error_output == [b"late"]
+
+
+def test_a_slave_that_comes_up_prints_what_was_held_back_and_then_everything(
+    state: AgentState, child: Child, output: StartOutput
+) -> None:
+    output.wrote(child, b"before", 100.1)
+    output.is_up(child)
+    output.wrote(child, b"after", 100.2)
+    assert state.actions.error_output == [b"before", b"after"]
+    assert child.due_times() == []
+
+
+def test_more_than_the_limit_is_not_held_back(state: AgentState, child: Child, output: StartOutput) -> None:
+    data = b"x" * HELD_BACK_BYTES
+    output.wrote(child, data, 100.1)
+    assert state.actions.error_output == []
+    output.wrote(child, b"y", 100.1)
+    assert state.actions.error_output == [data + b"y"]
+
+
+def test_slaves_that_fail_with_the_same_last_words_print_them_once(state: AgentState, output: StartOutput) -> None:
+    """One that fails with other words prints those."""
+    for number, words in enumerate((FAILURE, FAILURE, LastWords(stderr="disk full"), FAILURE)):
+        child = Child(number, SlaveId(""), 0.0)
+        output.wrote(child, words.stderr[:5].encode(), 0.1)
+        output.ended(child, words, words.stderr[5:].encode())
+    assert state.actions.error_output == [b"no module named x", b"disk full"]
+
+
+def test_a_slave_that_was_up_and_dies_prints_its_last_words_each_time(state: AgentState, output: StartOutput) -> None:
+    for number in (1, 2):
+        child = Child(number, SlaveId(""), 0.0)
+        output.is_up(child)
+        output.ended(child, LastWords(fault="Segmentation fault"), b"Segmentation fault")
+    assert state.actions.error_output == [b"Segmentation fault"] * 2
+
+
+def test_the_core_holds_back_what_a_starting_slave_writes_until_it_ends() -> None:
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(WELCOME), 0.0)
+    core.handle(ErrorOutput(1, b"no module"), 0.5)
+    assert core.next_deadline() == HELD_BACK_S
+    core.handle(SlaveExited(1, "exit code 1", FAILURE, 0, b" named x"), 0.6)
+    assert core.take_actions().error_output == [b"no module named x"]
+
+
+# ---- starts --------------------------------------------------------------------------------------------------------
+
+
+def test_slaves_are_started_until_there_are_enough_with_new_numbers_and_all_definitions(state: AgentState) -> None:
+    starts = Starts(state)
+    definitions = messages.Algorithms([])
+    starts.define(definitions, (b"header",))
+    starts.fill(0.0)
+    assert state.actions.start == [1, 2]
+    assert [(number, outgoing.received) for number, outgoing in state.actions.to_slaves] == [
+        (1, (b"header",)),
+        (2, (b"header",)),
+    ]
+    del state.children[1]
+    starts.fill(0.0)
+    assert state.actions.start == [1, 2, 3]
+    starts.check()
+    state.check()
+
+
+def test_a_slave_that_gets_ready_forgives_the_failed_starts_before_it(state: AgentState) -> None:
+    starts = Starts(state)
+    assert [starts.failed("x"), starts.failed("x")] == [None, None]
+    starts.succeeded()
+    assert [starts.failed("x"), starts.failed("x")] == [None, None]
+    assert starts.failed("exit code 1") == "3 slaves in a row ended before they could take a task: exit code 1"
+
+
+# ---- departure -----------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_without_slaves_leaves_at_once(state: AgentState) -> None:
+    departure = Departure(state)
+    assert departure.deadline is None
+    departure.leave(ExitCode.FAILED, "the master is lost", 2.0, 10.0)
+    assert state.actions.exit is ExitCode.FAILED
+    assert [outgoing.message for outgoing in state.actions.to_master] == [
+        messages.Leaving("the master is lost"),
+        messages.Goodbye("the master is lost"),
+    ]
+    departure.check()
+
+
+def test_a_slave_that_outlives_its_grace_period_is_killed(state: AgentState, child: Child) -> None:
+    departure = Departure(state)
+    departure.leave(ExitCode.EVICTED, "evicted", 5.0, 10.0)
+    departure.decide(14.9)
+    assert state.actions.kill == []
+    departure.decide(15.0)
+    assert state.actions.kill == [1]
+    assert state.actions.exit is None
+    assert child.state is ChildState.KILLED
