@@ -220,9 +220,7 @@ class Cluster:
             self._tell(f"task {task.task_id} ends: unrunnable, {task.reason}")
             self.witness.given_up(task)
         self._special.extend(actions.connected)
-        for sid in actions.disconnected:
-            if sid in self._special:
-                self._special.remove(sid)
+        self._special = [sid for sid in self._special if sid not in actions.disconnected]
         deadline = self.core.next_deadline()
         if deadline is not None:
             self._after(max(0.001, deadline - self.now), self._tick)
