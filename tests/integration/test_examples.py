@@ -1,4 +1,4 @@
-"""Each example runs as its docstring says, and prints what it should."""
+"""Each example runs as its docstring shows, and prints the expected output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted(folder.name for folder in (ROOT / "examples").iterdir() if folder.is_dir())
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 PATIENCE_S = 120
-"""How long an example may take on a busy machine before it counts as stuck."""
+"""The longest time that an example may take on a busy machine."""
 
 PINGS = re.compile(r"(\d+) pings: (\d+) good, (\d+) bad, in [\d.]+ s: \d+ tasks per second")
 
@@ -47,7 +47,7 @@ def command(name: str, *arguments: str | Path) -> list[str]:
 
 @contextmanager
 def started(*arguments: str | Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run ping in some role; whatever happens, it does not outlive the test."""
+    """Run ping in a role, and kill it at the end of the test."""
     process = subprocess.Popen(
         command("ping", *arguments),
         cwd=folder,
@@ -65,7 +65,7 @@ def started(*arguments: str | Path, folder: Path) -> Iterator[subprocess.Popen[s
 
 
 def lines_of(name: str, *arguments: str | Path, folder: Path) -> list[str]:
-    """Run an example to its end and return what it printed; it must succeed, and complain of nothing."""
+    """Run an example and return the lines of its output. It must succeed without a traceback."""
     run = subprocess.run(
         command(name, *arguments),
         cwd=folder,
@@ -82,13 +82,13 @@ def lines_of(name: str, *arguments: str | Path, folder: Path) -> list[str]:
 
 
 def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Wait for a role to end: its exit code and what it printed."""
+    """Wait until a process ends. Return its exit code and its output."""
     out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
 def wait_for(path: Path, writer: subprocess.Popen[str]) -> None:
-    """Wait until a file is there, as long as its writer lives."""
+    """Wait until a file exists. Fail if the process that writes it ends."""
     deadline = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert writer.poll() is None, f"the master ended without {path.name}: {writer.communicate()}"
@@ -104,27 +104,27 @@ def test_every_example_is_tested_here() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_example_prints_all_results(name: str, tmp_path: Path) -> None:
-    """Alone on this machine, each line of results is printed, in any order."""
+    """An example without a role prints each line of results, in any order."""
     missing = EXPECTED[name] - {*lines_of(name, folder=tmp_path)}
     assert not missing
 
 
 def test_ping_answers_every_ping(tmp_path: Path) -> None:
-    """The last line says how many pings there were and how fast they went."""
+    """The last line shows the number of pings and their rate."""
     found = PINGS.fullmatch(lines_of("ping", "--pings", "3000", folder=tmp_path)[-1])
     assert found
     assert found.groups() == ("3000", "3000", "0")
 
 
 def test_monte_carlo_pi_does_not_depend_on_the_slaves(tmp_path: Path) -> None:
-    """Each trial set has its own seed, so one slave and three come to the same pi."""
+    """Each trial set has its own seed, so one slave and three slaves compute the same pi."""
     pi = "Pi[1571174/2000000]: 3.142348"
     for slaves in ("1", "3"):
         assert lines_of("monte_carlo_pi", "--trial-sets", "20", "--mw-local", slaves, folder=tmp_path)[-1] == pi
 
 
-def test_ordered_slaves_get_the_tasks_that_fit(tmp_path: Path) -> None:
-    """All primes are found, and most questions go to a slave that has the table for them."""
+def test_ordered_slaves_get_the_tasks_for_their_tables(tmp_path: Path) -> None:
+    """All primes are counted, and most questions go to a slave that has the right table."""
     last = lines_of("ordered_slaves", "--mw-local", "3", folder=tmp_path)[-1]
     found = re.fullmatch(r"(\d+) primes in (\d+) questions, (\d+) of them to a slave that had the table\.", last)
     assert found
@@ -134,7 +134,7 @@ def test_ordered_slaves_get_the_tasks_that_fit(tmp_path: Path) -> None:
 
 
 def test_ping_runs_as_master_and_slaves(tmp_path: Path) -> None:
-    """Separate processes meet through the resource file and exit 0, and so does a slave that comes late."""
+    """A master and slaves in separate processes use the resource file and exit with 0. So does a late slave."""
     resource, audit = tmp_path / "ping.rsc", tmp_path / "ping.audit"
     master_line = ("--mw-master", "--mw-resource-file", resource, "--mw-audit-file", audit, "--pings", "3000")
     slave_line = ("--mw-slave", "--mw-resource-file", resource, "--mw-slave-processes", "2")
@@ -156,7 +156,7 @@ def test_ping_runs_as_master_and_slaves(tmp_path: Path) -> None:
 
 
 def test_help_of_an_example_explains_the_options(tmp_path: Path) -> None:
-    """`--mw-help` is answered by mwpy, and the algorithm does not run."""
+    """`--mw-help` prints the options of mwpy, and the algorithm does not run."""
     text = "\n".join(lines_of("ping", "--mw-help", folder=tmp_path))
     assert "--mw-resource-file" in text
     assert "tasks per second" not in text

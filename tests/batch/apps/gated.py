@@ -1,8 +1,8 @@
-"""Tasks that end when the test wants them to: each waits until a file is there.
+"""Submits tasks that each wait until a file exists, so that the test decides when they end.
 
     gated.py TASKS FILE
 
-The master says at its end, as JSON, which came back right and what could not be run.
+At its end, the master prints as JSON which results are right and which tasks were unrunnable.
 """
 
 from __future__ import annotations

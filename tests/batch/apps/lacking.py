@@ -1,4 +1,4 @@
-"""A script that lacks a module wherever it runs as a job of a batch system but as its master."""
+"""A script that imports a module which is missing in all jobs of a batch system except the master."""
 
 from __future__ import annotations
 

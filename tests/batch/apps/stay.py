@@ -1,6 +1,6 @@
-"""One task that notes each of its starts in a file and stays until it may go; what became of it is said at the end.
+"""Submits one task that records each of its starts in a file and runs until another file exists. Prints the outcome.
 
-A task that was charged with the end of the slaves in which it ran is not tried for ever; one that was not charged is.
+A task that is charged with the end of its slaves becomes unrunnable. A task that is not charged runs again each time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import mwpy
 
 @mwpy.task_algorithm
 def stay(diary: str, enough: str) -> int:
-    """Note a start, and stay until the second file is there; the number of starts."""
+    """Record a start, and run until the second file exists. Return the number of starts."""
     with Path(diary).open("a") as file:
         file.write("started\n")
     while not Path(enough).exists():
@@ -25,7 +25,7 @@ def stay(diary: str, enough: str) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Submit it and say how often it was started, or why it could not be run."""
+    """Submit the task. Print how often it was started, or why it is unrunnable."""
     diary, enough = argv
     mw.submit(stay.task(diary, enough))
     mw.loop()

@@ -1,4 +1,4 @@
-"""Squares on local slaves, and what the algorithms were told on their command line."""
+"""Measure data on a slave. Report the command lines of the slave and master algorithms."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import mwpy
 
 @mwpy.task_algorithm
 def measure(data: bytes) -> tuple[int, list[str]]:
-    """How much came, and to whom."""
-    return len(data), TOLD
+    """Return the size of the data and the command line of the slave algorithm."""
+    return len(data), slave_argv
 
 
-TOLD: list[str] = []
+slave_argv: list[str] = []
 
 
 @mwpy.slave_algorithm
 def slave(mw: mwpy.Slave, argv: list[str]) -> int:
     """Remember the command line."""
-    TOLD[:] = argv
+    slave_argv[:] = argv
     return mw.loop_simple()
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int | None:
-    """Send some data and tell what came of it."""
+    """Send some data, and print the command line and the returned values."""
     size = int(os.environ.get("TEST_BYTES", "10"))
-    came = [result.value for result in mw.map(measure, [bytes(size)])]
-    print(json.dumps({"argv": argv, "came": came}))
+    returned = [result.value for result in mw.map(measure, [bytes(size)])]
+    print(json.dumps({"argv": argv, "came": returned}))
     return None if "TEST_NONE" in os.environ else 0
 
 

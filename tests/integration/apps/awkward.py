@@ -1,4 +1,4 @@
-"""Tasks whose results or exceptions cannot travel; says what became of each."""
+"""Submits tasks whose results or exceptions cannot be sent, and prints the outcome of each task."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Locked(Exception):
 
 
 class Stubborn(Exception):
-    """Can be pickled and not unpickled."""
+    """Can be pickled but not unpickled."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}, {why}")
 
 
 class Mute(Exception):
-    """Cannot even be shown."""
+    """Raises when it is printed."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -52,7 +52,7 @@ class Bomb:
 
 @mwpy.task_algorithm
 def awkward(what: str) -> Any:
-    """Return or raise what cannot travel."""
+    """Return or raise an object that cannot be sent."""
     match what:
         case "pid":
             return os.getpid()
@@ -84,7 +84,7 @@ def awkward(what: str) -> Any:
 
 @mwpy.task_algorithm
 def swallow(argument: bytes) -> int:
-    """Say how large the argument was."""
+    """Return the size of the argument."""
     return len(argument)
 
 
@@ -103,7 +103,7 @@ WHAT = (
 
 
 def outcome(result: mwpy.Result[Any]) -> Any:
-    """The value, or what there is to say of the error; the error is asked for first, as applications do."""
+    """Return the value, or a description of the error. Like most applications, this looks at `error` first."""
     error = result.error
     if error is not None:
         return [error.type_name, error.text, error.remote_traceback]
@@ -115,18 +115,18 @@ def outcome(result: mwpy.Result[Any]) -> Any:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Ask for each, with a sign of life of the slave before and after."""
+    """Submit each kind of task. A task before and a task after them show that the slave is alive."""
     for tag in ("pid before", *WHAT, "pid after"):
         mw.submit(awkward.task(tag.split()[0] if tag.startswith("pid") else tag), tag=tag)
     mw.submit(swallow.task(bytes(3_000_000)), tag="large argument")
-    told: dict[str, Any] = {}
-    while len(told) < len(WHAT) + 3:
+    outcomes: dict[str, Any] = {}
+    while len(outcomes) < len(WHAT) + 3:
         mw.loop()
         for result in mw.results():
-            told[result.tag] = outcome(result)
+            outcomes[result.tag] = outcome(result)
         for task in mw.unrunnable_tasks():
-            told[task.tag] = f"unrunnable: {task.reason}"
-    print(json.dumps(told))
+            outcomes[task.tag] = f"unrunnable: {task.reason}"
+    print(json.dumps(outcomes))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Submits a task that ends when a file appears, and others behind it; tells in which order and where each finished."""
+"""Submits a task that ends when a file exists, and then other tasks. Prints the order of the results, with slaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOREVER_S = 60.0
 
 @mwpy.task_algorithm
 def stay(begun: str, enough: str) -> None:
-    """Say that it has begun, and end when it is enough."""
+    """Create one file at the start, and end when the other file exists."""
     Path(begun).touch()
     end = time.monotonic() + FOREVER_S
     while time.monotonic() < end and not Path(enough).exists():
@@ -24,12 +24,12 @@ def stay(begun: str, enough: str) -> None:
 
 @mwpy.task_algorithm
 def pass_by() -> None:
-    """Take no time."""
+    """Return at once."""
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for all; the arguments are the two files of the task that stays."""
+    """Wait for all tasks. The arguments are the two files of the waiting task."""
     mw.submit(stay.task(*argv), tag="long")
     for number in range(OTHERS):
         mw.submit(pass_by.task(), tag=number)

@@ -18,7 +18,7 @@ def nothing() -> None:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for a slave in vain."""
+    """Wait for a slave that never starts."""
     mw.submit(nothing.task())
     mw.loop(60.0)
     return 0

@@ -1,4 +1,4 @@
-"""Runs numbered tasks and says at its end which results came, which came twice and which never."""
+"""Runs numbered tasks. At its end, it prints which results arrived, which arrived twice and which are missing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 import mwpy
 
 AHEAD = 5000
-"""How many tasks wait in the master at most when they take no time."""
+"""Limit of the waiting tasks in the master, for tasks that take no time."""
 
 AHEAD_MS = 500
-"""How many milliseconds of work wait in the master when they do."""
+"""Limit of the waiting work in the master, in milliseconds, for tasks that take time."""
 
 FOREVER_S = 600.0
 
 
 @mwpy.task_algorithm
 def work(number: int, milliseconds: float) -> tuple[int, int]:
-    """Take a while, and answer with the number and where it was worked on."""
+    """Take some time. Return the number and the process id of the slave."""
     if milliseconds:
         time.sleep(milliseconds / 1000)
     return number, os.getpid()
@@ -31,7 +31,7 @@ def work(number: int, milliseconds: float) -> tuple[int, int]:
 
 @mwpy.task_algorithm
 def linger(number: int, mark: str) -> tuple[int, int]:
-    """The first time take for ever, the second time no time."""
+    """Run forever the first time, and return at once the second time."""
     if not Path(mark).exists():
         Path(mark).touch()
         time.sleep(FOREVER_S)
@@ -40,7 +40,7 @@ def linger(number: int, mark: str) -> tuple[int, int]:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Keep the slaves fed until the number or the time is reached, then wait for all that is missing."""
+    """Keep the slaves busy until the number or the time is reached, then wait for the missing results."""
     asked = parse(argv)
     mw.allocate_slaves(1000)
     mw.set_target_number(max(10, int(AHEAD_MS / asked.milliseconds)) if asked.milliseconds else AHEAD)
@@ -70,14 +70,14 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         unrunnable += [f"{task.tag}: {task.reason}" for task in mw.unrunnable_tasks()]
     mw.loop(asked.listen)
     came.update(result.tag for result in mw.results())
-    told = {
+    report = {
         "submitted": submitted,
         "came": len(came),
         "twice": [number for number, times in came.items() if times > 1],
         "wrong": wrong,
         "unrunnable": unrunnable,
     }
-    print(json.dumps(told))
+    print(json.dumps(report))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A script whose task algorithm stands in a module that ends the interpreter when a slave imports it."""
+"""A script with a task algorithm in a module that crashes the interpreter when a slave imports it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(): ...
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for a slave in vain."""
+    """Wait for a slave that never starts."""
     Path("native.py").write_text(MODULE, encoding="ascii")
     os.environ["OF_THE_MASTER"] = "yes"
     sys.path.insert(0, "")

@@ -1,8 +1,8 @@
-"""Has a slave finish a quick task right before one that goes on and on; tells how long each quick result was under way.
+"""Lets a slave finish a quick task right before a long one. Prints how long each quick result was in flight.
 
-What is measured is a result that the slave gathers: one that is finished so soon after the slave last sent results that
-it is not sent at once. So a task that takes longer than results are gathered goes ahead of each, and a try in which
-the quick task was not that quick counts for nothing.
+The program measures results that the slave gathers. A slave gathers a result if it sent other results shortly before.
+Therefore a task that takes longer than the gathering time runs before each quick task. An attempt in which the quick
+task took too long does not count.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pathlib import Path
 import mwpy
 from mwpy.slave import GATHER_S
 
-TRIES = 10
+ATTEMPTS = 10
 
 HOUR_S = 2.0
-"""As good as an hour against what is measured; the task ends before if nobody waits for it any more."""
+"""The duration of the long task, very long compared with the measured times. The file ends it earlier."""
 
 
 @mwpy.task_algorithm
 def moment(seconds: float) -> float:
-    """Say when it was done, on the clock that all processes of this machine share."""
+    """Return when the task ended, on the clock that all processes of this machine share."""
     time.sleep(seconds)
     return time.monotonic()
 
 
 @mwpy.task_algorithm
 def hour(enough: str) -> None:
-    """Go on until somebody says that it is enough."""
+    """Run until the file exists."""
     end = time.monotonic() + HOUR_S
     while time.monotonic() < end and not Path(enough).exists():
         time.sleep(0.002)
@@ -38,9 +38,9 @@ def hour(enough: str) -> None:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Try until enough quick results were gathered behind another."""
-    under_way: list[float] = []
-    while len(under_way) < TRIES:
+    """Repeat until enough quick results were gathered."""
+    in_flight: list[float] = []
+    while len(in_flight) < ATTEMPTS:
         enough = Path("enough")
         enough.unlink(missing_ok=True)
         mw.submit(moment.task(2 * GATHER_S), tag="before")
@@ -55,8 +55,8 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
                     arrived = time.monotonic()
                     enough.touch()
         if done["quick"] - done["before"] < GATHER_S:
-            under_way.append(arrived - done["quick"])
-    print(json.dumps(under_way))
+            in_flight.append(arrived - done["quick"])
+    print(json.dumps(in_flight))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A master algorithm that has nothing to do."""
+"""A master algorithm without work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mwpy
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Return before any slave can be there."""
+    """Return before any slave can connect."""
     return 0
 
 

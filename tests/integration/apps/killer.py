@@ -1,4 +1,4 @@
-"""Submits a task that kills its slave amid harmless ones, and says what became of each."""
+"""Submits a task that kills its slave, among harmless tasks, and prints the outcome of each task."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import mwpy
 from mwpy._transport.channel.journal import Journal
 
 NEIGHBOURS = 20
-"""Harmless tasks before the one that kills, and as many after it."""
+"""Number of harmless tasks before the task that kills its slave. The same number of tasks follows it."""
 
 
 @mwpy.task_algorithm
 def run(number: int, how: str) -> int:
-    """Kill this process in some way, or answer."""
+    """Kill this process in the given way, or return."""
     if how == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "exit":
         os._exit(3)
     elif how == "segfault":
         ctypes.string_at(0)
-    elif how == "scribble":  # as stray native code may
+    elif how == "scribble":  # as faulty native code can do
         [journal] = [each for each in gc.get_objects() if isinstance(each, Journal)]
         journal._memory[:] = b"\xff" * len(journal._memory)
         os._exit(3)
@@ -34,7 +34,7 @@ def run(number: int, how: str) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for all tasks, whatever comes of them."""
+    """Wait until all tasks are finished or unrunnable."""
     how = [""] * NEIGHBOURS + [argv[0]] + [""] * NEIGHBOURS
     for number, way in enumerate(how):
         mw.submit(run.task(number, way), tag=number)

@@ -1,4 +1,4 @@
-"""A script that imports what only the submit machine has."""
+"""A script that imports a module which only the submit machine has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def nothing() -> None:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for a slave in vain."""
+    """Wait for a slave that never starts."""
     mw.submit(nothing.task())
     mw.loop(60.0)
     return 0

@@ -1,4 +1,4 @@
-"""A master that does what it is told: each line that a test appends to a file is a method of `mw` and its arguments."""
+"""A master that runs orders: each line that a test appends to a file is a method of `mw` with its arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mwpy
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Obey until an order says what to return; the argument is the file."""
+    """Run the orders in the file until one of them is `return`."""
     for name, *arguments in orders(Path(argv[0])):
         if name == "return":
             returned: int = arguments[0]
@@ -23,7 +23,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
 
 
 def orders(file: Path) -> Iterator[list[object]]:
-    """Each order that is complete, in turn."""
+    """Yield each complete order of the file."""
     done = 0
     while True:
         lines = file.read_text().split("\n")[:-1] if file.exists() else []

@@ -1,7 +1,7 @@
-"""A master that submits tasks when it is told to, each of which ends when it may.
+"""A master that submits tasks when a test orders it. Each task ends when its file exists.
 
 The argument is a folder. Each line that a test appends to `orders` in it is `tasks N NAME`, for N tasks that end when a
-file NAME is there, or `return CODE`.
+file NAME exists, or `return CODE`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def wait(file: str) -> None:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Obey until told what to return."""
+    """Run the orders until one of them is `return`."""
     folder, done = Path(argv[0]), 0
     while True:
         orders = folder / "orders"

@@ -1,4 +1,4 @@
-"""Submits one task that writes and then ends its slave in some way, and says what came back of it."""
+"""Submits one task that writes output and then ends its slave in the given way. Prints what the master receives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINE = "x" * 99 + "\n"
 
 @mwpy.task_algorithm
 def run(how: str) -> int:
-    """Write to both streams, and end this process or not."""
+    """Write to both streams. Then end this process in the given way, or return."""
     print("the task's last line")
     print("a complaint", file=sys.stderr)
     if how == "segfault":
@@ -57,7 +57,7 @@ def run(how: str) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for the task, and for another one that `mw.map` submits."""
+    """Wait for the task, or for a task that `mw.map` submits."""
     if argv[1:] == ["map"]:
         [result] = mw.map(run, argv[:1], retry=False)
         deaths = [str(death) for death in result.error.deaths] if result.error else []
@@ -65,13 +65,13 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         return 0
     mw.submit(run.task(argv[0]), retry="retry" in argv)
     mw.loop()
-    told: dict[str, object] = {"error": [str(result.error) for result in mw.results()]}
+    report: dict[str, object] = {"error": [str(result.error) for result in mw.results()]}
     for task in mw.unrunnable_tasks():
         words = task.deaths[0].words if task.deaths else None
-        told |= {"reason": task.reason, "text": str(task)}
+        report |= {"reason": task.reason, "text": str(task)}
         if words is not None:
-            told |= {"stdout": words.stdout, "stderr": words.stderr, "fault": words.fault, "peak": words.peak_bytes}
-    print(json.dumps(told))
+            report |= {"stdout": words.stdout, "stderr": words.stderr, "fault": words.fault, "peak": words.peak_bytes}
+    print(json.dumps(report))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A script as users have them: a name with a dash, modules and a package beside it, an installed package, data.
+"""A typical script: its name has a dash, and it uses modules, a package, an installed package and data.
 
 python my-app.py [WORD ...]
 """
@@ -19,14 +19,14 @@ except ImportError:
 
 @mwpy.task_algorithm
 def work(n: int) -> tuple[int, list[int], str]:
-    """Use all that was packed; say where this runs."""
+    """Use everything that was packed. Return the folder of the environment, too."""
     ordered = sortedcontainers.SortedList([units.metres(n), area.square(n), area.side()])
     return n, list(ordered), sys.prefix
 
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Print what the tasks found, and the arguments."""
+    """Print the values of the tasks and the arguments."""
     found = [result.value for result in mw.map(work, range(4), ordered=True)]
     print([numbers for _, numbers, _ in found], argv)
     print("from", ", ".join(sorted({prefix for *_, prefix in found})))
