@@ -11,8 +11,8 @@ from attrs import define
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.access import Access
-from mwpy._roles.master_io import LocalAgent, MasterIo
-from mwpy._system import clock
+from mwpy._roles.master_io import MasterIo
+from mwpy._system import clock, process
 from mwpy._transport import wire
 from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
 from mwpy._transport.codec import Codec
@@ -80,7 +80,7 @@ def start(
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
     published = None if options.master_host in EVERYWHERE else options.master_host
     link = _listen(options, published, key)
-    io = MasterIo(MasterCore(_settings(options, generation)), link, audit)
+    io = MasterIo(MasterCore(_settings(options, generation)), link, audit, clock, process.start)
     addresses = candidates(link.port, "127.0.0.1" if _only_here(options) else published)
     member = member_keys(key)
     io.resource_path = options.resource_file
@@ -102,16 +102,8 @@ def start(
         resource_file.write(options.resource_file, io.resource)
     audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
     if local_slaves:
-        agent = LocalAgent(
-            local_command,
-            {
-                AGENT_VARIABLE: json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves)),
-                KEY_VARIABLE: key,
-                **(environment or {}),
-            },
-        )
-        io.local.append(agent)
-        io.start_local(agent)
+        directions = json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves))
+        io.local.start(local_command, {AGENT_VARIABLE: directions, KEY_VARIABLE: key, **(environment or {})})
     io.thread.start()
     access = Access(io)
     return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)

@@ -25,6 +25,7 @@ __all__ = [
     "MasterConnections",
     "OutputStream",
     "Process",
+    "ProcessStarter",
     "SignalSource",
     "SlaveLauncher",
     "SlaveParts",
@@ -77,6 +78,17 @@ class Process(Protocol):
     def kill(self) -> None: ...
     def describe_exit(self) -> str: ...
     def close(self) -> None: ...
+
+
+class ProcessStarter(Protocol):
+    """The function `process.start`."""
+
+    def __call__(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
+        """Start a process.
+
+        Raises:
+            OSError: it cannot be started.
+        """
 
 
 class JournalReader(Protocol):

@@ -1,18 +1,20 @@
-"""The I/O thread of a master: it does what the core decides, and tells it what happened.
+"""The I/O thread of a master: it does what the core decides, and reports to the core what happens.
 
-It owns the core, the link, the audit file and the resource file. With the algorithm's thread it shares deques that one
-appends to and the other empties, a queue of outcomes, and figures that are published as a whole: no lock.
+The thread owns the core, the link, the audit file and the resource file. It shares with the algorithm's thread: deques
+to which one thread appends and which the other empties, a queue of outcomes, and figures that are published as a whole.
+So no lock is needed.
+
+`MasterIo` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections import deque
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from attrs import define, evolve
+from attrs import evolve
 
 from mwpy import resource_file
 from mwpy._core.master.commands import Command, Definition, ShutDown
@@ -20,45 +22,40 @@ from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import Waiting
 from mwpy._core.master.submissions import Submissions
-from mwpy._system import clock, process
+from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
+from mwpy._roles.local_agents import LocalAgents
 from mwpy._transport import wire
-from mwpy._transport.link import Frames, MasterLink, StrangerSeen, Unreachable
+from mwpy._transport.link import Frames, StrangerSeen, Unreachable
 from mwpy._values import records
-from mwpy._values.errors import ExitCode, MwpyError, ProtocolError
-from mwpy.audit import AuditFile
+from mwpy._values.errors import MwpyError, ProtocolError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["LocalAgent", "MasterIo", "updated"]
+__all__ = ["MasterIo", "updated"]
 
 TICK_S = 1.0
-"""Seconds between two looks at the resource file and the local agents when nothing else happens."""
+"""Seconds between two checks of the resource file and the local agents when nothing else happens."""
 
 END_TICK_S = 0.02
-"""The same during the end, when only the exit of a local agent may be waited for, of which nothing tells."""
-
-EARLY_S = 10.0
-"""A local agent that lives no longer than so many seconds had no use; a third in a row is not replaced."""
+"""The same during shutdown: the exit of a local agent raises no event."""
 
 FAREWELL_S = 2.5
-"""Seconds beyond the grace for the agents' goodbyes."""
+"""Seconds beyond the grace period for the agents' goodbyes."""
 
-EARLY_ENDS_ALLOWED = 3
+LINGER_S = 0.5
+"""Seconds that the last messages get to leave."""
 
-
-@define(eq=False)
-class LocalAgent:
-    """An agent that the master itself started here."""
-
-    command: Sequence[str]
-    environment: dict[str, str]
-    child: process.Child | None = None
-    started_at: float = 0.0
-    early_ends: int = 0
-    """How many in a row ended soon after their start."""
+NOTICE_S = 60.0
+"""Seconds for which a resource file that cannot be written is not reported, because the next attempt may succeed."""
 
 
 def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFile:
-    """What a resource file must say of this moment, Unix time `wall`."""
+    """A resource file with the figures of this moment.
+
+    Args:
+        content: the resource file so far.
+        core: the master's core.
+        wall: the Unix time.
+    """
     counts = core.counts()
     finished = core.closing is not None and core.closing.finished
     return evolve(
@@ -73,64 +70,99 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
 
 
 class MasterIo:
-    """The I/O thread: the core, the link, the audit file, the resource file."""
+    """The loop of the I/O thread.
 
-    def __init__(self, core: MasterCore, link: MasterLink, audit: AuditFile) -> None:
+    Args:
+        core: decides.
+        link: the connections to agents.
+        audit: where records go.
+        clock: the time.
+        start: starts processes.
+    """
+
+    def __init__(
+        self, core: MasterCore, link: MasterConnections, audit: Trail, clock: Clock, start: ProcessStarter
+    ) -> None:
         self.core = core
         self.link = link
-        self.audit = audit
+        self.local = LocalAgents(start, clock, self._notice)
+        """The agents on this machine."""
         self.submissions = Submissions()
-        """Whoever adds to them wakes the link if it is asleep."""
+        """The algorithm's thread adds to them, and wakes the link if it is asleep."""
         self.definitions: deque[Definition] = deque()
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.waiting = Waiting.NOT
         self.resource_path: str | None = None
         self.resource: ResourceFile | None = None
-        self.local: list[LocalAgent] = []
+        self._audit = audit
+        self._clock = clock
         self._news: Actions | None = None
-        """What the algorithm's thread was not given yet."""
+        """What the algorithm's thread has not got yet."""
         self._written: ResourceFile | None = None
+        """The resource file as it was written last."""
         self._tick_at = 0.0
         self._end_by: float | None = None
         self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
 
     def _run(self) -> None:
         try:
-            while not self._iterate():
+            while not self.iterate():
                 pass
         except BaseException as error:
             self.outcomes.put(error)
         finally:
             self._clean_up()
 
-    def _iterate(self) -> bool:
-        """One iteration: wait, note, decide, do. True at the end of all."""
-        now = clock.monotonic()
+    def iterate(self) -> bool:
+        """Wait for something to happen, report it to the core, and do what the core decides.
+
+        Returns:
+            Whether everything is over.
+        """
+        now = self._clock.monotonic()
+        return self.turn(self.link.poll(self.prepare_to_wait(now), now))
+
+    def prepare_to_wait(self, now: float) -> float:
+        """Finish what is left before the link waits.
+
+        Returns:
+            How long to wait at most, in seconds.
+        """
         due = self.core.next_deadline()
         until = self._tick_at if due is None else min(due, self._tick_at)
-        self.link.asleep = True  # whoever has work from here on wakes us
+        self.link.asleep = True  # from here on, a thread that adds work wakes the link
         timeout_s = 0.0 if self.submissions or self.commands else until - now
-        self._deliver()  # last: who waits for it needs the interpreter lock, which is let go next
-        for happened in self.link.poll(timeout_s, now):
-            self._note(happened, now)
-        now = clock.monotonic()
+        self._deliver()  # last: the thread that waits for it needs the interpreter lock, which is released next
+        return timeout_s
+
+    def turn(self, happened: Sequence[Frames | StrangerSeen | Unreachable]) -> bool:
+        """Report to the core what happened, and do what it decides.
+
+        Returns:
+            Whether everything is over.
+        """
+        now = self._clock.monotonic()
+        for event in happened:
+            self._note(event, now)
         self._take_commands()
         self.core.waiting = self.waiting
         self.core.decide(now)
         self._do(self.core.take_actions())
+        closing = self.core.closing
         if now >= self._tick_at:
             self._deliver()  # before files are written
-            self._tick_at = now + (TICK_S if self.core.closing is None else END_TICK_S)
+            self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
             self._write_resource_file()
-            self._look_at_local_agents()
-        if self.core.closing is None:
+            if closing is None:
+                self.local.look()
+        if closing is None:
             return False
         self._deliver()
-        self._end_by = self._end_by or now + self.core.closing.grace_s + FAREWELL_S
-        return now > self._end_by or not (self.core.stable.agents or self._some_local_agent_runs())
+        self._end_by = self._end_by or now + closing.grace_s + FAREWELL_S
+        return now > self._end_by or not (self.core.stable.agents or self.local.running)
 
-    def _note(self, happened: object, now: float) -> None:
+    def _note(self, happened: Frames | StrangerSeen | Unreachable, now: float) -> None:
         match happened:
             case Frames(peer, address, frames):
                 try:
@@ -145,7 +177,7 @@ class MasterIo:
                 self.core.handle(Stranger(address, reason), now)
 
     def _take_commands(self) -> None:
-        """Tasks first: what defines their algorithms was put into its deque before them."""
+        """Take the tasks before the commands and the definitions: a task's definition was added before the task."""
         spans = self.submissions.take()
         commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
         while self.definitions:
@@ -156,7 +188,7 @@ class MasterIo:
             self.core.obey(command)
 
     def _do(self, actions: Actions) -> None:
-        self.audit.write(actions.records, clock.wall())
+        self._audit.write(actions.records, self._clock.wall())
         for send in actions.sends:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
@@ -167,68 +199,35 @@ class MasterIo:
             self._news = actions
 
     def _deliver(self) -> None:
-        """Give out what the algorithm's thread may be waiting for."""
+        """Hand over what the algorithm's thread may be waiting for."""
         if self._news is not None:
             self.outcomes.put(self._news)
             self._news = None
 
-    # ---- resource file, local agents -----------------------------------------------------------------------
+    # ---- resource file and end -----------------------------------------------------------------------------
 
     def _write_resource_file(self, end: bool = False) -> None:
         if self.resource_path is None or self.resource is None:
             return
-        new = updated(self.resource, self.core, clock.wall())
+        new = updated(self.resource, self.core, self._clock.wall())
         if not resource_file.due(self._written, new):
             return
         try:
             resource_file.write(self.resource_path, new)
             self._written = new
         except MwpyError as error:
-            if end or self._written is None or new.timestamp - self._written.timestamp > TICK_S * 60:
+            if end or self._written is None or new.timestamp - self._written.timestamp > NOTICE_S:
                 self._notice(str(error))
                 self._written = evolve(self._written or new, timestamp=new.timestamp)
 
-    def _look_at_local_agents(self) -> None:
-        for agent in self.local:
-            if agent.child is None or self.core.closing is not None or agent.child.poll() is None:
-                continue
-            ended = agent.child.describe_exit()
-            agent.child = None
-            if ended == f"exit code {ExitCode.CANNOT_START}":
-                continue  # it said why, and so does the core
-            agent.early_ends = agent.early_ends + 1 if clock.monotonic() < agent.started_at + EARLY_S else 0
-            if agent.early_ends < EARLY_ENDS_ALLOWED:
-                self._notice(f"the local agent ended ({ended}); starting another")
-                self.start_local(agent)
-            else:
-                self._notice(
-                    f"{agent.early_ends} local agents in a row ended within seconds of their start ({ended}), so there "
-                    f"are no slaves on this machine. An agent is started as `{shlex.join(agent.command)}`: does that "
-                    f"come to mwpy.main() without standard input?"
-                )
-
-    def _some_local_agent_runs(self) -> bool:
-        """Perhaps one that has yet to connect, and then goes when it hears of the end."""
-        return any(agent.child is not None and agent.child.poll() is None for agent in self.local)
-
     def _notice(self, text: str) -> None:
-        self.audit.write([records.Notice(text)], clock.wall())
-
-    def start_local(self, agent: LocalAgent) -> None:
-        agent.started_at = clock.monotonic()
-        agent.child = process.start(agent.command, environment=agent.environment)
+        self._audit.write([records.Notice(text)], self._clock.wall())
 
     def _clean_up(self) -> None:
         self._write_resource_file(end=True)
-        for agent in self.local:
-            if agent.child is not None:
-                deadline = clock.monotonic() + FAREWELL_S
-                while agent.child.poll() is None and clock.monotonic() < deadline:
-                    threading.Event().wait(0.01)
-                agent.child.kill()
-                agent.child.poll()
-        self.link.close(0.5)
-        self.audit.close()
+        self.local.close()
+        self.link.close(LINGER_S)
+        self._audit.close()
 
     def command(self, command: Command) -> None:
         """Have the core obey a command; from the algorithm's thread."""

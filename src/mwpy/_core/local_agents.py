@@ -1,0 +1,71 @@
+"""Whether an agent that the master has started on its own machine is replaced when it ends.
+
+An agent ends when a user kills it, when the machine is out of memory, or when it cannot run the script at all. The
+master starts another one, but not for ever: after several agents in a row that ended soon after their start it says
+what may be wrong.
+"""
+
+from __future__ import annotations
+
+from attrs import define, frozen
+
+from mwpy._values.errors import ExitCode
+
+__all__ = ["EARLY_ENDS_ALLOWED", "EARLY_S", "LocalAgentCore", "Verdict"]
+
+EARLY_S = 10.0
+"""An agent that ends within this many seconds was of no use."""
+
+EARLY_ENDS_ALLOWED = 3
+"""When this many agents in a row have ended early, the last one is not replaced."""
+
+
+@frozen
+class Verdict:
+    """What follows from the end of a local agent."""
+
+    start_another: bool
+    notice: str = ""
+    """What to tell the user, if anything."""
+
+
+@define(eq=False)
+class LocalAgentCore:
+    """Decides about one local agent and those that replace it.
+
+    Args:
+        command: the command line that starts it, for the user.
+    """
+
+    command: str
+    _started_at: float = 0.0
+    _early_ends: int = 0
+    """How many agents in a row ended soon after their start."""
+
+    def started(self, now: float) -> None:
+        """An agent was started."""
+        self._started_at = now
+
+    def ended(self, code: int | None, how: str, now: float) -> Verdict:
+        """The agent ended.
+
+        Args:
+            code: its exit code, or the negative number of a signal; None if it could not be started.
+            how: the same for the user.
+            now: the time on the clock that `started` was given.
+        """
+        if code == ExitCode.CANNOT_START:
+            return Verdict(False)  # the agent said why, and so does the master's core
+        self._early_ends = self._early_ends + 1 if now < self._started_at + EARLY_S else 0
+        if self._early_ends < EARLY_ENDS_ALLOWED:
+            return Verdict(True, f"the local agent ended ({how}); starting another")
+        return Verdict(
+            False,
+            f"{self._early_ends} local agents in a row ended within seconds of their start ({how}), so there are no "
+            f"slaves on this machine. An agent is started as `{self.command}`: does that come to mwpy.main() without "
+            f"standard input?",
+        )
+
+    def check(self) -> None:
+        """Check what must always be true."""
+        assert 0 <= self._early_ends <= EARLY_ENDS_ALLOWED, "an agent was replaced that should not have been"

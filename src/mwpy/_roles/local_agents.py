@@ -1,0 +1,90 @@
+"""The agents that a master has started on its own machine: it starts them, looks whether they run, and ends them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import define
+
+from mwpy._core.local_agents import LocalAgentCore
+from mwpy._roles.edges import Clock, Process, ProcessStarter
+
+__all__ = ["LocalAgents"]
+
+FAREWELL_S = 2.5
+"""Seconds that a local agent gets to exit at the end before it is killed."""
+
+POLL_S = 0.01
+
+
+@define(eq=False)
+class _LocalAgent:
+    """A local agent, or the place of one that is not replaced."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    core: LocalAgentCore
+    process: Process | None = None
+
+
+class LocalAgents:
+    """Local agents of one master.
+
+    Args:
+        start: starts a process.
+        clock: the time.
+        notify: tells the user something.
+    """
+
+    def __init__(self, start: ProcessStarter, clock: Clock, notify: Callable[[str], None]) -> None:
+        self._start_process = start
+        self._clock = clock
+        self._notify = notify
+        self._agents: list[_LocalAgent] = []
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start an agent, and replace it whenever it ends.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        agent = _LocalAgent(command, environment, LocalAgentCore(shlex.join(command)))
+        self._start(agent)
+        self._agents.append(agent)
+
+    def _start(self, agent: _LocalAgent) -> None:
+        agent.core.started(self._clock.monotonic())
+        agent.process = self._start_process(agent.command, environment=agent.environment)
+
+    def look(self) -> None:
+        """Replace the agents that have ended, as far as their cores want that."""
+        for agent in self._agents:
+            if agent.process is not None and (code := agent.process.poll()) is not None:
+                how, agent.process = agent.process.describe_exit(), None
+                self._replace(agent, code, how)
+
+    def _replace(self, agent: _LocalAgent, code: int | None, how: str) -> None:
+        verdict = agent.core.ended(code, how, self._clock.monotonic())
+        if verdict.notice:
+            self._notify(verdict.notice)
+        if verdict.start_another:
+            try:
+                self._start(agent)
+            except OSError as error:
+                self._replace(agent, None, f"cannot be started: {error}")
+
+    @property
+    def running(self) -> bool:
+        """Whether an agent runs: perhaps one that has not connected, and leaves when it hears of the end."""
+        return any(agent.process is not None and agent.process.poll() is None for agent in self._agents)
+
+    def close(self) -> None:
+        """Wait a moment for the agents to exit, then kill them."""
+        deadline = self._clock.monotonic() + FAREWELL_S
+        while self.running and self._clock.monotonic() < deadline:
+            self._clock.sleep(POLL_S)
+        for agent in self._agents:
+            if agent.process is not None:
+                agent.process.kill()
+                agent.process.poll()

@@ -1,0 +1,48 @@
+"""When a local agent that ended is replaced, and when the master gives up."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy._core.local_agents import EARLY_S, LocalAgentCore, Verdict
+from mwpy._values.errors import ExitCode
+
+
+@pytest.fixture
+def core() -> LocalAgentCore:
+    """An agent that was started at 100 s."""
+    core = LocalAgentCore("python app.py")
+    core.started(100.0)
+    return core
+
+
+def test_an_agent_that_ends_is_replaced(core: LocalAgentCore) -> None:
+    expected = Verdict(True, "the local agent ended (exit code 1); starting another")
+    assert core.ended(1, "exit code 1", 500.0) == expected
+
+
+def test_an_agent_that_cannot_start_any_slave_is_not_replaced(core: LocalAgentCore) -> None:
+    """It has said why itself."""
+    assert core.ended(ExitCode.CANNOT_START, "exit code 78", 101.0) == Verdict(False)
+
+
+def test_the_third_agent_in_a_row_that_ends_early_is_not_replaced(core: LocalAgentCore) -> None:
+    """The user learns how it is started."""
+    assert core.ended(1, "exit code 1", 100.0 + EARLY_S - 0.1).start_another
+    assert core.ended(None, "cannot be started: no memory", 105.0).start_another
+    verdict = core.ended(-9, "killed by signal 9", 106.0)
+    assert not verdict.start_another
+    assert verdict.notice.startswith("3 local agents in a row ended within seconds of their start (killed by signal 9)")
+    assert "`python app.py`" in verdict.notice
+    core.check()
+
+
+def test_an_agent_that_was_of_use_forgives_the_early_ends_before_it(core: LocalAgentCore) -> None:
+    for _ in range(2):
+        assert core.ended(1, "exit code 1", 101.0).start_another
+    assert core.ended(1, "exit code 1", 100.0 + EARLY_S).start_another
+    core.started(200.0)
+    for _ in range(2):
+        assert core.ended(1, "exit code 1", 201.0).start_another
+    assert not core.ended(1, "exit code 1", 201.0).start_another
+    core.check()
