@@ -1,57 +1,63 @@
-"""Functions that make spans and definitions for tests, and find tasks in spans."""
+"""Definitions and spans for tests, and which tasks are in spans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mwpy._core.master.commands import Definition
 from mwpy._core.master.core import MasterCore
-from mwpy._values.algorithm import Algorithm
-from mwpy._values.ids import TaskId
+from mwpy._core.master.spans import Span
+from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import AlgorithmDefinition
-from mwpy._values.task import DEFAULT_POLICY, Span, TaskPolicy
+from mwpy._values.records import AlgorithmDefined
+from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
+
+
+def defined(
+    number: int,
+    name: str,
+    reference: str | None = None,
+    function: bytes = b"",
+    packages: dict[str, str] | None = None,
+) -> AlgorithmDefined:
+    """A definition on a master with Python 3.11; by default the algorithm is the builtin function of that name."""
+    found = f"builtins:{name}" if reference is None else reference
+    return AlgorithmDefined(AlgorithmDefinition(number, name, found, "", "3.11", packages or {}), function)
+
+
+MAX, MIN = defined(0, "max"), defined(1, "min")
 
 
 def span(
     first: int,
-    algorithm: Algorithm,
+    algorithm: AlgorithmDefined,
     count: int = 1,
     payload: bytes = b"x",
     policy: TaskPolicy = DEFAULT_POLICY,
     tag: object = None,
     buffers: Sequence[bytes] = (),
 ) -> Span:
-    """Return a span of `count` new tasks with the same arguments."""
-    return Span(
-        TaskId(first), count, algorithm, policy, [payload] * count, [buffers] * count if buffers else [], [tag] * count
-    )
-
-
-def definition(
-    number: int,
-    algorithm: Algorithm,
-    reference: str | None = None,
-    function: bytes = b"",
-    packages: dict[str, str] | None = None,
-) -> Definition:
-    """Return a definition by a master with Python 3.11. Its default reference is that of the algorithm."""
-    found = algorithm.reference if reference is None else reference
-    return Definition(
-        algorithm, AlgorithmDefinition(number, algorithm.name, found, "", "3.11", packages or {}), function
-    )
+    """`count` new tasks with the same arguments."""
+    own = [buffers] * count if buffers else []
+    return Span(TaskId(first), count, algorithm.definition, policy, [payload] * count, own, [tag] * count)
 
 
 def ids_of(spans: Iterable[Span]) -> list[int]:
-    """Return the task ids of spans, in order."""
+    """The ids of the tasks of spans, in their order."""
     return [number for each in spans for number in each.ids]
 
 
+def held_by(core: MasterCore, sid: str) -> list[int]:
+    """The ids of the tasks that a slave holds, in the order in which they were sent."""
+    return ids_of(core.state.jar.held[SlaveId(sid)].spans)
+
+
 def spans_in(core: MasterCore) -> list[Span]:
-    """Return the spans that wait in a master or are at its slaves."""
-    queues = [*core.jar.queues.values(), *core.jar.addressed.values()]
-    return [each for held in (*queues, *(slave.outstanding for slave in core.stable.slaves.values())) for each in held]
+    """All spans that are pending in a master or held by its slaves."""
+    jar = core.state.jar
+    queues = [*jar.queues.values(), *jar.addressed.values(), *(held.spans for held in jar.held.values())]
+    return [each for queue in queues for each in queue]
 
 
 def span_of(core: MasterCore, task: int) -> Span:
-    """Return the span that contains a task."""
+    """The span that a task is in."""
     return next(each for each in spans_in(core) if task in each.ids)

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -25,7 +25,7 @@ from attrs import frozen
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords, amount
-from mwpy._values.task import Span
+from mwpy._values.records import TaskRange
 
 __all__ = ["AuditFile", "End", "read_ends", "text_of"]
 
@@ -156,18 +156,18 @@ def _text_of_agents(record: records.Record) -> str:
 
 def _text_of_tasks(record: records.Record) -> str:
     match record:
-        case records.TasksAllocated(sid, spans):
-            return f"{sid} <- {_many(_count(spans), 'task')}"
-        case records.ResultsReceived(sid, spans):
-            return f"{sid} -> {_many(_count(spans), 'result')}"
-        case records.TasksReturned(sid, spans, reason):
-            return f"{sid} -> {_many(_count(spans), 'task')} back ({_names(spans)}): {reason}"
-        case records.TasksGivenUp(spans, reason):
-            return f"UNRUNNABLE {_names(spans)}: {reason}"
-        case records.TasksFailed(spans, reason):
-            return f"FAILED {_names(spans)}: {reason}"
-        case records.TasksUnaddressed(sid, spans):
-            return f"{_many(_count(spans), 'task')} for {sid} may run anywhere ({_names(spans)})"
+        case records.TasksAllocated(sid, tasks):
+            return f"{sid} <- {_many(_count(tasks), 'task')}"
+        case records.ResultsReceived(sid, results):
+            return f"{sid} -> {_many(sum(results.counts), 'result')}"
+        case records.TasksReturned(sid, tasks, reason):
+            return f"{sid} -> {_many(_count(tasks), 'task')} back ({_names(tasks)}): {reason}"
+        case records.TasksGivenUp(_, _, tasks, reason):
+            return f"UNRUNNABLE {_names(tasks)}: {reason}"
+        case records.TasksFailed(tasks, reason):
+            return f"FAILED {_names(tasks)}: {reason}"
+        case records.TasksUnaddressed(sid, tasks):
+            return f"{_many(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:
             return ""
 
@@ -176,14 +176,14 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _count(spans: Sequence[Span]) -> int:
-    return sum(span.count for span in spans)
+def _count(tasks: Sequence[TaskRange]) -> int:
+    return sum(each.count for each in tasks)
 
 
-def _names(spans: Sequence[Span]) -> str:
-    named = islice(chain.from_iterable(span.names() for span in spans), NAMED_TASKS)
-    more = f" and {_count(spans) - NAMED_TASKS} more" if _count(spans) > NAMED_TASKS else ""
-    return ", ".join(named) + more
+def _names(tasks: Sequence[TaskRange]) -> str:
+    named = (f"task {each.first + place} ({each.name})" for each in tasks for place in range(each.count))
+    more = f" and {_count(tasks) - NAMED_TASKS} more" if _count(tasks) > NAMED_TASKS else ""
+    return ", ".join(islice(named, NAMED_TASKS)) + more
 
 
 class AuditFile:

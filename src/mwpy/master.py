@@ -88,15 +88,14 @@ class Master:
                 f"mw.submit needs a call that was not made yet, not a {type(call).__qualname__}: write "
                 f"mw.submit(f.task(x)), or mw.submit(mwpy.task(f, x))"
             ) from None
-        if algorithm not in self._definitions.known:
-            self._definitions.define(algorithm)
+        definition = self._definitions.known.get(algorithm) or self._definitions.define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
         if type(tag) is MapTag:
             tag.size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
         plain = sid is None and retry and not do_it_anyway
         policy = DEFAULT_POLICY if plain else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
         io = self._access.io
-        task_id = io.submissions.add(algorithm, policy, payload, buffers, tag)
+        task_id = io.submissions.add(definition, policy, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -242,7 +241,10 @@ class Master:
 
     def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
-        return self._access.io.submissions.pending(_key(algorithm))
+        if algorithm is None:
+            return self._access.io.submissions.pending()
+        definition = self._definitions.known.get(algorithm_of(algorithm))
+        return self._access.io.submissions.pending(definition) if definition else 0
 
     def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks are missing to the target number; never negative."""

@@ -174,7 +174,7 @@ def test_an_evicted_agent_tells_what_its_slaves_wrote(stage: Stage) -> None:
         "killed by its agent after its grace: evicted (SIGTERM)",
     )
     assert (first.words.stdout, first.words.stderr) == ("the task's last line\n", "a complaint\n")
-    assert second.cause.endswith("what it wrote last went with it")
+    assert second.cause.endswith("its last output is lost too")
     master.send(signal.SIGINT)
     assert master.end() == 130, master.err
 

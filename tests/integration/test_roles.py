@@ -134,7 +134,7 @@ def test_a_module_that_crashes_its_importers_does_not_go_on_for_ever(stage: Stag
 def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
     """Alone on this machine too, the reason is shown, and Ctrl-C ends the waiting."""
     run = stage.start("broken.py", "--mw-local", 2)
-    until(lambda: "Mend that, and start the computation again" in run.err, "a word on what to do")
+    until(lambda: "Correct that, and start the computation again" in run.err, "a word on what to do")
     assert run.err.count("Traceback (most recent call last)") == 2, "from the agent, and in the master's word"
     assert not slaves_of(run.pid)
     run.send(signal.SIGINT)

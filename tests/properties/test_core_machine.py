@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.spans import definition, ids_of, spans_in
+from tests.spans import MAX, MIN, ids_of, spans_in
 
 from mwpy._core.master import allocation
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown
@@ -32,7 +32,6 @@ from mwpy._core.master.silence import Waiting
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.task import SlaveKind, TaskPolicy
@@ -140,9 +139,9 @@ class _MasterMachine(RuleBasedStateMachine):
     def begin(self, group: int | None) -> None:
         settings = MasterSettings("m", "g", task_group=group, max_call_bytes=MAX_CALL_BYTES)
         self.core = MasterCore(settings)
-        self.algorithms = [algorithm_of(function) for function in (max, min)]
-        for number, algorithm in enumerate(self.algorithms):
-            self.core.define(definition(number, algorithm))
+        self.algorithms = [MAX, MIN]
+        for algorithm in self.algorithms:
+            self.core.define(algorithm)
         self.group = group
         self.sound = True
 
@@ -313,7 +312,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def agree(self) -> None:
         """The books of model and core are the same, nobody idles who could work, and silence is broken."""
         assert sorted(ids_of(spans_in(self.core))) == [job.number for job in self.open], "a task was lost or kept"
-        outstanding = {slave.sid: ids_of(slave.outstanding) for slave in self.core.stable.slaves.values()}
+        outstanding = {slave.sid: ids_of(slave.held.spans) for slave in self.core.state.members.slaves.values()}
         assert outstanding == {worker.sid: list(worker.held) for worker in self.workers}
         busy = {number for worker in self.workers for number in worker.held}
         pending = [job for job in self.open if job.number not in busy]
@@ -326,13 +325,13 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def counts_agree(self) -> None:
         """The master algorithm sees the same number of pending and runnable tasks as the model has."""
-        jar, submissions = self.core.jar, self.submissions
+        jar, submissions = self.core.state.jar, self.submissions
         submissions.publish(jar.pending, jar.runnable)
         submissions.check()
         held = {number for worker in self.workers for number in worker.held}
         pending = [job for job in self.open if job.number not in held]
         for number, algorithm in enumerate(self.algorithms):
-            assert submissions.pending(algorithm) == sum(job.algorithm == number for job in pending)
+            assert submissions.pending(algorithm.definition) == sum(job.algorithm == number for job in pending)
         assert (submissions.pending(), submissions.runnable()) == (len(pending), len(self.open))
 
     def look_for_silence(self) -> None:
@@ -363,25 +362,25 @@ class _MasterMachine(RuleBasedStateMachine):
 
         How much room there is may depend on how fast others are; a slave is not looked at again whenever that changes.
         """
-        stable, takers = self.core.stable, [worker for worker in self.workers if self.runs_unaddressed(worker)]
+        members, takers = self.core.state.members, [worker for worker in self.workers if self.runs_unaddressed(worker)]
         for worker in takers:
-            slave = stable.slaves[worker.sid]
-            able = [each for each in self.core.jar.queues if self.algorithms.index(each) not in worker.peer.refused]
-            waiting = sum(self.core.jar.num_queued[each] for each in able)
+            slave = members.slaves[worker.sid]
+            able = [each for each in self.core.state.jar.queues if each not in worker.peer.refused]
+            waiting = sum(self.core.state.jar.num_queued[each] for each in able)
             if worker.just_sent * len(takers) < waiting:
-                room = allocation.room(stable, slave, able[0], self.group)
-                certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.load, able[0]))
-                told = f"{worker.sid} has room for {room} more {able[0].name}, and {waiting} tasks wait"
+                room = allocation.room(members, slave, able[0], self.group)
+                certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.held.load, able[0]))
+                told = f"{worker.sid} has room for {room} more of algorithm {able[0]}, and {waiting} tasks wait"
                 assert not (room and certain), told
 
     def idle_ones_get_a_share(self) -> None:
         """Who idles gets some of what others hold: as many tasks as slaves idle are asked back, or none can be."""
-        if self.group is not None or self.core.jar.queues:
+        if self.group is not None or self.core.state.jar.queues:
             return
         able = [worker for worker in self.workers if self.runs_unaddressed(worker) and not worker.peer.refused]
         idle = sum(not worker.held for worker in able)
         asked_back = sum(worker.asked_back for worker in self.workers)
-        victim, _ = allocation.victim(self.core.stable, self.now)
+        victim, _ = allocation.fullest(self.core.state.members, self.now)
         assert victim is None or asked_back >= idle, (
             f"{idle} slaves idle, {victim.sid} has work for them and is not asked"
         )
@@ -396,7 +395,7 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def is_waited_for(self) -> bool:
         waits = self.core.waiting is Waiting.FOR_EVER
-        misses = self.core.waiting is Waiting.FOR_A_WHILE and any(self.core.stable.vacancies())
+        misses = self.core.waiting is Waiting.FOR_A_WHILE and any(self.core.kinds.vacancies())
         return self.core.closing is None and (bool(self.open) or waits or misses)
 
     @invariant()
@@ -431,7 +430,7 @@ class _MasterMachine(RuleBasedStateMachine):
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
             job = _Job(number, algorithm, policy, payload)
             self.jobs.append(job)
-            self.submissions.add(self.algorithms[algorithm], policy, payload, (), job.tag)
+            self.submissions.add(self.algorithms[algorithm].definition, policy, payload, (), job.tag)
             if too_large:
                 self.due[number] = "result"
             elif sid is not None and not anyway and not self.is_here(sid):
@@ -763,7 +762,7 @@ class _EndingMasterMachine(_MasterMachine):
         assert not self.words, "it ends, and yet it is said that nothing progresses"
         for number in range(len(self.peers)):
             self.agent_goes(0, "goodbye" if number % 2 else "vanish")
-        assert not self.core.stable.slaves
+        assert not self.core.state.members.slaves
 
 
 def _run(machine: type[RuleBasedStateMachine], examples: int) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.spans import definition, ids_of, span
+from tests.spans import MAX, ids_of, span
 
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received
 from mwpy._transport import wire
 from mwpy._values import messages, records
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -70,7 +69,7 @@ def test_a_hostile_member_leaves_the_master_unharmed(
     gone: dict[bytes, None] = {}
     for peer, message, payload in sent:
         _deliver(core, peer, wire.encode(message, payload), gone)
-    assert core.jar.runnable <= 8
+    assert core.state.jar.runnable <= 8
 
 
 @settings(max_examples=500)
@@ -85,7 +84,7 @@ def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
     gone: dict[bytes, None] = {}
     for peer, message in sent:
         _deliver(core, peer, wire.encode(message), gone)
-    assert b"good" in core.stable.agents
+    assert b"good" in core.state.members.peers
 
 
 @settings(max_examples=300)
@@ -100,11 +99,11 @@ def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_
     for peer in (b"a", b"b"):
         _join(core, peer)
     for peer, pick in [(b"c", 0), *replays]:
-        if peer == b"c" and peer not in core.stable.agents:
+        if peer == b"c" and peer not in core.state.members.peers:
             _join(core, peer)
         if pick % 3 == 0:  # what it says is new, and true
-            slave = next(iter(core.stable.agents[peer].slaves.values()))
-            held = slave.outstanding
+            slave = next(iter(core.state.members.peers[peer].slaves.values()))
+            held = slave.held.spans
             tasks, attempts = ids_of(held), [span.attempt for span in held for _ in span.ids]
             recorded.append(_results(tasks, attempts))
             new, _ = _deliver(core, peer, recorded[-1])
@@ -115,7 +114,7 @@ def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_
             assert not dropped, "a result may be late; that is no crime"
         ended += new
     assert len(ended) == len(set(ended))
-    assert len(ended) + core.jar.runnable == 8
+    assert len(ended) + core.state.jar.runnable == 8
 
 
 def test_a_result_said_on_another_connection_does_not_end_a_task_there() -> None:
@@ -134,13 +133,13 @@ def test_who_gives_back_more_tasks_than_there_will_ever_be_gives_back_what_it_ho
     """A span is two numbers on the wire, however many tasks it claims; nobody counts them one by one."""
     core = _core_with_tasks()
     _join(core, b"a")
-    slave = next(iter(core.stable.agents[b"a"].slaves.values()))
-    held = ids_of(slave.outstanding)
+    slave = next(iter(core.state.members.peers[b"a"].slaves.values()))
+    held = ids_of(slave.held.spans)
     claim = messages.Revoked(1, [0, 1 << 40], [(1 << 64) - 1] * 2, [1, 1])
     assert _deliver(core, b"a", wire.encode(claim)) == ([], [])
-    again = [span.attempt for span in slave.outstanding for task in span.ids if task in held]
+    again = [span.attempt for span in slave.held.spans for task in span.ids if task in held]
     assert again == [2] * len(held)
-    assert core.jar.runnable == 8
+    assert core.state.jar.runnable == 8
 
 
 def _decode(frames: Sequence[Any]) -> None:
@@ -160,7 +159,7 @@ def _deliver(
         The tasks whose results came of it, and the names under which peers were dropped: this one's if its agent is
         gone without a goodbye. Who was not an agent, and did not become one, is refused instead.
     """
-    before = dict(core.stable.agents)
+    before = dict(core.state.members.peers)
     unheard = peer in (gone or {})
     is_garbage, is_goodbye = False, False
     try:
@@ -177,8 +176,8 @@ def _deliver(
     dropped = [record.peer for record in actions.records if isinstance(record, records.PeerDropped)]
     refused = [record.address for record in actions.records if isinstance(record, records.AgentRefused)]
     agent = before.pop(peer, None)
-    assert before.keys() <= core.stable.agents.keys(), "what one said cost another its connection"
-    stays = peer in core.stable.agents
+    assert before.keys() <= core.state.members.peers.keys(), "what one said cost another its connection"
+    stays = peer in core.state.members.peers
     told = [send.peer for send in actions.sends if isinstance(send.message, messages.Refused)]
     if unheard:
         assert (dropped, refused, told, stays) == ([], [], [], False), "a peer was heard after it had been sent away"
@@ -208,7 +207,6 @@ def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
 
 def _core_with_tasks() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    algorithm = algorithm_of(max)
-    core.define(definition(0, algorithm))
-    core.submit([span(1, algorithm, 8)])
+    core.define(MAX)
+    core.submit([span(1, MAX, 8)])
     return core

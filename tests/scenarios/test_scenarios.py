@@ -8,13 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.spans import definition, span
+from tests.spans import defined, span
 
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._values import messages
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.task import SlaveKind, TaskPolicy
@@ -30,8 +29,8 @@ def _square(x: int) -> int:
 class _Story:
     def __init__(self) -> None:
         self.core = MasterCore(MasterSettings("story", "g"))
-        self.algorithm = algorithm_of(_square)
-        self.core.define(definition(0, self.algorithm, reference="story:square"))
+        self.algorithm = defined(0, "_square", reference="story:square")
+        self.core.define(self.algorithm)
         self.tasks = 0
         self.now = 0.0
 

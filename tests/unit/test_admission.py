@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from tests.spans import definition, span
+from tests.spans import defined, span
 
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.records import AlgorithmRefused, Notice, PackagesCompared, Record
 
-BY_NAME = algorithm_of(max)
-BY_VALUE = algorithm_of(lambda: None)
 PACKAGES = {"numpy": "2.4.6", "scipy": "1.17"}
+BY_NAME = defined(0, "max", packages=PACKAGES)
+BY_VALUE = defined(0, "<lambda>", reference="", function=b"packed")
 
 
 @pytest.fixture
 def core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(definition(0, BY_NAME, packages=PACKAGES))
+    core.define(BY_NAME)
     core.submit([span(1, BY_NAME)])
     return core
 
@@ -78,7 +77,7 @@ def test_another_python_is_told_of_once_and_served(core: MasterCore) -> None:
     words = _connect(core, "3.13")
     assert len(words) == 1
     assert words[0].startswith("AGENT-0 (here) has Python 3.13, the master 3.11: ")
-    assert core.stable.agents[b"a"].known == {BY_NAME: None}
+    assert core.state.members.peers[b"a"].known == {0: None}
     assert _connect(core, "3.13", b"b") == []
     assert _connect(core, "3.12", b"c") != []
 
@@ -90,7 +89,7 @@ def test_what_travels_by_value_is_not_sent_to_another_python(connected_first: bo
     told: list[Record] = []
     if connected_first:
         assert _connect(core, "3.13") == []
-    core.define(definition(0, BY_VALUE, function=b"packed"))
+    core.define(BY_VALUE)
     core.submit([span(1, BY_VALUE)])
     told = [*core.take_actions().records]
     if not connected_first:
@@ -100,6 +99,6 @@ def test_what_travels_by_value_is_not_sent_to_another_python(connected_first: bo
     assert [record.agent for record in refused] == ["AGENT-0"]
     assert "which Python 3.11 (master) and 3.13 (slave) cannot do" in refused[0].reason
     assert len(_notices(told)) == 1
-    assert not core.stable.agents[b"a"].known
+    assert not core.state.members.peers[b"a"].known
     assert _connect(core, "3.11", b"b") == []
-    assert core.stable.agents[b"b"].known == {BY_VALUE: None}
+    assert core.state.members.peers[b"b"].known == {0: None}

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from tests.spans import span
+from tests.spans import MAX, span
 
-from mwpy._values import records
-from mwpy._values.algorithm import algorithm_of
+from mwpy._values import messages, records
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
@@ -18,8 +17,8 @@ from mwpy._values.task import SlaveKind, SlaveState
 from mwpy.audit import KEPT, AuditFile, End, read_ends, text_of
 
 SID = SlaveId("SLAVE-0")
-ONE = [span(1, algorithm_of(max))]
-TASKS = [*ONE, span(2, algorithm_of(max), 6)]
+ONE = [records.TaskRange(1, 1, 1, 0, "max")]
+TASKS = [*ONE, records.TaskRange(2, 6, 1, 0, "max")]
 TEXTS: list[tuple[records.Record, str]] = [
     (records.Started("MASTER", "m", "at 1"), 'INIT MASTER "m" at 1'),
     (records.Ended("SHUTDOWN", "m"), 'FINI SHUTDOWN "m"'),
@@ -44,13 +43,18 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.PackagesCompared("A", ["p 1", "q 2"], []), "A has as the master p 1, q 2"),
     (records.PackagesCompared("A", ["p 1"], ["q 3, not 2"]), "A has as the master p 1; q 3, not 2"),
     (records.PackagesCompared("A", [], ["q missing, not 2"]), "A has q missing, not 2"),
-    (records.TasksSubmitted(TASKS), ""),
+    (MAX, ""),
+    (records.AgentLeaving("AGENT-0", "why"), ""),
+    (records.TasksSubmitted([span(1, MAX, 7).facts()]), ""),
     (records.TasksAllocated(SID, TASKS), "SLAVE-0 <- 7 tasks"),
-    (records.ResultsReceived(SID, ONE), "SLAVE-0 -> 1 result"),
+    (
+        records.ResultsReceived(SID, messages.Results(1, [1], [1], [1], [0.1], []), [b"\xdd\0\0\0\1\0"]),
+        "SLAVE-0 -> 1 result",
+    ),
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
     (
-        records.TasksGivenUp(TASKS, "why"),
+        records.TasksGivenUp(SID, True, TASKS, "why"),
         f"UNRUNNABLE {', '.join(f'task {n} (max)' for n in range(1, 6))} and 2 more: why",
     ),
     (records.TasksUnaddressed(SID, ONE), "1 task for SLAVE-0 may run anywhere (task 1 (max))"),
@@ -68,12 +72,13 @@ def test_a_record_in_words(record: records.Record, text: str) -> None:
 
 def test_every_record_kind_has_a_text_but_submissions() -> None:
     assert {type(record) for record, _ in TEXTS} == set(get_args(records.Record))
-    assert {type(record) for record, text in TEXTS if not text} == {records.TasksSubmitted}
+    silent = {records.AlgorithmDefined, records.TasksSubmitted, records.AgentLeaving}
+    assert {type(record) for record, text in TEXTS if not text} == silent
 
 
 def test_a_line_has_the_time_and_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
-    AuditFile(None, stream).write([records.Notice("a\nb\\\r"), records.TasksSubmitted(TASKS)], 0.5)
+    AuditFile(None, stream).write([records.Notice("a\nb\\\r"), records.TasksSubmitted([span(1, MAX, 7).facts()])], 0.5)
     assert stream.getvalue() == "1970-01-01T00:00:00.500Z [A] NOTICE a\\nb\\\\\\r\n"
     assert capsys.readouterr().err == "mwpy: a\nb\\\r\n"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mwpy import _core
-from mwpy._core.master.core import DEATHS_ALLOWED
+from mwpy._core.master.losses import DEATHS_ALLOWED
 from mwpy._core.master.silence import FIRST_S
 from mwpy._values import records
 from mwpy._values.errors import ExitCode

@@ -11,9 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwpy._core.holding import take
-from mwpy._values.algorithm import algorithm_of
-from mwpy._values.ids import TaskId
-from mwpy._values.task import DEFAULT_POLICY, Span
 
 
 @frozen
@@ -128,12 +125,3 @@ def test_taking_is_what_it_would_be_task_by_task(
         assert each(taken) == wanted
         assert each(held) == [task for task in before if task not in wanted]
         assert all(piece.count for piece in [*taken, *held])
-
-
-def test_the_spans_of_a_master_are_taken_with_what_is_theirs() -> None:
-    """Cut in the middle, each part keeps the arguments and tags of its tasks."""
-    span = Span(TaskId(5), 3, algorithm_of(max), DEFAULT_POLICY, [b"5", b"6", b"7"], [], ["five", "six", "seven"])
-    held = deque([span])
-    [taken] = take(held, 6, 1, 0)
-    assert (taken.first, taken.payloads, taken.tags) == (6, [b"6"], ["six"])
-    assert [(part.first, part.payloads, part.tags) for part in held] == [(5, [b"5"], ["five"]), (7, [b"7"], ["seven"])]

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from tests.spans import definition, span
+from tests.spans import MAX, span
 
 from mwpy._core.master import allocation
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Stranger
+from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.silence import Waiting
-from mwpy._core.master.stable import SlaveEvent
+from mwpy._core.master.spans import Span
 from mwpy._values import messages
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.records import Notice, ResultsReceived, TasksAllocated
-from mwpy._values.task import SlaveKind, Span, TaskPolicy
-
-ALGORITHM = algorithm_of(max)
+from mwpy._values.records import Notice, SlaveChanged
+from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
 
 
 @pytest.fixture
 def core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(definition(0, ALGORITHM))
+    core.define(MAX)
     return core
 
 
 def _tasks(count: int, payload: bytes = b"x", buffers: tuple[bytes, ...] = ()) -> list[Span]:
-    return [span(1, ALGORITHM, count, payload, buffers=buffers)]
+    return [span(1, MAX, count, payload, buffers=buffers)]
 
 
 def _hear(core: MasterCore, message: messages.Message, peer: bytes = b"a") -> None:
@@ -63,7 +61,7 @@ def test_large_buffers_travel_as_frames_of_their_own(core: MasterCore) -> None:
 
 def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> None:
     """Megabytes of arguments go task by task, however quick the tasks are."""
-    core.stable.pace[ALGORITHM] = 1e-5
+    core.state.members.pace[0] = 1e-5
     _agent(core, 1)
     core.submit(_tasks(5, b"x" * (allocation.MAX_GROUP_BYTES // 2 + 1)))
     core.decide(0.0)
@@ -89,8 +87,8 @@ def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCor
     """Such slaves would be idle, be removed for that, and be needed again at once."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core, 2)
-    ordered, _ = core.stable.slaves
-    core.submit([span(1, ALGORITHM, 5, policy=TaskPolicy(ordered))])
+    ordered, _ = core.state.members.slaves
+    core.submit([span(1, MAX, 5, policy=TaskPolicy(ordered))])
     assert core.counts().slaves_needed == 0
     core.decide(0.0)
     assert core.counts().slaves_needed == 0
@@ -102,12 +100,12 @@ def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCor
 def test_slaves_are_needed_for_what_can_be_taken_back(core: MasterCore) -> None:
     """A slave that holds five tasks can share four; with groups of a fixed size it keeps what it has."""
     _agent(core, 1)
-    core.stable.pace[ALGORITHM] = 1e-3
+    core.state.members.pace[0] = 1e-3
     core.submit(_tasks(5))
     core.decide(0.0)
-    assert core.stable.slaves[SlaveId("SLAVE-0")].num_outstanding == 5
+    assert core.state.members.slaves[SlaveId("SLAVE-0")].held.count == 5
     assert core.counts().slaves_needed == 4
-    core.settings = evolve(core.settings, task_group=5)
+    core.state.settings = evolve(core.state.settings, task_group=5)
     assert core.counts().slaves_needed == 0
     core.submit(_tasks(11))
     assert core.counts().slaves_needed == 3
@@ -133,14 +131,14 @@ def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
         peer = b"%d" % number
         _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, job), peer)
         _hear(core, messages.SlaveReady(1), peer)
-    assert core.stable.jobs() == {"17.0": 1, "17.1": 0, "17.2": 0}
+    assert core.counts().jobs == {"17.0": 1, "17.1": 0, "17.2": 0}
     core.submit(_tasks(1))
     core.decide(0.0)
-    assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
+    assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 0}
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, "17.2"), b"came back before its loss was seen")
-    assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 1}  # else a slow start would be idleness
+    assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 1}  # else a slow start would be idleness
     _hear(core, messages.SlaveReady(1), b"came back before its loss was seen")
-    assert core.stable.jobs() == {"17.0": 1, "17.1": 1, "17.2": 0}
+    assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 0}
 
 
 def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
@@ -160,21 +158,21 @@ def test_messages_about_a_slave_that_is_gone_count_for_nothing(core: MasterCore)
     _hear(core, messages.Results(9, [], [], [], [], []))
     _hear(core, messages.Revoked(9, [], [], []))
     _hear(core, messages.AlgorithmFailed(9, 0, "", [], [], []))
-    assert list(core.stable.slaves) == ["SLAVE-0"]
+    assert list(core.state.members.slaves) == ["SLAVE-0"]
 
 
 def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
     """No correct slave names one."""
     _agent(core, 1)
     _hear(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
-    assert not core.stable.agents
+    assert not core.state.members.agents
 
 
 def test_what_only_a_master_sends_costs_the_connection(core: MasterCore) -> None:
     """No correct agent sends a shutdown."""
     _agent(core, 1)
     _hear(core, messages.Shutdown(True, 1.0))
-    assert not core.stable.agents
+    assert not core.state.members.agents
 
 
 def test_silence_names_the_strangers(core: MasterCore) -> None:
@@ -191,7 +189,7 @@ def test_silence_names_agents_without_slaves_and_departed_ones(core: MasterCore)
     core.submit(_tasks(1))
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
     _words(core, 0.0)
-    assert "1 agents are connected, but their slaves are not up yet" in _words(core, 6.0)
+    assert "1 agents are connected, but their slaves are not ready yet" in _words(core, 6.0)
     _hear(core, messages.Goodbye("evicted"))
     assert "All agents left, most often (1) because: evicted" in _words(core, 60.0)
 
@@ -221,15 +219,11 @@ def test_waiting_for_nothing_is_told(core: MasterCore) -> None:
     assert "1 more ordered slaves are wanted" in _words(core, 66.0)
 
 
-def test_a_way_that_the_tables_do_not_have_is_an_internal_error(core: MasterCore) -> None:
-    """And tells whose story it is."""
+def test_a_transition_that_the_tables_do_not_have_is_an_internal_error(core: MasterCore) -> None:
+    """The message names the slave or the task, and its state."""
     _agent(core, 1)
-    slave = core.stable.slaves[SlaveId("SLAVE-0")]
+    slave = core.state.members.slaves[SlaveId("SLAVE-0")]
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
-        core.stable.change(slave, SlaveEvent.DRAIN)
-    tasks = [span(1, ALGORITHM), span(7, ALGORITHM)]
-    core.submit(tasks)
-    with pytest.raises(InternalError, match="cannot finish"):
-        core.jar.apply(ResultsReceived(slave.sid, tasks[:1]))
-    with pytest.raises(InternalError, match="not at the head"):
-        core.jar.apply(TasksAllocated(slave.sid, tasks[1:]))
+        core.state.change(slave, SlaveEvent.DRAIN)
+    with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot become gone"):
+        core.state.apply(SlaveChanged(slave.sid, SlaveState.GONE, slave.kind))

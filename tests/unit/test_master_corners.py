@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from tests.spans import definition, ids_of, span
+from tests.spans import MAX, MIN, held_by, span
 
-from mwpy._core.master import ledger
+from mwpy._core.master import deaths
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages, records
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.task import SlaveKind, TaskPolicy
 
-ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
+ALGORITHMS = [MAX, MIN]
 
 
 def _master(task_group: int | None = None) -> MasterCore:
     core = MasterCore(MasterSettings("m", "g", task_group=task_group))
-    for number, algorithm in enumerate(ALGORITHMS):
-        core.define(definition(number, algorithm))
+    for algorithm in ALGORITHMS:
+        core.define(algorithm)
     return core
 
 
@@ -60,7 +59,7 @@ def test_a_failure_that_does_not_tell_of_any_costs_its_agent_the_connection() ->
     actions = core.take_actions()
     assert actions.results == []
     [dropped] = [record for record in actions.records if isinstance(record, records.PeerDropped)]
-    assert dropped.reason == "Results: a failure that does not tell of any"
+    assert dropped.reason == "Results: a failure without a description"
     _agent(core, b"b")
     assert _sent(core) == [1]
 
@@ -76,7 +75,7 @@ def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> Non
     _agent(core, b"b")
     actions = core.take_actions()
     assert [task.task_id for task in actions.unrunnable] == [1]
-    assert ids_of(core.stable.slaves[SlaveId("SLAVE-1")].outstanding) == [2]
+    assert held_by(core, "SLAVE-1") == [2]
 
 
 def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
@@ -88,7 +87,7 @@ def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
     core.obey(FreeSlave(SlaveId("SLAVE-0")))
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _finish(core, 1)
-    assert core.stable.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.ORDERED
+    assert core.state.members.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.ORDERED
 
 
 def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -> None:
@@ -101,11 +100,11 @@ def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -
     _submit(core, 3, sid="SLAVE-0")
     _submit(core, *range(4, 100))
     for task in range(1, 100):
-        if task in ids_of(core.stable.slaves[SlaveId("SLAVE-0")].outstanding):
+        if task in held_by(core, "SLAVE-0"):
             _finish(core, task)
-        if core.stable.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.UNORDERED:
+        if core.state.members.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.UNORDERED:
             break
-    assert core.jar.runnable > 50, "it became unordered only when nothing was left for it"
+    assert core.state.jar.runnable > 50, "it became unordered only when nothing was left for it"
 
 
 def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
@@ -133,7 +132,7 @@ def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_t
     _submit(core, *range(1, 100))
     _finish(core, 1)
     core.decide(0.0)
-    assert [slave.num_outstanding > 1 for slave in core.stable.slaves.values()] == [True, True]
+    assert [slave.held.count > 1 for slave in core.state.members.slaves.values()] == [True, True]
 
 
 def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
@@ -142,10 +141,10 @@ def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
     core.obey(AllocateSlaves(9, SlaveKind.ORDERED))
     for number in range(10):
         _agent(core, peer=b"%d" % number)
-    core.stable.pace[ALGORITHMS[0]] = 1e-4
+    core.state.members.pace[0] = 1e-4
     _submit(core, *range(1, 100))
     core.decide(0.0)
-    assert not core.jar.queues
+    assert not core.state.jar.queues
 
 
 def _ends(core: MasterCore) -> list[records.SlaveEnded]:
@@ -174,7 +173,7 @@ def test_what_a_member_says_of_a_death_is_cut_on_arrival() -> None:
 
 def test_of_very_many_deaths_only_the_latest_keep_their_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks that wait, and those that the algorithm does not fetch, fill no memory; what was recorded stays whole."""
-    monkeypatch.setattr(ledger, "WORDS_KEPT", 10_000)
+    monkeypatch.setattr(deaths, "WORDS_KEPT", 10_000)
     core = _master()
     _agent(core)
     given_up = []
@@ -187,7 +186,7 @@ def test_of_very_many_deaths_only_the_latest_keep_their_last_words(monkeypatch: 
         [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
         assert end.words.size == 3003
     sizes = [task.deaths[0].words.size for task in given_up]
-    assert sizes == [ledger.OLD_WORDS_CHARACTERS + 3] * 18 + [3003] * 2
+    assert sizes == [deaths.OLD_WORDS_CHARACTERS + 3] * 18 + [3003] * 2
 
 
 def test_each_way_to_fail_at_the_start_is_said_once_whatever_else_differs() -> None:

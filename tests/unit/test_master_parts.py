@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 from attrs import define, field
+from tests.spans import MAX
 
-from mwpy._core.master.commands import Definition
-from mwpy._core.master.ledger import Actions
 from mwpy._core.master.silence import Waiting
+from mwpy._core.master.state import Actions
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles import map_run
 from mwpy._roles.access import Access
@@ -26,6 +26,7 @@ from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import InternalError, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
+from mwpy._values.records import AlgorithmDefined
 from mwpy._values.task import DEFAULT_POLICY, Result, TaskPolicy, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
@@ -48,7 +49,7 @@ class _Io:
 
     def __init__(self) -> None:
         self.submissions = Submissions()
-        self.definitions: deque[Definition] = deque()
+        self.definitions: deque[AlgorithmDefined] = deque()
         self.outcomes = _Queue(self)
         self.waiting = Waiting.NOT
 
@@ -153,7 +154,7 @@ class _Slaves:
     def submit(self, call: Any, tag: Any, sid: Any, retry: bool, anyway: bool) -> TaskId:
         policy = TaskPolicy(sid, retry, anyway)
         tag.size = self.size
-        number = self.io.submissions.add(call.algorithm, policy, b"", (), tag)
+        number = self.io.submissions.add(MAX.definition, policy, b"", (), tag)
         self.open.append((call.args[0], tag))
         self.most_open = max(self.most_open, len(self.open))
         return number
@@ -219,15 +220,14 @@ def test_each_algorithm_is_defined_with_the_next_number(io: _Io, access: Access)
     """One that has a name travels by reference, another as a pickle."""
     definitions = Definitions(access, Codec(), main_by_value=False)
     algorithms = [algorithm_of(_plain), algorithm_of(lambda: 7)]
-    for algorithm in algorithms:
-        definitions.define(algorithm)
+    made = [definitions.define(algorithm) for algorithm in algorithms]
     by_name, by_value = io.definitions
-    assert [definition.algorithm for definition in io.definitions] == algorithms
-    assert (by_name.header.number, by_name.header.reference) == (0, f"{__name__}:_plain")
-    assert (by_name.header.digest, by_name.function) == (algorithms[0].digest, b"")
-    assert (by_value.header.number, by_value.header.reference, by_value.header.digest) == (1, "", "")
-    assert loads_function(by_value.function)() == 7
-    assert definitions.known == set(algorithms)
+    assert [each.definition for each in io.definitions] == made
+    assert (by_name.definition.number, by_name.definition.reference) == (0, f"{__name__}:_plain")
+    assert (by_name.definition.digest, by_name.packed) == (algorithms[0].digest, b"")
+    assert (by_value.definition.number, by_value.definition.reference, by_value.definition.digest) == (1, "", "")
+    assert loads_function(by_value.packed)() == 7
+    assert definitions.known == dict(zip(algorithms, made, strict=True))
 
 
 def test_what_is_defined_in_main_travels_by_value_where_slaves_have_another_main(
@@ -245,5 +245,5 @@ def test_what_is_defined_in_main_travels_by_value_where_slaves_have_another_main
     for main_by_value in (False, True):
         Definitions(access, Codec(main_by_value), main_by_value).define(algorithm_of(square))
     by_name, by_value = io.definitions
-    assert (by_name.header.reference, by_value.header.reference) == ("__main__:square", "")
-    assert loads_function(by_value.function)(3) == 9
+    assert (by_name.definition.reference, by_value.definition.reference) == ("__main__:square", "")
+    assert loads_function(by_value.packed)(3) == 9

@@ -7,14 +7,13 @@ from itertools import pairwise
 
 import pytest
 from attrs import define, field, frozen
-from tests.spans import definition, span, span_of
+from tests.spans import MAX, MIN, defined, span, span_of
 
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import LONGEST_S, Waiting
 from mwpy._values import messages
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.records import Notice
@@ -25,7 +24,7 @@ PROMISED_S = 10.0
 
 A_DAY_S = 86400.0
 
-ALGORITHMS = [algorithm_of(max), algorithm_of(min)]
+ALGORITHMS = [MAX, MIN]
 
 UNABLE = "app:min is not there (No module named 'app'): install the module 'app' there"
 """What a slave says of an algorithm that it does not find."""
@@ -33,8 +32,8 @@ UNABLE = "app:min is not there (No module named 'app'): install the module 'app'
 
 def _core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    for number, algorithm in enumerate(ALGORITHMS):
-        core.define(definition(number, algorithm))
+    for algorithm in ALGORITHMS:
+        core.define(algorithm)
     return core
 
 
@@ -95,7 +94,7 @@ class _Master:
     def cannot(self, task: int, peer: bytes = b"a", reason: str = UNABLE) -> None:
         """The first slave of an agent finds that it cannot run a task that it holds."""
         held = span_of(self.core, task)
-        number = ALGORITHMS.index(held.algorithm)
+        number = held.algorithm.number
         self.hears(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
 
     def finishes(self, task: int, peer: bytes = b"a") -> None:
@@ -285,20 +284,20 @@ TRANSITIONS = [
     _Way(_strangers_come, "1 were refused, the last from 10.0.0.9", "give it a fresh resource file"),
     _Way(
         _agents_come_without_slaves,
-        "1 agents are connected, but their slaves are not up yet",
+        "1 agents are connected, but their slaves are not ready yet",
         "see what they write on standard error",
         _a_slave_gets_ready,
     ),
     _Way(
         _slaves_end_before_they_are_ready,
-        "1 agents are connected, but their slaves are not up yet",
+        "1 agents are connected, but their slaves are not ready yet",
         "see what they write on standard error",
         _a_slave_gets_ready,
     ),
     _Way(_all_agents_leave, "All agents left, most often (1) because: evicted", "Start slaves again"),
     _Way(_the_last_agent_is_lost, "most often (1) because: the connection broke", "Start slaves again"),
     _Way(_the_last_agent_talks_nonsense, "because: an unknown kind of message", "Start slaves again"),
-    _Way(_no_slave_can_run_it, "for which 1 tasks wait", "mend that there"),
+    _Way(_no_slave_can_run_it, "for which 1 tasks wait", "correct that there"),
     _Way(
         _the_slave_of_an_address_cannot_run_it,
         "for which 1 tasks wait",
@@ -395,7 +394,7 @@ def test_it_is_said_in_time_when_progress_ends_again(way: _Way) -> None:
     master.passes(60.0)
     said = len(master.words)
     master.core.waiting = Waiting.FOR_EVER
-    for peer in list(master.core.stable.agents):
+    for peer in list(master.core.state.members.peers):
         master.happens(Vanished(peer, "the connection broke"))
     master.passes(PROMISED_S)
     assert len(master.words) == said + 1
@@ -469,14 +468,14 @@ def test_nothing_is_said_to_who_waits_for_a_while_with_nothing_to_do() -> None:
 def test_a_computation_that_nobody_can_join_does_not_ask_for_slaves() -> None:
     """It has those of its own machine and no others."""
     master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))
-    master.core.define(definition(0, ALGORITHMS[0], reference=""))
+    master.core.define(defined(0, "max", reference=""))
     master.submits()
     master.passes(PROMISED_S)
-    assert "Its own slaves on this machine are not up" in master.words[-1][1]
+    assert "The slaves on this machine are not ready" in master.words[-1][1]
     master.agent(1)
     master.hears(messages.Goodbye("3 slaves in a row ended"))
     master.passes(PROMISED_S)
-    assert "Mend that, and start the computation again" in master.words[-1][1]
+    assert "Correct that, and start the computation again" in master.words[-1][1]
 
 
 def test_who_was_refused_before_somebody_was_let_in_is_not_the_reason() -> None:

@@ -6,13 +6,15 @@ import threading
 from collections import Counter
 
 import pytest
+from tests.spans import MAX as DEFINED_MAX
+from tests.spans import MIN as DEFINED_MIN
+from tests.spans import defined
 
 from mwpy._core.master.submissions import Submissions
-from mwpy._values.algorithm import Algorithm, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
 
-MAX, MIN = algorithm_of(max), algorithm_of(min)
+MAX, MIN = DEFINED_MAX.definition, DEFINED_MIN.definition
 
 
 @pytest.fixture
@@ -54,15 +56,15 @@ def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: 
     assert pending() == (3, 1, 4)
     submissions.take()
     assert pending() == (3, 1, 4)
-    submissions.publish({MAX: 3, MIN: 1}, 4)
+    submissions.publish({0: 3, 1: 1}, 4)
     assert pending() == (3, 1, 4)
-    submissions.publish({MAX: 1}, 3)
+    submissions.publish({0: 1}, 3)
     assert (*pending(), submissions.runnable()) == (1, 0, 1, 3)
     submissions.add(MIN, DEFAULT_POLICY, b"", (), None)
     assert (*pending(), submissions.runnable()) == (1, 1, 2, 4)
     submissions.publish({}, 0)
     assert (*pending(), submissions.runnable()) == (0, 1, 1, 1)
-    assert submissions.pending(algorithm_of(sum)) == 0
+    assert submissions.pending(defined(2, "sum").definition) == 0
 
 
 def test_a_lost_task_is_noticed(submissions: Submissions) -> None:
@@ -88,9 +90,9 @@ def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
     taken = []
     while adder.is_alive() or submissions:
         spans = submissions.take()
-        pending = Counter[Algorithm]()
+        pending = Counter[int]()
         for span in spans:
-            pending[span.algorithm] += span.count
+            pending[span.algorithm.number] += span.count
         submissions.publish(pending, pending.total())  # as if the core had sent all that it took before
         taken += spans
     adder.join()

@@ -6,7 +6,6 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.spans import span
 
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
@@ -91,24 +90,3 @@ def test_an_unrunnable_task_shows_what_the_last_slave_that_died_of_it_wrote_last
     line = "task 3 (f) is unrunnable: it kills"
     assert shown == [f"{line}\nThe last words of SLAVE-0:\nfault:\nFatal\nstderr:\nb\nstdout:\na", line, line]
     assert str(last) == "attempt 2 on SLAVE-0 (peak memory 3.0 MiB): killed by signal 11"
-
-
-def test_the_size_of_a_task_counts_its_buffers() -> None:
-    """What travels is what counts against the limit."""
-    assert span(1, ALGORITHM, 2, b"1234").sizes == [4, 4]
-    assert span(1, ALGORITHM, 2, b"1234", buffers=[b"12", b"3"]).sizes == [7, 7]
-
-
-def test_a_span_is_cut_and_joined_without_a_change_to_itself() -> None:
-    """A record may tell of it still."""
-    whole = span(5, ALGORITHM, 3)
-    whole.tags[:] = ["a", "b", "c"]
-    head, rest = whole.cut(1)
-    assert (head.first, head.tags, rest.first, rest.tags, whole.count) == (5, ["a"], 6, ["b", "c"], 3)
-    assert [each.tags for each in whole.singles()] == [["a"], ["b"], ["c"]]
-    assert head.joins(rest)
-    assert not rest.joins(head)
-    assert head.join(rest).tags == ["a", "b", "c"]
-    assert head.tags == ["a"]
-    assert not head.joins(span(6, ALGORITHM, buffers=[b"large"]))
-    assert not head.joins(span(6, algorithm_of(min)))

@@ -1,19 +1,20 @@
-"""Tasks that a slave holds: spans of them, in the order in which it was given them."""
+"""Tasks that a slave holds: spans of them, in the order in which they were sent to it."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol, Self, TypeVar
 
-__all__ = ["Held", "count_of", "take"]
+__all__ = ["Held", "are_next", "count_of", "take"]
 
 count_of = attrgetter("count")
 """How many tasks a span has, for `map`."""
 
 
 class Held(Protocol):
-    """Tasks with ids that follow on one another, in one attempt."""
+    """Tasks with consecutive ids, in one attempt."""
 
     @property
     def first(self) -> int: ...
@@ -31,10 +32,32 @@ class Held(Protocol):
 H = TypeVar("H", bound=Held)
 
 
-def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
-    """Take `count` tasks from `first` on out of what is held, as far as they are held in just this attempt.
+def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> bool:
+    """Whether spans of tasks are the very next ones that are held, in their order.
 
-    Mostly they are the first span.
+    Usually they are, because a slave runs its tasks in the order in which they were sent. Then `take` finds all.
+    """
+    spans = iter(held)
+    span, passed = None, 0
+    for first, count, attempt in zip(firsts, counts, attempts, strict=True):
+        done = 0
+        while done < count:
+            if span is None:
+                span, passed = next(spans, None), 0
+            if span is None or span.first + passed != first + done or span.attempt != attempt:
+                return False
+            step = min(count - done, span.count - passed)
+            done, passed = done + step, passed + step
+            if passed == span.count:
+                span = None
+    return True
+
+
+def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
+    """Remove those of `count` tasks, from the id `first` on, that are held in exactly this attempt.
+
+    Returns:
+        The removed tasks, as spans. Usually it is the first span as a whole.
     """
     if held and (held[0].first, held[0].count, held[0].attempt) == (first, count, attempt):
         return [held.popleft()]

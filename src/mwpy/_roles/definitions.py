@@ -6,12 +6,12 @@ import sys
 
 from attrs import define, field
 
-from mwpy._core.master.commands import Definition
 from mwpy._roles.access import Access
 from mwpy._system import packages
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import Algorithm
 from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.records import AlgorithmDefined
 
 __all__ = ["Definitions"]
 
@@ -29,10 +29,10 @@ class Definitions:
     access: Access
     codec: Codec
     main_by_value: bool
-    known: set[Algorithm] = field(factory=set)
+    known: dict[Algorithm, AlgorithmDefinition] = field(factory=dict)
     """The algorithms that are defined. Their number is the number of the next definition."""
 
-    def define(self, algorithm: Algorithm) -> None:
+    def define(self, algorithm: Algorithm) -> AlgorithmDefinition:
         """Define an algorithm and hand the definition over to the core.
 
         Raises:
@@ -42,7 +42,7 @@ class Definitions:
         if self.main_by_value and reference.startswith("__main__:"):
             reference = ""
         function = b"" if reference else self.codec.dumps_function(algorithm.function, algorithm.name)
-        header = AlgorithmDefinition(
+        definition = AlgorithmDefinition(
             number=len(self.known),
             name=algorithm.name,
             reference=reference,
@@ -50,5 +50,6 @@ class Definitions:
             python=PYTHON,
             packages=packages.used_by(algorithm.function, by_value=not reference),
         )
-        self.access.io.definitions.append(Definition(algorithm, header, function))
-        self.known.add(algorithm)
+        self.access.io.definitions.append(AlgorithmDefined(definition, function))
+        self.known[algorithm] = definition
+        return definition

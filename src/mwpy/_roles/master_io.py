@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from attrs import evolve
 
 from mwpy import resource_file
-from mwpy._core.master.commands import Command, Definition, ShutDown
+from mwpy._core.master.commands import Command, ShutDown
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import Waiting
@@ -65,7 +65,7 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
         slaves_wanted=counts.slaves_wanted,
         slaves_connected=counts.slaves_connected,
         slaves_needed=counts.slaves_needed,
-        connected_jobs=core.stable.jobs(),
+        connected_jobs=counts.jobs,
     )
 
 
@@ -89,7 +89,7 @@ class MasterIo:
         """The agents on this machine."""
         self.submissions = Submissions()
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
-        self.definitions: deque[Definition] = deque()
+        self.definitions: deque[records.AlgorithmDefined] = deque()
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.waiting = Waiting.NOT
@@ -160,7 +160,7 @@ class MasterIo:
             return False
         self._deliver()
         self._end_by = self._end_by or now + closing.grace_s + FAREWELL_S
-        return now > self._end_by or not (self.core.stable.agents or self.local.running)
+        return now > self._end_by or not (self.core.state.members.agents or self.local.running)
 
     def _note(self, happened: Frames | StrangerSeen | Unreachable, now: float) -> None:
         match happened:
@@ -193,7 +193,7 @@ class MasterIo:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
             self.link.forget(peer)
-        jar = self.core.jar
+        jar = self.core.state.jar
         self.submissions.publish(jar.pending, jar.runnable)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self._news = actions

@@ -301,7 +301,7 @@ class _Computation:
         cluster = self.clusters[-1]
         before, self.useful = (
             self.useful,
-            cluster.submitted - len(cluster.ended) + sum(cluster.core.stable.wanted.values()),
+            cluster.submitted - len(cluster.ended) + sum(cluster.core.kinds.wanted.values()),
         )
         self.most_useful = max(self.most_useful, self.useful)
         self.grown += max(0, self.useful - before)

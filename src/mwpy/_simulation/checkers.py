@@ -72,7 +72,7 @@ class Witness:
         """The master states a fact."""
         if isinstance(record, records.TasksUnaddressed):
             for span in record.tasks:
-                for task in span.ids:
+                for task in range(span.first, span.first + span.count):
                     policy = self._policies[task]
                     assert policy.sid == record.sid and policy.do_it_anyway, f"{task} must not run but at {policy.sid}"
                     self._unaddressed[task] = None

@@ -25,7 +25,7 @@ from typing import Any
 from mwpy._core.agent import events as agent_core
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
-from mwpy._core.master.commands import AllocateSlaves, Definition, FreeSlave, ShutDown
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.submissions import Submissions
@@ -34,10 +34,10 @@ from mwpy._simulation.machines import AgentHost, Connection, Pace, SlaveProcess
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
 from mwpy._values import messages
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.records import AlgorithmDefined
 from mwpy._values.task import SlaveKind, TaskPolicy
 
 __all__ = ["Cluster", "SimulationFailure"]
@@ -50,14 +50,6 @@ LIMIT_S = 4000.0
 TRANSCRIPT_LINES = 400
 
 PACE = Pace()
-
-
-def _work(number: int) -> int:
-    return number
-
-
-def _more_work(number: int) -> int:
-    return -number
 
 
 class Cluster:
@@ -85,10 +77,9 @@ class Cluster:
         group = self.random.choice([None, None, None, 1, 7])
         settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
         self.core = MasterCore(settings)
-        self._algorithms = [algorithm_of(_work), algorithm_of(_more_work)]
-        for number, algorithm in enumerate(self._algorithms):
-            header = messages.AlgorithmDefinition(number, algorithm.name, algorithm.reference, "", "3.11")
-            self.core.define(Definition(algorithm, header))
+        self._algorithms = [messages.AlgorithmDefinition(n, f"work_{n}", f"app:work_{n}", "", "3.11") for n in range(2)]
+        for definition in self._algorithms:
+            self.core.define(AlgorithmDefined(definition, b""))
         self.hosts: list[AgentHost] = []
         self._total = tasks
         self._durations = [self.random.choice(pace.durations) for _ in self._algorithms]

@@ -2,7 +2,7 @@
 
 The agent keeps so much of each stream, the master cuts what arrives to the same length (a member may send anything),
 and the whole of it is written to the audit file. What a task's history keeps in memory is bounded besides: see
-`Ledger` in `_core/ledger.py`.
+`KeptDeaths` in `_core/master/deaths.py`.
 """
 
 from __future__ import annotations

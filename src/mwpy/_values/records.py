@@ -1,26 +1,35 @@
-"""The closed set of facts that the cores of master and agent state.
+"""Records: the facts that the cores of master and agent state.
 
-A record is one thing that happened, to a group of tasks or to a slave, never one a task where a group
-can be told of at once. `Taskjar.apply` changes tasks by them, the audit file is their text, and
-whatever else wants to know what happened reads them and nothing else.
+A record is one thing that happened, to a group of tasks, to a slave or to an agent. It is immutable and complete:
+applying the records of a master in their order to an empty `MasterState` gives the same tasks, attempts, slaves and
+counts. Tags are the exception: a tag is any object and never leaves the master. The audit file shows records as text.
+Whatever else needs to know what happened reads records and nothing else.
+
+Each class is tagged with its name, so `encode` and `decode` can store a stream of records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
-from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import Death, LastWords
-from mwpy._values.task import SlaveKind, SlaveState, Span
+from mwpy._values import messagepack
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.last_words import LastWords
+from mwpy._values.messages import AlgorithmDefinition, Results
+from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
 
 __all__ = [
     "AgentConnected",
+    "AgentLeaving",
     "AgentLeft",
     "AgentLost",
     "AgentRefused",
+    "AlgorithmDefined",
     "AlgorithmRefused",
+    "Charge",
     "Ended",
     "Notice",
     "PackagesCompared",
@@ -34,6 +43,8 @@ __all__ = [
     "SlaveNamed",
     "SlaveStarted",
     "Started",
+    "SubmittedTasks",
+    "TaskRange",
     "TasksAllocated",
     "TasksFailed",
     "TasksGivenUp",
@@ -41,87 +52,149 @@ __all__ = [
     "TasksReturned",
     "TasksSubmitted",
     "TasksUnaddressed",
+    "decode",
+    "encode",
 ]
 
 
-class Started(Struct, frozen=True):
-    """A process began its role. `role` is `MASTER` or `AGENT`; `detail` says where, or whereto."""
+class TaskRange(Struct, frozen=True):
+    """How a record names tasks: `count` consecutive ids from `first` on, in one attempt, of one algorithm."""
+
+    first: int
+    count: int
+    attempt: int
+    """The number of times that these tasks were sent to a slave, this time included."""
+    algorithm: int
+    """The number of the algorithm's definition."""
+    name: str
+    """The name of the algorithm."""
+
+    def __str__(self) -> str:
+        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
+        return f"task{'s' if last else ''} {self.first}{last} ({self.name})"
+
+
+class SubmittedTasks(Struct, frozen=True):
+    """Tasks as they were submitted: consecutive ids, one algorithm, one policy, and the arguments of each task."""
+
+    first: TaskId
+    count: int
+    algorithm: int
+    """The number of the algorithm's definition."""
+    policy: TaskPolicy
+    payloads: Sequence[bytes]
+    """The encoded arguments of each task."""
+    buffers: Sequence[Any]
+    """The large buffers of each task's arguments; empty if no task has any."""
+
+
+class Charge(Struct, frozen=True):
+    """The death of a slave that is charged to a task. The `SlaveEnded` of that slave has its last words."""
+
+    sid: SlaveId
+    attempt: int
+    cause: str
+
+
+class AlgorithmDefined(Struct, frozen=True, tag=True):
+    """A task algorithm got its number. `packed` is the pickled function if it travels by value, else empty."""
+
+    definition: AlgorithmDefinition
+    packed: bytes
+
+
+class Started(Struct, frozen=True, tag=True):
+    """A process began its role. `role` is `MASTER` or `AGENT`; `detail` names the addresses."""
 
     role: str
     member_id: str
     detail: str
 
 
-class Ended(Struct, frozen=True):
-    """A process ends its role: `why` is `SHUTDOWN`, `INTERRUPTED`, or what went wrong."""
+class Ended(Struct, frozen=True, tag=True):
+    """A process ends its role: `why` is `SHUTDOWN`, `INTERRUPTED`, or the fault that ended it."""
 
     why: str
     member_id: str
 
 
-class Notice(Struct, frozen=True):
-    """Something the user should know: shown on standard error too, with what to do next."""
+class Notice(Struct, frozen=True, tag=True):
+    """A message for the user, also shown on standard error. It says what happened and what to do next."""
 
     text: str
 
 
-class AgentConnected(Struct, frozen=True):
-    """An agent was let in."""
+class AgentConnected(Struct, frozen=True, tag=True):
+    """The master accepted an agent."""
 
     agent: str
     address: str
     host: str
     pid: int
     job: str = ""
+    """The job of a batch system that the agent is; empty if unknown."""
+    slaves: int = 0
+    """How many slaves the agent announced."""
+    python: str = ""
+    """`major.minor` of its interpreter."""
 
 
-class AgentRefused(Struct, frozen=True):
-    """Somebody was not let in."""
+class AgentRefused(Struct, frozen=True, tag=True):
+    """The master refused a peer."""
 
     address: str
     reason: str
 
 
-class AgentLost(Struct, frozen=True):
-    """The connection to an agent broke without a goodbye."""
+class AgentLost(Struct, frozen=True, tag=True):
+    """The connection to an agent broke before the agent said goodbye."""
 
     agent: str
     reason: str
 
 
-class AgentLeft(Struct, frozen=True):
-    """An agent said goodbye."""
+class AgentLeft(Struct, frozen=True, tag=True):
+    """An agent said goodbye; it is gone."""
 
     agent: str
     reason: str
 
 
-class PeerDropped(Struct, frozen=True):
-    """A peer sent what no correct peer sends; nothing more is heard from it."""
+class PeerDropped(Struct, frozen=True, tag=True):
+    """A peer sent something that no correct peer sends. The master ignores it from now on."""
 
     peer: str
     reason: str
 
 
-class SlaveConnected(Struct, frozen=True):
+class AgentLeaving(Struct, frozen=True, tag=True):
+    """An agent announced that it must go: it gets no more tasks and starts no more slaves."""
+
+    agent: str
+    reason: str
+
+
+class SlaveConnected(Struct, frozen=True, tag=True):
     """A slave is ready for tasks."""
 
     sid: SlaveId
     agent: str
     address: str
     kind: SlaveKind
+    number: int = 0
+    """The agent's own number of this slave."""
 
 
-class SlaveChanged(Struct, frozen=True):
-    """A slave went to another state or kind."""
+class SlaveChanged(Struct, frozen=True, tag=True):
+    """A slave changed its state or its kind."""
 
     sid: SlaveId
     state: SlaveState
     kind: SlaveKind
 
 
-class SlaveEnded(Struct, frozen=True):
-    """A slave is gone: `cause` says why, `running` which task it ran, `words` what it left."""
+class SlaveEnded(Struct, frozen=True, tag=True):
+    """A slave is gone. `cause` is the reason, `running` names the task that it ran, `words` are its last words."""
 
     sid: SlaveId
     cause: str
@@ -129,111 +202,124 @@ class SlaveEnded(Struct, frozen=True):
     words: LastWords
 
 
-class AlgorithmRefused(Struct, frozen=True):
+class AlgorithmRefused(Struct, frozen=True, tag=True):
     """The slaves of an agent cannot run a task algorithm."""
 
     agent: str
     algorithm: str
     reason: str
+    number: int = 0
+    """The number of the algorithm's definition."""
 
 
-class PackagesCompared(Struct, frozen=True):
-    """An agent told the versions of packages that algorithms import."""
+class PackagesCompared(Struct, frozen=True, tag=True):
+    """An agent reported the versions of packages that task algorithms import."""
 
     agent: str
     same: Sequence[str]
-    """Name and version of those that the master has too."""
+    """Name and version of each package that is the same on the master."""
     different: Sequence[str]
-    """Name, version there, and the master's."""
+    """Name, version there and version on the master of each package that differs."""
 
 
-class TasksSubmitted(Struct, frozen=True):
-    """The master algorithm handed over tasks."""
+class TasksSubmitted(Struct, frozen=True, tag=True):
+    """The master algorithm submitted tasks; they are pending."""
 
-    tasks: Sequence[Span]
-
-
-class TasksAllocated(Struct, frozen=True):
-    """Tasks went to a slave, a new attempt each."""
-
-    sid: SlaveId
-    tasks: Sequence[Span]
+    tasks: Sequence[SubmittedTasks]
 
 
-class ResultsReceived(Struct, frozen=True):
-    """Results of allocated tasks arrived from their slave."""
+class TasksAllocated(Struct, frozen=True, tag=True):
+    """Pending tasks were sent to a slave. Each range has the number of the new attempt."""
 
     sid: SlaveId
-    tasks: Sequence[Span]
+    tasks: Sequence[TaskRange]
 
 
-class TasksFailed(Struct, frozen=True):
-    """Pending tasks failed before they left the master."""
+class ResultsReceived(Struct, frozen=True, tag=True):
+    """Results of tasks arrived from the slave that held them.
 
-    tasks: Sequence[Span]
+    `results` names the tasks and has their compute times and failures; `frames` are the encoded values, as they came.
+    Results that do not count are left out of both.
+    """
+
+    sid: SlaveId
+    results: Results
+    frames: Sequence[Any]
+
+
+class TasksFailed(Struct, frozen=True, tag=True):
+    """Tasks failed at their submission; they were never pending."""
+
+    tasks: Sequence[TaskRange]
     reason: str
 
 
-class TasksReturned(Struct, frozen=True):
-    """Allocated tasks came back unfinished and wait again; `deaths` is charged to each of them."""
+class TasksReturned(Struct, frozen=True, tag=True):
+    """Tasks that a slave held came back unfinished and are pending again. Each of them is charged with `charges`."""
 
     sid: SlaveId
-    tasks: Sequence[Span]
+    tasks: Sequence[TaskRange]
     reason: str
-    deaths: tuple[Death, ...] = ()
+    charges: tuple[Charge, ...] = ()
 
 
-class TasksGivenUp(Struct, frozen=True):
-    """Tasks became unrunnable; `deaths` is charged to each of them."""
-
-    tasks: Sequence[Span]
-    reason: str
-    deaths: tuple[Death, ...] = ()
-
-
-class TasksUnaddressed(Struct, frozen=True):
-    """Pending tasks addressed to a slave that will not run them may run on any slave now."""
+class TasksGivenUp(Struct, frozen=True, tag=True):
+    """Tasks became unrunnable. Each of them is charged with `charges`."""
 
     sid: SlaveId
-    tasks: Sequence[Span]
+    """The slave that held the tasks, or that they were addressed to."""
+    held: bool
+    """Whether that slave held them; else they were pending."""
+    tasks: Sequence[TaskRange]
+    reason: str
+    charges: tuple[Charge, ...] = ()
 
 
-class SlaveStarted(Struct, frozen=True):
+class TasksUnaddressed(Struct, frozen=True, tag=True):
+    """Pending tasks were addressed to a slave that cannot run them. Now any slave may run them."""
+
+    sid: SlaveId
+    tasks: Sequence[TaskRange]
+
+
+class SlaveStarted(Struct, frozen=True, tag=True):
     """An agent started a slave process."""
 
     slave: int
     pid: int
 
 
-class SlaveNamed(Struct, frozen=True):
+class SlaveNamed(Struct, frozen=True, tag=True):
     """The master gave an agent's slave its id."""
 
     slave: int
     sid: SlaveId
 
 
-class TasksReceived(Struct, frozen=True):
-    """An agent passed tasks on to a slave."""
+class TasksReceived(Struct, frozen=True, tag=True):
+    """An agent forwarded tasks to a slave."""
 
     sid: SlaveId
     count: int
 
 
-class ResultsSent(Struct, frozen=True):
-    """An agent passed results of a slave on to the master."""
+class ResultsSent(Struct, frozen=True, tag=True):
+    """An agent forwarded results of a slave to the master."""
 
     sid: SlaveId
     count: int
 
 
 Record = (
-    Started
+    AlgorithmDefined
+    | Started
     | Ended
     | Notice
     | AgentConnected
     | AgentRefused
     | AgentLost
     | AgentLeft
+    | AgentLeaving
     | PeerDropped
     | SlaveConnected
     | SlaveChanged
@@ -252,3 +338,9 @@ Record = (
     | TasksReceived
     | ResultsSent
 )
+
+encode: Callable[[Record], bytes] = messagepack.encode
+"""Encode a record, to store it."""
+
+decode: Callable[[Buffer], Record] = messagepack.decoder(Record)  # type: ignore[arg-type]  # a union of classes
+"""Read what `encode` made. Raises one of `messagepack.MALFORMED` for everything else."""

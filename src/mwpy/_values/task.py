@@ -4,7 +4,6 @@ A `TaskCall` is what `f.task(...)` makes: an algorithm and its arguments, nothin
 it makes a task, whose arguments are pickled then and there. It ends as a `Result` or, when its
 policy forbids another try, as an `UnrunnableTask`. The tag comes back with either, the very same object.
 
-Between these the master holds no object for each task, but a `Span` for many.
 
 What there is one of for each task is a msgspec `Struct`, made in C in a third of the time that a class of Python
 takes. One that holds nothing the garbage collector could be after is not shown to it, so a million tasks and results
@@ -13,14 +12,13 @@ do not slow down what is pickled next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from attrs import define, frozen
 from msgspec import Struct
 
-from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import TaskFailed, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
@@ -32,7 +30,6 @@ __all__ = [
     "Result",
     "SlaveKind",
     "SlaveState",
-    "Span",
     "TaskPolicy",
     "TaskState",
     "UnrunnableTask",
@@ -57,7 +54,7 @@ class SlaveKind(PlainEnum):
 
 
 class SlaveState(PlainEnum):
-    """Where a slave stands in the master; `_core/stable.py` has the table of the ways between."""
+    """Where a slave stands in the master; `_core/master/members.py` has the table of the ways between."""
 
     CONNECTING = "connecting"
     IDLE = "idle"
@@ -68,7 +65,7 @@ class SlaveState(PlainEnum):
 
 
 class TaskState(PlainEnum):
-    """Where a task stands in the master; `_core/taskjar.py` has the table of the ways between."""
+    """Where a task stands in the master; `_core/master/taskjar.py` has the table of the ways between."""
 
     NEW = "new"
     PENDING = "pending"
@@ -108,92 +105,6 @@ class TaskPolicy:
 
 
 DEFAULT_POLICY = TaskPolicy()
-
-
-class Span(Struct, eq=False, gc=False):
-    """Tasks in the master, with ids that follow on one another, that differ in nothing but arguments and tags.
-
-    What becomes of them they share, from their submission to their end; when it is to differ, the span is cut. Only
-    `Taskjar.apply` changes its state. The garbage collector need not know of it: nobody but the master has it, so its
-    tags lead to no span.
-    """
-
-    first: TaskId
-    count: int
-    algorithm: Algorithm
-    policy: TaskPolicy
-    payloads: list[bytes]
-    """The pickled arguments of each task."""
-    buffers: list[Sequence[Buffer]]
-    """What of them travels out of band, for each task; empty if there is none."""
-    tags: list[Any]
-    state: TaskState = TaskState.NEW
-    attempt: int = 0
-    sid: SlaveId | None = None
-    deaths: tuple[Death, ...] = ()
-
-    @property
-    def ids(self) -> range:
-        """The numbers of its tasks."""
-        return range(self.first, self.first + self.count)
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of the pickled arguments of each task."""
-        sizes = list(map(len, self.payloads))
-        if not self.buffers:
-            return sizes
-        return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=True)]
-
-    def cut(self, count: int) -> tuple[Span, Span]:
-        """Two spans: its first `count` tasks, and the others. It stays what it was: a record may tell of it."""
-        return self._part(0, count), self._part(count, self.count)
-
-    def _part(self, start: int, end: int) -> Span:
-        return Span(
-            TaskId(self.first + start),
-            end - start,
-            self.algorithm,
-            self.policy,
-            self.payloads[start:end],
-            self.buffers[start:end],
-            self.tags[start:end],
-            self.state,
-            self.attempt,
-            self.sid,
-            self.deaths,
-        )
-
-    def singles(self) -> list[Span]:
-        """A span for each task."""
-        return [self._part(position, position + 1) for position in range(self.count)]
-
-    def joins(self, other: Span) -> bool:
-        """Whether another span continues this one."""
-        return (
-            self.first + self.count == other.first
-            and self.algorithm is other.algorithm
-            and self.policy == other.policy
-            and self.attempt == other.attempt
-            and self.state is other.state
-            and not (self.buffers or other.buffers or self.deaths or other.deaths)
-        )
-
-    def join(self, other: Span) -> Span:
-        """Its tasks and those of a span that continues it."""
-        joined = self._part(0, self.count)
-        joined.count += other.count
-        joined.payloads += other.payloads
-        joined.tags += other.tags
-        return joined
-
-    def names(self) -> Iterator[str]:
-        """What each task is called in messages."""
-        return (f"task {number} ({self.algorithm.name})" for number in self.ids)
-
-    def __str__(self) -> str:
-        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
-        return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
 
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]

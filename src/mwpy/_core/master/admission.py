@@ -1,69 +1,102 @@
-"""Who is let in, and how its slaves join the others.
+"""The agents that are accepted and those that are refused, and the slaves that join.
 
-An agent's first message says which computation it was sent to. It is let in or refused with the reason, which both
-sides are told; what a refused one sends after that is not heard.
+The first message of an agent says which computation it was sent to. The master accepts or refuses it, and both sides
+see the reason. The master ignores whatever a refused peer sends afterwards.
 
-Whoever is let in may have another Python or other packages than the master. A function that travels by value does not
-cross Python's minor versions, so no task of it is sent there. All else is tried: it is said once for each difference,
-with both versions, and what is the same stands in the audit file alone.
+An accepted agent may have another Python or other packages than the master. A function that travels by value does not
+work across Python's minor versions, so no task of such a function is sent there. Everything else is tried: each
+difference is said once, with both versions. What is the same is only in the audit file.
 """
 
 from __future__ import annotations
 
 from attrs import define, field
 
-from mwpy._core.master.commands import Definition
-from mwpy._core.master.dispatch import Dispatcher
 from mwpy._core.master.events import Send
-from mwpy._core.master.stable import Agent, SlaveEvent
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.members import ConnectedAgent, SlaveEvent
+from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
-from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import LastWords
 from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = ["Admission"]
 
 VERSION_CHARACTERS = 100
-"""So much is believed of a version that an agent tells."""
+"""Longest version of a package that is accepted from an agent, in characters."""
 
 
 @define(eq=False)
-class Admission(Dispatcher):
-    """The dispatcher, and the door."""
+class Admission:
+    """Decides who joins."""
 
-    closing: messages.Shutdown | None = None
-    """What the agents were told at the end; None while the computation runs."""
-    _dropped: dict[bytes, None] = field(factory=dict)
-    _refusals: int = 0
-    """How many were not let in since somebody was."""
-    _last_refusal: str = ""
+    state: MasterState
+    kinds: SlaveKinds
+    refusals: int = 0
+    """How many peers were refused since the last agent was accepted."""
+    last_refusal: str = ""
+    """The address of the last refused peer, and the reason."""
+    _ignored: dict[bytes, None] = field(factory=dict)
 
-    def _hello(self, hello: messages.Hello, peer: bytes, address: str) -> None:
+    # ---- agents --------------------------------------------------------------------------------------------
+
+    def ignores(self, peer: bytes) -> bool:
+        """Whether a peer was refused, so that its messages do not count."""
+        return peer in self._ignored
+
+    def forget(self, peer: bytes) -> None:
+        """The connection of a peer is gone."""
+        self._ignored.pop(peer, None)
+
+    def hello(self, hello: messages.Hello, peer: bytes, address: str) -> None:
+        """Accept or refuse an agent."""
         reason = self._why_not(hello)
         if reason:
-            self._note_refusal(address, reason)
-            self._actions.sends.append(Send(peer, messages.Refused(reason)))
-            self._dropped[peer] = None
+            self.note_refusal(address, reason)
+            self._send_away(peer, messages.Refused(reason))
             return
-        if self.closing is not None:
-            self._actions.sends.append(Send(peer, self.closing))
-            self._dropped[peer] = None
+        if self.state.closing is not None:
+            self._send_away(peer, self.state.closing)
             return
-        self._refusals = 0
-        agent = self.stable.add_agent(peer, address, max(0, hello.slaves), hello.job, hello.python)
-        self._record(records.AgentConnected(agent.name, address, hello.host, hello.pid, hello.job))
-        settings = self.settings
-        self._send(
-            agent,
-            messages.Welcome(agent.name, settings.client_timeout_s, settings.result_group, settings.max_result_bytes),
-        )
-        for definition in self._definitions.values():
-            self._compare_python(agent, definition)
+        self.refusals = 0
+        name = self.state.members.next_agent
+        slaves = max(0, hello.slaves)
+        self.state.record(records.AgentConnected(name, address, hello.host, hello.pid, hello.job, slaves, hello.python))
+        agent = self.state.members.connect(name, peer)
+        mine = self.state.settings
+        self.state.send(agent, messages.Welcome(name, mine.client_timeout_s, mine.result_group, mine.max_result_bytes))
+        for number in range(len(self.state.jar.definitions)):
+            self._compare_python(agent, number)
+
+    def drop(self, peer: bytes, address: str, reason: str) -> ConnectedAgent | None:
+        """Ignore a peer that sent what no correct peer sends; the agent that it was, if it was one."""
+        agent = self.state.members.peers.get(peer)
+        if agent is None:
+            self.note_refusal(address, reason)
+        else:
+            self.state.record(records.PeerDropped(agent.name, reason))
+        self._send_away(peer, messages.Refused(f"protocol error: {reason}"))
+        return agent
+
+    def note_refusal(self, address: str, reason: str) -> None:
+        """Record that a peer was refused."""
+        self.refusals += 1
+        self.last_refusal = f"{address}: {reason}"
+        self.state.record(records.AgentRefused(address, reason))
+
+    def retire(self, agent: ConnectedAgent, why: str) -> None:
+        """Send an agent's slaves no more tasks. Running tasks may finish; those that do not are charged to nobody."""
+        self.state.record(records.AgentLeaving(agent.name, why))
+        for slave in agent.slaves.values():
+            if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
+                self.state.change(slave, SlaveEvent.SHUT_DOWN)
+
+    def _send_away(self, peer: bytes, message: messages.Message) -> None:
+        self.state.actions.sends.append(Send(peer, message))
+        self._ignored[peer] = None
 
     def _why_not(self, hello: messages.Hello) -> str:
-        mine = self.settings
+        mine = self.state.settings
         if hello.member_id != mine.member_id:
             return (
                 f"member id {hello.member_id!r} is not this master's {mine.member_id!r}: the agent on {hello.host} "
@@ -76,86 +109,89 @@ class Admission(Dispatcher):
             )
         return ""
 
-    def _compare_python(self, agent: Agent, definition: Definition) -> None:
-        header = definition.header
-        if agent.python == header.python:
-            return
-        if not header.reference:
-            self._refuse_algorithm(
-                agent,
-                definition.algorithm,
-                f"{header.name} travels by value, which Python {header.python} (master) and {agent.python} "
-                f"(slave) cannot do: use the same minor version, or give the slave the script",
-            )
-            return
-        self._say_once(
-            f"{agent.name} ({agent.address}) has Python {agent.python}, the master {header.python}: functions that "
-            f"travel by name are run there, those by value are not, and results may differ; use the same minor version",
-            key=f"python {agent.python}",
-        )
+    # ---- slaves --------------------------------------------------------------------------------------------
 
-    def _refuse_algorithm(self, agent: Agent, algorithm: Algorithm, reason: str) -> None:
-        """Note that an agent's slaves cannot run an algorithm; they are sent no more of it."""
-        if algorithm in agent.refused:
-            return
-        agent.refused[algorithm] = reason
-        self._record(records.AlgorithmRefused(agent.name, algorithm.name, reason))
-        self._say_once(
-            f"the slaves of {agent.name} ({agent.address}) cannot run {algorithm.name} and are sent no more "
-            f"of it: {reason}",
-            key=algorithm.name + reason,
-        )
+    def slave_ready(self, agent: ConnectedAgent, number: int) -> None:
+        """Let a slave join, with the kind that is needed most.
 
-    def _compare_packages(self, agent: Agent, installed: dict[str, str]) -> None:
+        Raises:
+            ProtocolError: the slave is already here; the agent's fault.
+        """
+        if number in agent.slaves:
+            raise ProtocolError(f"slave {number} is ready twice")
+        sid, kind = self.state.members.next_sid, self.kinds.next_kind()
+        self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
+        slave = self.state.members.slaves[sid]
+        self.state.change(slave, SlaveEvent.ADMIT)
+        self.state.send(agent, messages.SlaveNamed(number, sid))
+        if kind is not SlaveKind.UNORDERED:
+            self.state.actions.connected.append(sid)
+        if self.state.closing is not None:
+            self.state.change(slave, SlaveEvent.SHUT_DOWN)
+
+    # ---- what agents can run -------------------------------------------------------------------------------
+
+    def algorithm_defined(self, number: int) -> None:
+        """Compare a new algorithm with the agents that are here."""
+        for agent in self.state.members.agents.values():
+            self._compare_python(agent, number)
+
+    def algorithm_failed(self, agent: ConnectedAgent, number: int, reason: str) -> None:
+        """Record that an agent's slaves cannot run an algorithm.
+
+        Raises:
+            ProtocolError: there is no such algorithm; the agent's fault.
+        """
+        if not 0 <= number < len(self.state.jar.definitions):
+            raise ProtocolError(f"AlgorithmFailed names algorithm {number}, which was never defined")
+        self._refuse_algorithm(agent, number, reason)
+
+    def compare_packages(self, agent: ConnectedAgent, installed: dict[str, str]) -> None:
+        """Compare the versions of packages on an agent with those on the master."""
         mine: dict[str, str] = {}
-        for algorithm in agent.known:
-            mine |= self._definitions[algorithm].header.packages
-        told = {name: version[:VERSION_CHARACTERS] for name, version in installed.items() if name in mine}
-        same = [f"{name} {version}" for name, version in told.items() if version == mine[name]]
-        other = {name: version for name, version in told.items() if version != mine[name]}
+        for number in agent.known:
+            mine |= self.state.jar.definitions[number].definition.packages
+        there = {name: version[:VERSION_CHARACTERS] for name, version in installed.items() if name in mine}
+        same = [f"{name} {version}" for name, version in there.items() if version == mine[name]]
+        other = {name: version for name, version in there.items() if version != mine[name]}
         different = [f"{name} {version or 'missing'}, not {mine[name]}" for name, version in other.items()]
-        self._record(records.PackagesCompared(agent.name, same, different))
+        self.state.record(records.PackagesCompared(agent.name, same, different))
         for name, version in other.items():
-            self._say_once(
+            self.state.notice(
                 f"{agent.name} ({agent.address}) has {f'{name} {version}' if version else f'no package {name}'}, the "
                 f"master {mine[name]}: results may differ; install the same version, or pack the script (mwpy pack)",
                 key=f"package {name} {version}",
             )
 
-    def _note_refusal(self, address: str, reason: str) -> None:
-        self._refusals += 1
-        self._last_refusal = f"{address}: {reason}"
-        self._record(records.AgentRefused(address, reason))
-
-    def _slave_ready(self, agent: Agent, number: int, now: float) -> None:
-        if number in agent.slaves:
-            raise ProtocolError(f"slave {number} is ready twice")
-        slave = self.stable.add_slave(agent, number, now)
-        self._record(records.SlaveConnected(slave.sid, agent.name, agent.address, slave.kind))
-        self._change(slave, SlaveEvent.ADMIT)
-        self._send(agent, messages.SlaveNamed(number, slave.sid))
-        if slave.kind is not SlaveKind.UNORDERED:
-            self._actions.connected.append(slave.sid)
-            self._progressed = True
-        if self.closing is not None:
-            self._change(slave, SlaveEvent.SHUT_DOWN)
-
-    def _slave_never_came(self, agent: Agent, number: int, cause: str, words: LastWords) -> None:
-        sid = SlaveId(f"{agent.name}/{number}")
-        if agent.leaving:
-            self._record(records.SlaveEnded(sid, cause, "", words))
+    def _compare_python(self, agent: ConnectedAgent, number: int) -> None:
+        definition = self.state.jar.definitions[number].definition
+        if agent.python == definition.python:
             return
-        self._record(records.SlaveEnded(sid, f"before it could take a task: {cause}", "", words))
-        self._say_once(
-            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {cause}. "
-            f"It wrote last:\n{words.shown() or '(nothing)'}",
-            key=cause + words.headline,
+        if not definition.reference:
+            self._refuse_algorithm(
+                agent,
+                number,
+                f"{definition.name} travels by value, which Python {definition.python} (master) and {agent.python} "
+                f"(slave) cannot do: use the same minor version, or give the slave the script",
+            )
+            return
+        self.state.notice(
+            f"{agent.name} ({agent.address}) has Python {agent.python}, the master {definition.python}: functions that "
+            f"travel by name are run there, those by value are not, and results may differ; use the same minor version",
+            key=f"python {agent.python}",
         )
 
-    def _retire(self, agent: Agent, why: str) -> None:
-        """Send its slaves no more tasks; what they run may still end, and what they do not end is charged to none."""
-        agent.announced = 0
-        agent.leaving = why
-        for slave in agent.slaves.values():
-            if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
-                self._change(slave, SlaveEvent.SHUT_DOWN)
+    def _refuse_algorithm(self, agent: ConnectedAgent, number: int, reason: str) -> None:
+        """Send an agent's slaves no more tasks of an algorithm."""
+        if number in agent.refused:
+            return
+        name = self.state.jar.definitions[number].definition.name
+        self.state.record(records.AlgorithmRefused(agent.name, name, reason, number))
+        self.state.notice(
+            f"the slaves of {agent.name} ({agent.address}) cannot run {name} and are sent no more of it: {reason}",
+            key=name + reason,
+        )
+
+    def check(self) -> None:
+        """Assert that no agent is ignored."""
+        assert not self._ignored.keys() & self.state.members.peers.keys(), "an accepted agent is ignored"

@@ -13,11 +13,10 @@ that many are left.
 
 from __future__ import annotations
 
-from mwpy._core.master.stable import Slave, Stable
-from mwpy._values.algorithm import Algorithm
+from mwpy._core.master.members import ConnectedSlave, Members
 from mwpy._values.task import SlaveKind, SlaveState
 
-__all__ = ["is_full", "learn", "pace_of", "room", "victim"]
+__all__ = ["fullest", "is_full", "learn", "pace_of", "room"]
 
 _BUSY = SlaveState.BUSY
 
@@ -54,47 +53,47 @@ def learn(known: float | None, seconds: float) -> float:
     return seconds if known is None else known + LEARNING_RATE * (seconds - known)
 
 
-def pace_of(stable: Stable, slave: Slave, algorithm: Algorithm) -> float | None:
+def pace_of(members: Members, slave: ConnectedSlave, algorithm: int) -> float | None:
     """How long a task of an algorithm takes on a slave, in seconds; None if nothing is known."""
-    return slave.pace.get(algorithm) or stable.pace.get(algorithm)
+    return slave.pace.get(algorithm) or members.pace.get(algorithm)
 
 
-def work_before(stable: Stable, slave: Slave) -> float:
+def work_before(members: Members, slave: ConnectedSlave) -> float:
     """Seconds of work that a slave holds, as far as known."""
-    return sum(count * (pace_of(stable, slave, algorithm) or 0.0) for algorithm, count in slave.load.items())
+    return sum(count * (pace_of(members, slave, algorithm) or 0.0) for algorithm, count in slave.held.load.items())
 
 
-def room(stable: Stable, slave: Slave, algorithm: Algorithm, fixed: int | None) -> int:
+def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | None) -> int:
     """How many tasks of an algorithm a slave should be sent now.
 
     Args:
         fixed: the size of a task group that the user chose, or None.
     """
-    held = slave.num_outstanding
+    held = slave.held.count
     if fixed is not None:
         return fixed if held < fixed else 0
-    pace = pace_of(stable, slave, algorithm)
+    pace = pace_of(members, slave, algorithm)
     if pace is None:
         return 0 if held else 1
-    work = work_before(stable, slave) if held else 0.0
+    work = work_before(members, slave) if held else 0.0
     if _is_full(held, work):
         return 0
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))
 
 
-def is_full(stable: Stable, slave: Slave, fixed: int | None) -> bool:
+def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
     """Whether a slave needs no more tasks now, of whatever algorithm; see `room`."""
-    held = slave.num_outstanding
+    held = slave.held.count
     if fixed is not None:
         return held >= fixed
-    return _is_full(held, work_before(stable, slave))
+    return _is_full(held, work_before(members, slave))
 
 
 def _is_full(held: int, work: float) -> bool:
     return held >= 2 and (held > MAX_OUTSTANDING / 2 or work > AHEAD_S / 2)
 
 
-def useful(stable: Stable, pending: int, fixed: int | None) -> int:
+def useful(members: Members, pending: int, fixed: int | None) -> int:
     """How many unordered slaves could have work of these pending tasks, and of what slaves hold.
 
     What cannot be taken back from a slave is of no use to others: were slaves asked for it, they would be idle.
@@ -104,28 +103,28 @@ def useful(stable: Stable, pending: int, fixed: int | None) -> int:
         fixed: the size of a task group that the user chose, or None.
     """
     slaves = -(-pending // (fixed or 1))
-    for slave in stable.slaves.values():
-        if slave.outstanding:
-            shared = fixed is None and (slave.revoking or _has_to_spare(slave))
+    for slave in members.slaves.values():
+        if slave.held.spans:
+            shared = fixed is None and (slave.asked_back or _has_to_spare(slave))
             slaves += slave.kind_to_be is SlaveKind.UNORDERED
-            slaves += slave.num_outstanding - 1 if shared else 0
+            slaves += slave.held.count - 1 if shared else 0
     return slaves
 
 
-def victim(stable: Stable, now: float) -> tuple[Slave | None, float | None]:
+def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float | None]:
     """Choose the slave from which tasks are taken back for idle ones.
 
     Returns:
         The slave with the most work among those worth it, or None; and when to look again at the latest, or
         None if nothing will change by itself.
     """
-    best: Slave | None = None
+    best: ConnectedSlave | None = None
     most = 0.0
     later: float | None = None
-    for slave in stable.slaves.values():
+    for slave in members.slaves.values():
         if not _has_to_spare(slave):
             continue
-        work = work_before(stable, slave)
+        work = work_before(members, slave)
         if now >= slave.last_heard + SILENT_S or work > WORTH_TAKING_S:
             if best is None or work > most:
                 best, most = slave, work
@@ -134,11 +133,11 @@ def victim(stable: Stable, now: float) -> tuple[Slave | None, float | None]:
     return best, later
 
 
-def _has_to_spare(slave: Slave) -> bool:
+def _has_to_spare(slave: ConnectedSlave) -> bool:
     return (
         slave.state is _BUSY
-        and not slave.revoking
-        and not slave.barren
-        and slave.num_outstanding >= 2
-        and not any(span.policy.sid for span in slave.outstanding)
+        and not slave.asked_back
+        and not slave.gave_nothing_back
+        and slave.held.count >= 2
+        and not any(span.policy.sid for span in slave.held.spans)
     )

@@ -1,25 +1,13 @@
-"""What the algorithm's thread asks of the master's core: to make algorithms known, and to obey commands."""
+"""What the algorithm's thread asks the master's core to do."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from mwpy._values.algorithm import Algorithm
 from mwpy._values.ids import SlaveId
-from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.task import SlaveKind
 
-__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "Definition", "FreeSlave", "ShutDown"]
-
-
-class Definition(Struct, frozen=True, eq=False):
-    """A task algorithm and everything that a slave needs to run it."""
-
-    algorithm: Algorithm
-    header: AlgorithmDefinition
-    """What is sent in the header of an `Algorithms` message."""
-    function: bytes = b""
-    """The pickled function if it travels by value, else empty."""
+__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "FreeSlave", "ShutDown"]
 
 
 class AllocateSlaves(Struct, frozen=True):

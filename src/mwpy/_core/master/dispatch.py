@@ -1,143 +1,154 @@
-"""Who gets which tasks now, in which messages, and who must give some back."""
+"""Which slave is sent which tasks now, and which slave is asked to give tasks back."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
 
-from attrs import define, field
+from attrs import define
 
 from mwpy._core.holding import count_of
 from mwpy._core.master import allocation
-from mwpy._core.master.commands import Definition
-from mwpy._core.master.ledger import Ledger
-from mwpy._core.master.stable import Agent, Slave, SlaveEvent
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
+from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
-from mwpy._values.algorithm import Algorithm
 from mwpy._values.ids import Buffer
-from mwpy._values.task import SlaveState, Span
+from mwpy._values.records import TaskRange
+from mwpy._values.task import SlaveState
 
-__all__ = ["Dispatcher"]
+__all__ = ["Dispatch"]
 
 _IDLE, _FEED = SlaveState.IDLE, SlaveEvent.FEED
 
 
 @define(eq=False)
-class Dispatcher(Ledger):
-    """The ledger, and the sending of tasks."""
+class Dispatch:
+    """Sends pending tasks to slaves."""
 
-    _definitions: dict[Algorithm, Definition] = field(factory=dict)
-    _look_again: float | None = None
-    """When to look again for a slave to take tasks back from."""
+    state: MasterState
+    handback: HandBack
+    look_again: float | None = None
+    """When to look again for a slave to take tasks back from; None if there is no need."""
+
+    def decide(self, now: float) -> None:
+        """Send what slaves have room for, and take tasks back for idle ones."""
+        if self.state.jar.addressed:
+            self._send_addressed(now)
+        if self.state.jar.queues:
+            self._send_unaddressed(now)
+        self._take_back(now)
 
     def _send_addressed(self, now: float) -> None:
-        for sid in list(self.jar.addressed):
-            slave = self.stable.slaves[sid]
-            queue = self.jar.addressed[sid]
-            while queue:
-                algorithm = queue[0].algorithm
-                reason = slave.agent.refused.get(algorithm)
-                if reason is not None:
-                    self._settle_unwanted(sid, queue[0], f"{sid}, to which it was addressed, cannot run it: {reason}")
+        jar, fixed = self.state.jar, self.state.settings.task_group
+        for sid in list(jar.addressed):
+            slave = self.state.members.slaves[sid]
+            refused = slave.agent.refused
+            while queue := jar.addressed.get(sid):
+                algorithm = queue[0].algorithm.number
+                if algorithm in refused:
+                    reason = f"{sid}, to which it was addressed, cannot run it: {refused[algorithm]}"
+                    self.handback.release(sid, queue[0], reason)
                     continue
-                count = allocation.room(self.stable, slave, algorithm, self.settings.task_group)
+                count = allocation.room(self.state.members, slave, algorithm, fixed)
                 if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or not count:
                     break
-                self._feed(slave, self.jar.heads(queue, count, allocation.MAX_GROUP_BYTES, slave.agent.refused), now)
+                self._feed(slave, jar.heads(queue, count, allocation.MAX_GROUP_BYTES, refused), now)
 
     def _send_unaddressed(self, now: float) -> None:
-        """First to those who have nothing, then to those who will soon have nothing."""
-        idle = [slave for slave in self.stable.idle.values() if slave.runs_unaddressed]
-        hungry = [slave for slave in self.stable.hungry.values() if slave.runs_unaddressed]
+        """Send tasks first to idle slaves, then to busy slaves that have room for more."""
+        members = self.state.members
+        idle = [slave for slave in members.idle.values() if slave.runs_unaddressed]
+        hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
         self._share_out(idle, len(idle) + len(hungry), now)
-        if self.jar.queues:
-            hungry = [slave for slave in self.stable.hungry.values() if slave.runs_unaddressed]
+        if self.state.jar.queues:
+            hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
             self._share_out(hungry, len(hungry), now)
 
-    def _share_out(self, slaves: Sequence[Slave], takers: int, now: float) -> None:
-        """Send slaves their part of what waits, if so many take part."""
+    def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, now: float) -> None:
+        """Send each slave its share of the pending tasks, which `takers` slaves divide."""
+        jar = self.state.jar
         for slave in slaves:
-            self._fill(slave, -(-self.jar.num_unaddressed // takers), now)
-            if not self.jar.queues:
+            self._fill(slave, -(-jar.num_unaddressed // takers), now)
+            if not jar.queues:
                 return
 
-    def _fill(self, slave: Slave, share: int, now: float) -> None:
-        """Send a slave what it has room for, at most its share; no longer hungry if it is full.
+    def _fill(self, slave: ConnectedSlave, share: int, now: float) -> None:
+        """Send a slave what it has room for, at most its share; it is not hungry any more if it is full.
 
-        It gets nothing of another algorithm while it has no room for the one whose turn it is, or that would wait on.
+        While it has no room for the algorithm that has its turn, it gets no task of another one. Otherwise the
+        first algorithm would wait for ever.
         """
-        fixed = self.settings.task_group
-        for algorithm in list(self.jar.queues):
+        jar, members, fixed = self.state.jar, self.state.members, self.state.settings.task_group
+        for algorithm in list(jar.queues):
             if algorithm in slave.agent.refused:
                 continue
-            count = allocation.room(self.stable, slave, algorithm, fixed)
+            count = allocation.room(members, slave, algorithm, fixed)
             if not count:
                 break
-            count = count if fixed else min(count, share)
-            spans = self.jar.heads(self.jar.queues[algorithm], count, allocation.MAX_GROUP_BYTES)
-            self._feed(slave, spans, now)
-            if self.jar.queues:
-                self.jar.next_turn(algorithm)
-            share -= sum(map(count_of, spans))
+            chosen = jar.heads(jar.queues[algorithm], count if fixed else min(count, share), allocation.MAX_GROUP_BYTES)
+            self._feed(slave, chosen, now)
+            if jar.queues:
+                jar.next_turn(algorithm)
+            share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
-        if allocation.is_full(self.stable, slave, fixed):
-            self.stable.hungry.pop(slave.sid, None)
+        if allocation.is_full(members, slave, fixed):
+            members.hungry.pop(slave.sid, None)
 
-    def _feed(self, slave: Slave, spans: list[Span], now: float) -> None:
-        if not slave.outstanding:
+    def _feed(self, slave: ConnectedSlave, chosen: list[TaskRange], now: float) -> None:
+        """Send a slave tasks from the head of a queue."""
+        state = self.state
+        if not slave.held.spans:
             slave.last_heard = now
-        self._record(records.TasksAllocated(slave.sid, spans))
-        slave.outstanding.extend(spans)
+        spans = state.record(records.TasksAllocated(slave.sid, chosen))
         if slave.state is _IDLE:
-            self._change(slave, _FEED)
-        slave.barren = False
-        self.stable.hungry[slave.sid] = slave
+            state.change(slave, _FEED)
+        slave.gave_nothing_back = False
+        state.members.hungry[slave.sid] = slave
         firsts: list[int] = []
         counts: list[int] = []
         attempts: list[int] = []
         numbers: list[int] = []
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
-        unknown: dict[Algorithm, None] = {}
         for span in spans:
-            slave.load[span.algorithm] += span.count
-            if span.algorithm not in slave.agent.known:
-                unknown[span.algorithm] = None
             firsts.append(span.first)
             counts.append(span.count)
             attempts.append(span.attempt)
-            numbers.append(self._definitions[span.algorithm].header.number)
+            numbers.append(span.algorithm.number)
             buffers += span.buffers or [()] * span.count
             payloads += span.payloads
-        if unknown:
+        known = slave.agent.known
+        if unknown := dict.fromkeys(number for number in numbers if number not in known):
             self._send_definitions(slave.agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
         header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes)
         payload = messages.payload(len(payloads), payloads)
-        self._send(slave.agent, header, [payload, *chain.from_iterable(buffers)])
+        state.send(slave.agent, header, [payload, *chain.from_iterable(buffers)])
 
-    def _send_definitions(self, agent: Agent, unknown: dict[Algorithm, None]) -> None:
+    def _send_definitions(self, agent: ConnectedAgent, unknown: dict[int, None]) -> None:
         agent.known.update(unknown)
-        definitions = [self._definitions[algorithm] for algorithm in unknown]
-        self._send(
+        defined = [self.state.jar.definitions[number] for number in unknown]
+        self.state.send(
             agent,
-            messages.Algorithms([definition.header for definition in definitions]),
-            [definition.function for definition in definitions if not definition.header.reference],
+            messages.Algorithms([each.definition for each in defined]),
+            [each.packed for each in defined if not each.definition.reference],
         )
 
     def _take_back(self, now: float) -> None:
-        """When slaves idle and nothing is left to send, take tasks back from the fullest slave."""
-        self._look_again = None
-        if self.settings.task_group is not None or self.jar.queues or self.jar.runnable < 2:
+        """When slaves are idle and no task is pending, ask the slave with the most work to give tasks back."""
+        self.look_again = None
+        state = self.state
+        if state.settings.task_group is not None or state.jar.queues or state.jar.runnable < 2:
             return
-        idle = self.stable.idle.values()
-        thieves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])
-        while thieves > 0:
-            slave, self._look_again = allocation.victim(self.stable, now)
+        idle = state.members.idle.values()
+        idle_slaves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])
+        while idle_slaves > 0:
+            slave, self.look_again = allocation.fullest(state.members, now)
             if slave is None:
                 return
-            slave.revoking = True
-            count = max(1, slave.num_outstanding // 2)
-            self._send(slave.agent, messages.Revoke(slave.number, count))
-            thieves -= count
+            slave.asked_back = True
+            count = max(1, slave.held.count // 2)
+            state.send(slave.agent, messages.Revoke(slave.number, count))
+            idle_slaves -= count

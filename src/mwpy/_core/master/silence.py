@@ -1,8 +1,8 @@
-"""Silence is a bug: when nothing can progress, the master says so, and again at growing intervals.
+"""When nothing can progress, the master says so and says why, and repeats it at growing intervals.
 
-What counts is for how long nothing could, since something last came of it. That a slave tries a task and fails at once
-is no progress; but while it works nothing is said, and once it has worked for some seconds, it was one. A reason that
-was not named yet is named in time.
+The watch counts the time in which nothing could progress, since the last progress. When a slave tries a task and fails
+at once, that is no progress. While a slave works, nothing is said; after some seconds of work, the work counts as
+progress. A reason that was not named yet is named in time.
 """
 
 from __future__ import annotations
@@ -11,19 +11,28 @@ from enum import Enum
 
 from attrs import define, field
 
-__all__ = ["SilenceWatch", "Waiting"]
+from mwpy._core.master.admission import Admission
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.losses import Losses
+from mwpy._core.master.state import MasterState
+from mwpy._values.task import SlaveState
+
+__all__ = ["Silence", "SilenceWatch", "Waiting"]
 
 FIRST_S = 5.0
-"""Seconds that nothing can progress before the first word: half of the ten that were promised."""
+"""Seconds without possible progress before the first message: half of the ten that the manual promises."""
 
 GROWTH = 3.0
-"""How much longer each interval is than the one before."""
+"""Each interval is this many times as long as the one before."""
 
 LONGEST_S = 1800.0
-"""Seconds between two words at the most."""
+"""The longest interval between two messages, in seconds."""
 
 ROUNDING_S = 1e-6
-"""A sum of seconds that is short by so little is due."""
+"""Tolerance for rounding: a sum of seconds that is this much below a limit has reached it."""
+
+LOOK_AGAIN_S = 1.0
+"""Seconds after progress before the watch looks again whether there is more."""
 
 
 class Waiting(Enum):
@@ -36,22 +45,22 @@ class Waiting(Enum):
 
 @define(eq=False)
 class SilenceWatch:
-    """Decides when to say why nothing progresses."""
+    """Decides when to say that nothing progresses."""
 
     deadline: float | None = None
     """When to observe again if nothing changes, on the core's clock; None if there is no need."""
     stuck_s: float = 0.0
-    """For how long nothing could progress, pauses not counted."""
+    """How long nothing could progress, without pauses."""
     _due_s: float = FIRST_S
     _interval_s: float = FIRST_S
     _seen: float | None = None
-    """When it was last seen that nothing can; None in a pause."""
+    """When it was last observed that nothing can progress; None in a pause."""
     _pause: float | None = None
     """When the pause began."""
     _reasons: set[str] = field(factory=set)
 
     def reset(self, deadline: float | None) -> None:
-        """Something progressed, or nothing is waited for; observe again at the deadline at the latest."""
+        """There was progress, or nothing is waited for; observe again at the deadline at the latest."""
         self.deadline = deadline
         self._seen = self._pause = None
         self.stuck_s = 0.0
@@ -59,7 +68,7 @@ class SilenceWatch:
         self._reasons.clear()
 
     def pause(self, now: float) -> None:
-        """A slave is at work, and may come to something."""
+        """A slave is at work and may make progress."""
         if self._pause is None:
             self._count(now)
             self.deadline, self._seen, self._pause = None, None, now
@@ -68,7 +77,7 @@ class SilenceWatch:
         """Nothing can progress at present, for a reason.
 
         Returns:
-            Seconds that nothing could, if it is time to say so; else None.
+            The seconds in which nothing could progress, if it is time to say so; else None.
         """
         if self._pause is not None and now >= self._pause + FIRST_S:
             self.reset(None)
@@ -77,14 +86,110 @@ class SilenceWatch:
         if reason not in self._reasons:
             self._reasons.add(reason)
             self._due_s = min(self._due_s, self.stuck_s + FIRST_S)
-        told = None
+        due_s = None
         if self.stuck_s >= self._due_s - ROUNDING_S:
-            told = self.stuck_s
+            due_s = self.stuck_s
             self._interval_s = min(self._interval_s * GROWTH, LONGEST_S)
             self._due_s = self.stuck_s + self._interval_s
         self.deadline = now + self._due_s - self.stuck_s
-        return told
+        return due_s
 
     def _count(self, now: float) -> None:
         if self._seen is not None:
             self.stuck_s += now - self._seen
+
+
+@define(eq=False)
+class Silence:
+    """Says why nothing progresses."""
+
+    state: MasterState
+    kinds: SlaveKinds
+    admission: Admission
+    losses: Losses
+    watch: SilenceWatch = field(factory=SilenceWatch)
+
+    def decide(self, waiting: Waiting, now: float) -> None:
+        """Say why nothing progresses, if it is time to.
+
+        Args:
+            waiting: whether the master algorithm waits in `mw.loop()`.
+            now: the time on the core's clock, in seconds.
+        """
+        waited_for = self._is_waited_for(waiting)
+        if self.state.actions.progress or not waited_for:
+            self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
+            return
+        if self.state.jar.num_allocated:
+            self.watch.pause(now)
+            return
+        reason, text = self._why_stuck()
+        if (stuck_s := self.watch.observe(reason, now)) is not None:
+            self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
+
+    def _is_waited_for(self, waiting: Waiting) -> bool:
+        """Whether anybody waits for progress; `mw.loop(1.0)` with nothing to do may just be a way to sleep."""
+        if self.state.closing is not None:
+            return False
+        if self.state.jar.runnable:
+            return True
+        wants_slaves = waiting is Waiting.FOR_A_WHILE and any(self.kinds.vacancies())
+        return wants_slaves or waiting is Waiting.FOR_EVER
+
+    def _why_stuck(self) -> tuple[str, str]:
+        """Why nothing can progress: the name of the reason, and the text for the user."""
+        jar = self.state.jar
+        slaves = self.state.members.slaves.values()
+        serving = [slave for slave in slaves if slave.state is not SlaveState.SHUTTING_DOWN]
+        vacancies = [kind.value for kind in self.kinds.vacancies()]
+        if not serving:
+            return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave()}"
+        if jar.queues and not any(slave.runs_unaddressed for slave in serving):
+            return "no unordered slave", (
+                f"{jar.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
+                f"with mw.free_slave, or start more slaves"
+            )
+        if jar.queues:
+            return "refused", self._which_agent_refuses(next(iter(jar.queues)))
+        if jar.runnable:
+            return "leaving", (
+                f"{jar.runnable} tasks are at slaves that are leaving, or addressed to them: tasks that these do not "
+                f"finish run elsewhere or are handed back as soon as the slaves are gone"
+            )
+        if vacancies:
+            return "vacancies", (
+                f"{len(vacancies)} more {vacancies[0]} slaves are wanted and none connects: start more slaves"
+            )
+        return "nothing to do", (
+            "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
+            "submit tasks, or leave the loop"
+        )
+
+    def _which_agent_refuses(self, algorithm: int) -> str:
+        agents = self.state.members.agents.values()
+        refusing = [(agent.name, reason) for agent in agents if (reason := agent.refused.get(algorithm))]
+        name, reason = refusing[0] if refusing else ("", "")
+        return (
+            f"no connected slave can run {self.state.jar.definitions[algorithm].definition.name}, for which "
+            f"{self.state.jar.num_queued[algorithm]} tasks wait: correct that there, or start other slaves. "
+            f"{name}: {reason}"
+        )
+
+    def _why_no_slave(self) -> str:
+        only_here = self.state.settings.only_here
+        if self.admission.refusals:
+            return f"{self.admission.refusals} were refused, the last from {self.admission.last_refusal}"
+        if self.state.members.slaves:
+            return "All connected slaves are leaving: start others"
+        if agents := len(self.state.members.agents):
+            return (
+                f"{agents} agents are connected, but their slaves are not ready yet: see what they "
+                f"write on standard error"
+            )
+        if departures := self.losses.departures:
+            reason, times = max(departures.items(), key=lambda item: item[1])
+            again = "Correct that, and start the computation again" if only_here else "Start slaves again"
+            return f"All agents left, most often ({times}) because: {reason}. {again}"
+        if only_here:
+            return "The slaves on this machine are not ready: if no message above says why, wait, or start it again"
+        return "Start some with `python APP --mw-slave --mw-resource-file FILE`, here or through a batch system"

@@ -18,10 +18,11 @@ from typing import Any
 from attrs import define, field
 from msgspec import Struct
 
-from mwpy._values.algorithm import Algorithm
+from mwpy._core.master.spans import Span
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
-from mwpy._values.task import DEFAULT_POLICY, Span, TaskPolicy
+from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
 
 __all__ = ["Submissions"]
 
@@ -33,7 +34,7 @@ FIELDS = 4
 class _Batch:
     """Tasks that differ only in arguments and tags."""
 
-    algorithm: Algorithm | None
+    algorithm: AlgorithmDefinition | None
     policy: TaskPolicy
     before: int
     """How many tasks were added before the first of this batch."""
@@ -43,10 +44,10 @@ class _Batch:
 class _Published(Struct, frozen=True):
     """The counts of the core's thread at one moment."""
 
-    taken: dict[Algorithm, int]
-    """How many tasks of each algorithm it has ever taken."""
+    taken: dict[int, int]
+    """How many tasks of each algorithm it has ever taken, by the number of its definition."""
     total_taken: int
-    pending: Mapping[Algorithm, int]
+    pending: Mapping[int, int]
     """How many of them are pending in the core."""
     runnable: int
     """How many of them are pending in the core or at slaves."""
@@ -61,16 +62,16 @@ class Submissions:
         self._open = _Batch(None, DEFAULT_POLICY, 0)
         self._batches = deque([self._open])
         """Tasks are added to the last batch only."""
-        self._closed: Counter[Algorithm | None] = Counter()
+        self._closed: Counter[int] = Counter()
         """How many tasks of each algorithm were ever added to batches before the last."""
-        self._taken: Counter[Algorithm] = Counter()
+        self._taken: Counter[int] = Counter()
         self._total_taken = 0
         self._published = _Published({}, 0, {}, 0)
 
     # ---- for the thread of the master algorithm ----
 
     def add(
-        self, algorithm: Algorithm, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
+        self, algorithm: AlgorithmDefinition, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
     ) -> TaskId:
         """Add a task and return its id."""
         batch = self._open
@@ -80,23 +81,24 @@ class Submissions:
         batch.fields.extend((number, payload, buffers, tag))
         return TaskId(number)
 
-    def _begin(self, algorithm: Algorithm, policy: TaskPolicy) -> _Batch:
-        self._closed[self._open.algorithm] += self.total - self._open.before
+    def _begin(self, algorithm: AlgorithmDefinition, policy: TaskPolicy) -> _Batch:
+        if self._open.algorithm is not None:
+            self._closed[self._open.algorithm.number] += self.total - self._open.before
         self._open = _Batch(algorithm, policy, self.total)
         self._batches.append(self._open)
         return self._open
 
-    def _added(self, algorithm: Algorithm) -> int:
+    def _added(self, algorithm: AlgorithmDefinition) -> int:
         """How many tasks of an algorithm were ever added."""
         in_last = self.total - self._open.before if self._open.algorithm is algorithm else 0
-        return self._closed[algorithm] + in_last
+        return self._closed[algorithm.number] + in_last
 
-    def pending(self, algorithm: Algorithm | None = None) -> int:
+    def pending(self, algorithm: AlgorithmDefinition | None = None) -> int:
         """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
         core = self._published
         if algorithm is None:
             return self.total - core.total_taken + sum(core.pending.values())
-        return self._added(algorithm) - core.taken.get(algorithm, 0) + core.pending.get(algorithm, 0)
+        return self._added(algorithm) - core.taken.get(algorithm.number, 0) + core.pending.get(algorithm.number, 0)
 
     def runnable(self) -> int:
         """How many tasks are pending or at slaves."""
@@ -133,26 +135,27 @@ class Submissions:
         if ids != [*range(self._total_taken + 1, self._total_taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         self._total_taken += len(ids)
-        self._taken[batch.algorithm] += len(ids)
+        self._taken[batch.algorithm.number] += len(ids)
         return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
 
-    def publish(self, pending: Mapping[Algorithm, int], runnable: int) -> None:
+    def publish(self, pending: Mapping[int, int], runnable: int) -> None:
         """Publish the core's counts, once the core has all tasks that were taken.
 
         Args:
-            pending: how many tasks of each algorithm are pending in the core; not changed later.
+            pending: how many tasks of each algorithm, by its number, are pending in the core; not changed later.
             runnable: how many tasks are pending in the core or at slaves.
         """
         self._published = _Published(dict(self._taken), self._total_taken, pending, runnable)
 
     def check(self) -> None:
         """Recompute the counts from the tasks that are here, and assert; no other thread may add meanwhile."""
-        waiting: Counter[Algorithm | None] = Counter()
+        waiting: Counter[int] = Counter()
+        definitions = {batch.algorithm.number: batch.algorithm for batch in self._batches if batch.algorithm}
         for batch in self._batches:
-            waiting[batch.algorithm] += len(batch.fields) // FIELDS
+            waiting[batch.algorithm.number if batch.algorithm else -1] += len(batch.fields) // FIELDS
         assert self.total == self._total_taken + sum(waiting.values()), "a task was lost on the way to the core"
         assert self._total_taken == sum(self._taken.values()), "the tasks that were taken were miscounted"
-        for algorithm in dict.fromkeys([*self._taken, *(each.algorithm for each in self._batches if each.algorithm)]):
-            assert self._added(algorithm) == self._taken[algorithm] + waiting[algorithm], f"{algorithm} was miscounted"
+        for number, algorithm in definitions.items():
+            assert self._added(algorithm) == self._taken[number] + waiting[number], f"{algorithm.name} was miscounted"
         core = self._published
         assert sum(core.pending.values()) <= core.runnable <= core.total_taken <= self._total_taken

@@ -1,15 +1,18 @@
-"""The jar of all tasks that the master holds, and the one place where a task changes its state.
+"""The jar of all tasks that the master has, and the one place where a task changes its state.
 
-A task's way is the table `TRANSITIONS`. `Taskjar.apply` walks it, a span of tasks at a time, as records say; a pair
-that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once:
-what it holds is pending or allocated.
+The table `TRANSITIONS` is the lifecycle of a task. `Taskjar.apply` moves spans of tasks along it, as records say. A
+transition that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once, so
+all tasks in it are pending or allocated.
 
-Pending tasks wait in queues: one for each slave that has tasks addressed to it, in the order of their
-submission, and one for each algorithm for all others. One queue an algorithm, because a group of tasks of
-one algorithm can be sized by arithmetic, and because a slave that cannot run an algorithm then passes over
-its queue and not over each of its tasks. The algorithms take turns. A task that comes back goes to the head of
-its queue: it is the oldest. One that was running when its slave died goes to the tail: if it killed, the others come
-before the next slave that it kills, and if not, it does not meet one bad moment three times over.
+Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
+All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
+by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
+
+A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died
+goes to the tail instead. If it killed the slave, the other tasks are run before it kills the next one. If it did not,
+it does not meet the same bad moment three times in a row.
+
+Allocated tasks are in `Taskjar.held`, by the slave that holds them.
 """
 
 from __future__ import annotations
@@ -18,25 +21,27 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
+from typing import Any
 
 from attrs import define, evolve, field
 
-from mwpy._core.holding import count_of
+from mwpy._core.holding import count_of, take
+from mwpy._core.master.deaths import KeptDeaths
+from mwpy._core.master.spans import Span
 from mwpy._values import records
-from mwpy._values.algorithm import Algorithm
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import Death
-from mwpy._values.task import PlainEnum, Span, TaskState
+from mwpy._values.records import TaskRange
+from mwpy._values.task import PlainEnum, TaskState
 
-__all__ = ["TRANSITIONS", "TaskEvent", "Taskjar"]
+__all__ = ["TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
 
 
 class TaskEvent(PlainEnum):
     """What can happen to a task."""
 
     SUBMIT = "submit"
-    FAIL = "fail before it is sent"
+    FAIL = "fail at its submission"
     ALLOCATE = "allocate"
     FINISH = "finish"
     RETURN = "return"
@@ -52,33 +57,56 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
     TaskEvent.FINISH: {_ALLOCATED: _FINISHED},
     TaskEvent.RETURN: {_ALLOCATED: _PENDING},
-    TaskEvent.GIVE_UP: {_NEW: _UNRUNNABLE, _PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE},
+    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE},
 }
-_SUBMIT, _FAIL, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP = TaskEvent
+_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP = TaskEvent
 
 
 MAX_SPAN = 1000
-"""Tasks from which on a span is not made longer: making it longer copies it."""
+"""Longest span, in tasks, that is extended by the next one: extending a span copies it."""
+
+
+@define(eq=False)
+class HeldTasks:
+    """The tasks that one slave holds."""
+
+    spans: deque[Span] = field(factory=deque)
+    """In the order in which they were sent."""
+    load: dict[int, int] = field(factory=lambda: defaultdict(int))
+    """How many of them belong to each algorithm, by its number; no zero."""
+    ended: bool = False
+    """Whether the slave is gone; then records of the same iteration take these tasks."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks it holds."""
+        return sum(self.load.values())
 
 
 @define(eq=False)
 class Taskjar:
     """All pending and allocated tasks."""
 
+    definitions: list[records.AlgorithmDefined] = field(factory=list)
+    """The algorithms, by their numbers."""
     runnable: int = 0
     """How many tasks are pending or allocated."""
-    queues: dict[Algorithm, deque[Span]] = field(factory=dict)
-    """Pending tasks that any slave may run, by algorithm; no empty queue. The first has its turn next."""
+    queues: dict[int, deque[Span]] = field(factory=dict)
+    """Pending tasks that any slave may run, by algorithm; no empty queue. The first queue has its turn next."""
     addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
     """Pending tasks addressed to a slave; no empty queue."""
-    num_queued: dict[Algorithm, int] = field(factory=lambda: defaultdict(int))
+    held: dict[SlaveId, HeldTasks] = field(factory=dict)
+    """Allocated tasks by the slave that holds them: an entry for each slave, and for each ended one that held some."""
+    num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `queues`; no zero."""
-    num_addressed: dict[Algorithm, int] = field(factory=lambda: defaultdict(int))
+    num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `addressed`; no zero."""
+    deaths: KeptDeaths = field(factory=KeptDeaths)
+    """The deaths that tasks are charged with."""
 
     @property
-    def pending(self) -> dict[Algorithm, int]:
-        """How many tasks of each algorithm are pending; no zero."""
+    def pending(self) -> dict[int, int]:
+        """How many tasks of each algorithm are pending, by its number; no zero."""
         if not self.num_addressed:
             return dict(self.num_queued)
         return Counter(self.num_queued) + Counter(self.num_addressed)
@@ -90,85 +118,139 @@ class Taskjar:
 
     @property
     def num_allocated(self) -> int:
-        """How many tasks slaves hold."""
+        """How many tasks are at slaves."""
         return self.runnable - self.num_unaddressed - sum(self.num_addressed.values())
 
-    def apply(self, record: records.Record) -> None:
+    def apply(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
         """Change the tasks as a record says; the only place where a task's state changes.
 
+        Args:
+            record: what happened.
+            tags: with `TasksSubmitted`, the tags of each of its entries; without them, each tag is None.
+
+        Returns:
+            The spans of the record's tasks, in their new state.
+
         Raises:
-            InternalError: the record contradicts the tasks' states; mwpy's own fault.
+            InternalError: the record contradicts the tasks' states; the fault of mwpy itself.
         """
         match record:
-            case records.TasksSubmitted(spans):
-                _walk(spans, _SUBMIT)
-                self.runnable += sum(map(count_of, spans))
-                self._enqueue(spans)
-            case records.TasksFailed(spans):
-                _walk(spans, _FAIL)
-            case records.TasksAllocated(sid, spans):
-                self._dequeue(spans)
-                _walk(spans, _ALLOCATE)
-                for span in spans:
-                    span.attempt += 1
-                    span.sid = sid
-            case records.ResultsReceived(_, spans):
-                _walk(spans, _FINISH)
+            case records.TasksAllocated(sid, tasks):
+                spans = self._dequeue(sid, tasks)
+                _move(spans, _ALLOCATE)
+                self._hand_over(sid, spans)
+                return spans
+            case records.ResultsReceived(sid, results):
+                spans = self._take(sid, results.tasks, results.counts, results.attempts)
+                _move(spans, _FINISH)
                 self.runnable -= sum(map(count_of, spans))
-            case records.TasksReturned(_, spans, _, deaths):
-                _walk(spans, _RETURN)
-                for span in spans:
-                    span.sid = None
-                if deaths:
-                    _charge(spans, deaths)
-                    self._enqueue(spans)
-                else:
-                    self._enqueue_first(spans)
-            case records.TasksGivenUp(spans, _, deaths):
-                self.runnable -= sum(span.count for span in spans if span.state is not _NEW)
-                self._dequeue([span for span in spans if span.state is _PENDING])
-                _walk(spans, _GIVE_UP)
-                _charge(spans, deaths)
-            case records.TasksUnaddressed(_, spans):
-                self._dequeue(spans)
+                return spans
+            case records.TasksSubmitted(tasks):
+                return self._submit(tasks, tags)
+            case records.TasksReturned(sid, tasks, _, charges):
+                return self._return(sid, tasks, charges)
+            case records.TasksGivenUp(sid, held, tasks, _, charges):
+                spans = self._take_ranges(sid, tasks) if held else self._dequeue(sid, tasks)
+                _move(spans, _GIVE_UP)
+                self.runnable -= sum(map(count_of, spans))
+                self.deaths.charge(spans, charges)
+                return spans
+            case records.TasksUnaddressed(sid, tasks):
+                spans = self._dequeue(sid, tasks)
                 for span in spans:
                     span.policy = evolve(span.policy, sid=None)
                 self._enqueue(spans)
+                return spans
+            case records.SlaveConnected(sid):
+                self.held[sid] = HeldTasks()
+            case records.SlaveEnded(sid):
+                self.deaths.note_end(record)
+                self._end(sid)
+            case records.AlgorithmDefined():
+                self.definitions.append(record)
             case _:
                 pass
+        return []
 
-    def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[Algorithm] = ()) -> list[Span]:
-        """Cut so many tasks off the head of a queue, but no more bytes and none from a refused one on; at least one.
+    def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
+        """Choose tasks at the head of a queue, to be sent in one message; at least one task.
 
-        They stay in the queue until a record says where they went.
+        Args:
+            queue: not empty.
+            count: the largest number of tasks.
+            max_bytes: the largest sum of their arguments' sizes.
+            refused: numbers of algorithms; the choice ends before the first task of one of them.
+
+        Returns:
+            The tasks, with the number of their next attempt. They stay in the queue until a record moves them.
         """
-        heads: list[Span] = []
-        while len(heads) < len(queue) and count > 0:
-            span = queue[len(heads)]
+        chosen: list[TaskRange] = []
+        for span in queue:
+            if count <= 0 or (chosen and span.algorithm.number in refused):
+                break
             sizes = span.sizes
             fits = len(sizes) if sum(sizes) <= max_bytes else bisect_right(list(accumulate(sizes)), max_bytes)
-            if heads and (not fits or span.algorithm in refused):
+            if chosen and not fits:
                 break
             fits = min(max(1, fits), count)
-            if fits < len(sizes):
-                span, rest = span.cut(fits)
-                queue[len(heads)] = span
-                queue.insert(len(heads) + 1, rest)
-            heads.append(span)
+            chosen.append(span.part(span.first, fits, span.attempt + 1))
+            if fits < span.count:
+                break
             count -= fits
-            max_bytes -= sum(sizes[:fits])
-        return heads
+            max_bytes -= sum(sizes)
+        return chosen
 
-    def next_turn(self, algorithm: Algorithm) -> None:
+    def next_turn(self, algorithm: int) -> None:
         """Let an algorithm wait for its next turn behind all others."""
         queue = self.queues.pop(algorithm, None)
         if queue:
             self.queues[algorithm] = queue
 
+    # ---- what records do -----------------------------------------------------------------------------------
+
+    def _submit(self, tasks: Sequence[records.SubmittedTasks], tags: Sequence[list[Any]]) -> list[Span]:
+        spans = [
+            Span(
+                each.first,
+                each.count,
+                self.definitions[each.algorithm].definition,
+                each.policy,
+                each.payloads,
+                each.buffers,
+                tags[position] if tags else [None] * each.count,
+            )
+            for position, each in enumerate(tasks)
+        ]
+        _move(spans, _SUBMIT)
+        self.runnable += sum(map(count_of, spans))
+        self._enqueue(spans)
+        return spans
+
+    def _return(self, sid: SlaveId, tasks: Sequence[TaskRange], charges: tuple[records.Charge, ...]) -> list[Span]:
+        spans = self._take_ranges(sid, tasks)
+        _move(spans, _RETURN)
+        for span in spans:
+            span.sid = None
+        if charges:
+            self.deaths.charge(spans, charges)
+            self._enqueue(spans)
+        else:
+            self._enqueue_first(spans)
+        return spans
+
+    def _end(self, sid: SlaveId) -> None:
+        held = self.held.get(sid)
+        if held is not None:  # else it ended before it was ready for tasks
+            held.ended = True
+            if not held.spans:
+                del self.held[sid]
+
+    # ---- queues --------------------------------------------------------------------------------------------
+
     def _enqueue(self, spans: Iterable[Span]) -> None:
         for span in spans:
             queue, counted = self._place_of(span)
-            counted[span.algorithm] += span.count
+            counted[span.algorithm.number] += span.count
             if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
                 queue[-1] = queue[-1].join(span)
             else:
@@ -177,46 +259,87 @@ class Taskjar:
     def _enqueue_first(self, spans: Sequence[Span]) -> None:
         for span in reversed(spans):
             queue, counted = self._place_of(span)
-            counted[span.algorithm] += span.count
+            counted[span.algorithm.number] += span.count
             queue.appendleft(span)
 
-    def _place_of(self, span: Span) -> tuple[deque[Span], dict[Algorithm, int]]:
-        """The queue of a pending span, and what counts its tasks."""
+    def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
+        """The queue of a pending span, and the counter of the tasks in such queues."""
         sid = span.policy.sid
         if sid is not None:
             return self.addressed.setdefault(sid, deque()), self.num_addressed
-        queue = self.queues.get(span.algorithm)
+        queue = self.queues.get(span.algorithm.number)
         if queue is None:
-            queue = self.queues[span.algorithm] = deque()
+            queue = self.queues[span.algorithm.number] = deque()
         return queue, self.num_queued
 
-    def _dequeue(self, spans: Sequence[Span]) -> None:
-        """Take spans from the head of a queue; those of one call are of one queue."""
-        if not spans:
-            return
-        queue, counted = self._place_of(spans[0])
-        for span in spans:
-            if not queue or queue.popleft() is not span:
-                raise InternalError(f"{span}: not at the head of the queue")
-            counted[span.algorithm] -= span.count
-            if not counted[span.algorithm]:
-                del counted[span.algorithm]
+    def _dequeue(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks from the head of a slave's queue, if they are addressed to it, else of their algorithm's."""
+        queue: deque[Span] | None = self.addressed.get(sid)
+        counted = self.num_addressed
+        if not queue or queue[0].first != tasks[0].first:
+            queue, counted = self.queues.get(tasks[0].algorithm), self.num_queued
+        spans: list[Span] = []
+        for each in tasks:
+            if not queue or queue[0].first != each.first or queue[0].count < each.count:
+                raise InternalError(f"{each}: not at the head of the queue")
+            span = queue.popleft()
+            if span.count > each.count:
+                span, rest = span.cut(each.count)
+                queue.appendleft(rest)
+            counted[each.algorithm] -= each.count
+            if not counted[each.algorithm]:
+                del counted[each.algorithm]
+            spans.append(span)
         if not queue:
-            sid = spans[0].policy.sid
-            if sid is not None:
+            if counted is self.num_addressed:
                 del self.addressed[sid]
             else:
-                del self.queues[spans[0].algorithm]
+                del self.queues[tasks[0].algorithm]
+        return spans
+
+    # ---- allocated tasks -----------------------------------------------------------------------------------
+
+    def _hand_over(self, sid: SlaveId, spans: Sequence[Span]) -> None:
+        held = self.held[sid]
+        for span in spans:
+            span.attempt += 1
+            span.sid = sid
+            held.load[span.algorithm.number] += span.count
+        held.spans.extend(spans)
+
+    def _take_ranges(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        columns = zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)
+        return self._take(sid, *columns)
+
+    def _take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
+        """Remove tasks from a slave that holds them."""
+        held = self.held[sid]
+        spans: list[Span] = []
+        for first, count, attempt in zip(firsts, counts, attempts, strict=True):
+            taken = take(held.spans, first, count, attempt)
+            if sum(map(count_of, taken)) != count:
+                raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
+            for span in taken:
+                number = span.algorithm.number
+                held.load[number] -= span.count
+                if not held.load[number]:
+                    del held.load[number]
+            spans += taken
+        if held.ended and not held.spans:
+            del self.held[sid]
+        return spans
+
+    # ---- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Recompute what is derived and hold the queues against the tasks' states."""
-        queued: Counter[Algorithm] = Counter()
-        for algorithm, queue in self.queues.items():
-            queued[algorithm] = sum(map(count_of, queue))
+        """Recompute what is derived, and compare the tasks' places with their states."""
+        queued: Counter[int] = Counter()
+        for number, queue in self.queues.items():
+            queued[number] = sum(map(count_of, queue))
         assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
-        addressed: Counter[Algorithm] = Counter()
+        addressed: Counter[int] = Counter()
         for span in (span for queue in self.addressed.values() for span in queue):
-            addressed[span.algorithm] += span.count
+            addressed[span.algorithm.number] += span.count
         assert addressed == self.num_addressed, "the addressed tasks were miscounted"
         for queue in (*self.queues.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"
@@ -224,19 +347,28 @@ class Taskjar:
                 assert span.count, "a span without tasks was kept"
                 assert span.state is _PENDING, f"{span}: in a queue, but {span.state.name}"
                 assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
+        for sid, held in self.held.items():
+            _check_held(sid, held)
+        allocated = sum(held.count for held in self.held.values())
+        assert allocated == self.num_allocated, "a task is neither pending nor at a slave"
+        self.deaths.check()
 
 
-def _walk(spans: Sequence[Span], event: TaskEvent) -> None:
-    ways = TRANSITIONS[event]
+def _check_held(sid: SlaveId, held: HeldTasks) -> None:
+    counted: Counter[int] = Counter()
+    for span in held.spans:
+        assert span.sid == sid, f"{span}: held by {sid} but allocated to {span.sid}"
+        assert span.state is _ALLOCATED, f"{span}: held by {sid} but {span.state.name}"
+        counted[span.algorithm.number] += span.count
+    assert counted == held.load, f"the load of {sid} was miscounted"
+
+
+def _move(spans: Sequence[Span], event: TaskEvent) -> None:
+    transitions = TRANSITIONS[event]
     for span in spans:
-        state = ways.get(span.state)
+        state = transitions.get(span.state)
         if state is None:
             raise InternalError(
                 f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
             )
         span.state = state
-
-
-def _charge(spans: Sequence[Span], deaths: tuple[Death, ...]) -> None:
-    for span in spans:
-        span.deaths += deaths

@@ -1,0 +1,71 @@
+"""The deaths of slaves that tasks are charged with, and a limit on the memory of their last words.
+
+Last words can be long, and many tasks can wait with a history of deaths. When all last words together exceed
+`WORDS_KEPT`, those of the oldest deaths are truncated. This also shortens the last words of unrunnable tasks that the
+algorithm already has. Records keep the whole last words.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from mwpy._core.master.spans import Span
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS, Death
+from mwpy._values.records import Charge, SlaveEnded
+
+__all__ = ["KeptDeaths"]
+
+WORDS_KEPT = 64 << 20
+"""Characters of last words that the histories of all tasks keep; in memory, up to four times as many bytes."""
+
+DEATH_OVERHEAD = 1000
+"""Characters that a death counts besides its last words, so that the number of whole deaths is limited too."""
+
+OLD_WORDS_CHARACTERS = 300
+"""Characters of each stream that a truncated death keeps."""
+
+
+_NO_END = SlaveEnded(SlaveId(""), "", "", NO_WORDS)
+
+
+@define(eq=False)
+class KeptDeaths:
+    """The deaths that tasks are charged with."""
+
+    _whole: deque[Death] = field(factory=deque)
+    """The latest deaths; their last words are not truncated."""
+    _size: int = 0
+    """What these count, in characters."""
+    _last_end: SlaveEnded = _NO_END
+    """A charge follows the end of its slave immediately, so one end is enough."""
+
+    def note_end(self, record: SlaveEnded) -> None:
+        """Record the end of a slave: the next charges may name it."""
+        self._last_end = record
+
+    def charge(self, spans: Sequence[Span], charges: Sequence[Charge]) -> None:
+        """Add deaths to the history of tasks."""
+        for charge in charges:
+            words = self._last_end.words if charge.sid == self._last_end.sid else NO_WORDS
+            death = Death(charge.sid, charge.attempt, charge.cause, words)
+            self._keep(death)
+            for span in spans:
+                span.deaths = (*span.deaths, death)
+
+    def _keep(self, death: Death) -> None:
+        """Add a death. When all exceed the limit, truncate the oldest."""
+        self._whole.append(death)
+        self._size += DEATH_OVERHEAD + death.words.size
+        while self._size > WORDS_KEPT:
+            oldest = self._whole.popleft()
+            self._size -= DEATH_OVERHEAD + oldest.words.size
+            oldest.words = oldest.words.cut(OLD_WORDS_CHARACTERS)
+
+    def check(self) -> None:
+        """Recompute the size."""
+        size = sum(DEATH_OVERHEAD + death.words.size for death in self._whole)
+        assert size == self._size <= WORDS_KEPT, "the last words that are kept were miscounted"

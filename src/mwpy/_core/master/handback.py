@@ -1,0 +1,75 @@
+"""Tasks that end without a result: too large ones fail, others are handed back to the algorithm as unrunnable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from attrs import define
+
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterState
+from mwpy._values import records
+from mwpy._values.errors import TaskFailed
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.records import Charge, TaskRange
+from mwpy._values.task import Result, UnrunnableTask
+
+__all__ = ["HandBack"]
+
+
+@define(eq=False)
+class HandBack:
+    """Ends tasks that no slave will run."""
+
+    state: MasterState
+
+    def small_enough(self, spans: Sequence[Span]) -> Iterator[Span]:
+        """The tasks whose arguments do not exceed the limit in bytes; the others fail."""
+        limit = self.state.settings.max_call_bytes
+        for span in spans:
+            if max(span.sizes) <= limit:
+                yield span
+                continue
+            for single in span.singles():
+                (size,) = single.sizes
+                if size <= limit:
+                    yield single
+                else:
+                    self._fail(
+                        single,
+                        f"its arguments are {size} bytes, the limit is {limit} bytes "
+                        f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
+                    )
+
+    def _fail(self, single: Span, reason: str) -> None:
+        """Fail a task at its submission."""
+        self.state.record(records.TasksFailed([single.whole], reason))
+        name = single.algorithm.name
+        failure = TaskFailed(name, None, "TaskTooLarge", reason)
+        self.state.actions.results.append(Result(single.first, name, None, single.tags[0], 0.0, True, _value=failure))
+
+    def give_up(
+        self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str, *, held: bool, charges: tuple[Charge, ...] = ()
+    ) -> None:
+        """Make tasks unrunnable: those that a slave held, or the first ones of those that wait for it."""
+        for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
+            buffers = span.buffers or repeat(())
+            self.state.actions.unrunnable.extend(
+                UnrunnableTask(
+                    TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own
+                )
+                for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
+            )
+
+    def release_addressed(self, sid: SlaveId, why: str) -> None:
+        """Settle all tasks that are addressed to a slave which will not run them."""
+        while queue := self.state.jar.addressed.get(sid):
+            self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
+
+    def release(self, sid: SlaveId, first: Span, reason: str) -> None:
+        """Settle the first tasks that are addressed to a slave which will not run them: as their policy says."""
+        if first.policy.do_it_anyway:
+            self.state.record(records.TasksUnaddressed(sid, [first.whole]))
+        else:
+            self.give_up(sid, [first.whole], reason, held=False)

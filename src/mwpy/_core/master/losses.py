@@ -1,0 +1,121 @@
+"""Slaves and agents that are gone, and what that means for the tasks that they held.
+
+When the connection to an agent breaks, the tasks that its slaves held are pending again, and no task is charged. If the
+agent comes back, it is a new agent with new slaves. When a slave dies, its death is charged to the task that it ran.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from mwpy._core.holding import take
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterState
+from mwpy._values import messages, records
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, Death, LastWords
+from mwpy._values.records import Charge
+
+__all__ = ["DEATHS_ALLOWED", "Losses"]
+
+DEATHS_ALLOWED = 3
+"""When this many slaves died while they ran a task, the task is never tried again."""
+
+CAUSE_CHARACTERS = 1000
+"""Longest cause of a slave's end that is accepted from an agent, in characters."""
+
+
+@define(eq=False)
+class Losses:
+    """Settles what follows when slaves and agents are gone."""
+
+    state: MasterState
+    kinds: SlaveKinds
+    handback: HandBack
+    departures: dict[str, int] = field(factory=dict)
+    """Why agents left, and how many left for each reason."""
+
+    def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
+        """Settle the end of a slave process that its agent reports."""
+        cause, words = message.cause[:CAUSE_CHARACTERS], message.words.cut(LAST_WORDS_BYTES)
+        slave = agent.slaves.get(message.slave)
+        if slave is None:
+            self._died_before_ready(agent, message.slave, cause, words)
+            return
+        running, unstarted = _split(slave, message.running)
+        named = f"{running[0]}, attempt {running[0].attempt}" if running else ""
+        self.state.record(records.SlaveEnded(slave.sid, cause, named, words))
+        if agent.leaving:
+            self._return(slave, unstarted, f"{agent.name} is leaving")
+            self._lose_uncharged(slave, running, f"{agent.name} is leaving", agent.leaving)
+            return
+        for span in running:
+            self._charge(slave, span, cause, words)
+        self._return(slave, unstarted, "its slave died before starting it")
+        self.kinds.lost(slave, cause)
+
+    def agent_lost(self, agent: ConnectedAgent, reason: str) -> None:
+        """Settle the loss of an agent that is gone, with all its slaves."""
+        for slave in list(agent.slaves.values()):
+            cause = f"{agent.name} is gone: {reason}; its last output is lost too"
+            self.state.record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
+            self._lose_uncharged(slave, list(slave.held.spans), f"{agent.name} is gone", reason)
+        if agent.announced or agent.leaving:  # else it came to look around, not to serve
+            self.departures[reason] = self.departures.get(reason, 0) + 1
+
+    def _died_before_ready(self, agent: ConnectedAgent, number: int, cause: str, words: LastWords) -> None:
+        sid = SlaveId(f"{agent.name}/{number}")
+        if agent.leaving:
+            self.state.record(records.SlaveEnded(sid, cause, "", words))
+            return
+        self.state.record(records.SlaveEnded(sid, f"before it could take a task: {cause}", "", words))
+        self.state.notice(
+            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {cause}. "
+            f"It wrote last:\n{words.shown() or '(nothing)'}",
+            key=cause + words.headline,
+        )
+
+    def _charge(self, slave: ConnectedSlave, running: Span, cause: str, words: LastWords) -> None:
+        """Charge the death of a slave to the task that it ran, and decide whether the task is tried again."""
+        charges = (Charge(slave.sid, running.attempt, cause),)
+        killed = len(running.deaths) + 1
+        if killed >= DEATHS_ALLOWED:
+            story = "; ".join(map(str, (*running.deaths, Death(slave.sid, running.attempt, cause, words))))
+            reason = f"it was running in {killed} slaves when they died: {story}"
+        elif not running.policy.retry:
+            reason = f"its slave died ({cause}) and its policy says retry=False"
+        else:
+            reason = f"its slave died: {cause}"
+            self.state.record(records.TasksReturned(slave.sid, [running.whole], reason, charges))
+            return
+        self.handback.give_up(slave.sid, [running.whole], reason, held=True, charges=charges)
+
+    def _lose_uncharged(self, slave: ConnectedSlave, held: Sequence[Span], what: str, reason: str) -> None:
+        """Settle the tasks of a slave that is lost with its agent: they may have started, but are not at fault."""
+        self._return(slave, [span for span in held if span.policy.retry], what)
+        rest = [span.whole for span in held if not span.policy.retry]
+        if rest:
+            why = (
+                f"{slave.sid} was lost with {slave.agent.name} ({reason}) when it may have been "
+                f"started, and its policy says retry=False"
+            )
+            self.handback.give_up(slave.sid, rest, why, held=True)
+        self.kinds.lost(slave, reason)
+
+    def _return(self, slave: ConnectedSlave, held: Sequence[Span], reason: str) -> None:
+        if held:
+            self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason))
+
+
+def _split(slave: ConnectedSlave, running: int) -> tuple[list[Span], list[Span]]:
+    """The task that a slave ran, if it holds it, and all other tasks that it holds, as spans."""
+    held = deque(slave.held.spans)  # a copy: only the record changes what the slave holds
+    attempts = [span.attempt for span in held if running in span.ids]
+    found = take(held, running, 1, attempts[0]) if attempts else []
+    return found, list(held)

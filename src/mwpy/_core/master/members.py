@@ -1,0 +1,244 @@
+"""The agents that the master accepted, and their slaves.
+
+The table `TRANSITIONS` is the lifecycle of a slave. `Members.apply` moves slaves along it, as records say. A transition
+that the table does not have is an internal error. A slave that ended is removed at once. Its id is never used again.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from mwpy._core.master.taskjar import HeldTasks
+from mwpy._values import records
+from mwpy._values.errors import InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.task import PlainEnum, SlaveKind, SlaveState
+
+__all__ = ["TRANSITIONS", "ConnectedAgent", "ConnectedSlave", "Members", "SlaveEvent", "state_after"]
+
+
+class SlaveEvent(PlainEnum):
+    """What can happen to a slave."""
+
+    ADMIT = "admit"
+    FEED = "feed"
+    DRAIN = "drain"
+    SHUT_DOWN = "shut down"
+    LEAVE = "leave"
+    LOSE = "lose"
+
+
+_S = SlaveState
+_IDLE, _BUSY, _ORDERED, _UNORDERED = _S.IDLE, _S.BUSY, SlaveKind.ORDERED, SlaveKind.UNORDERED
+"""Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
+
+TRANSITIONS: dict[SlaveEvent, dict[SlaveState, SlaveState]] = {
+    SlaveEvent.ADMIT: {_S.CONNECTING: _S.IDLE},
+    SlaveEvent.FEED: {_S.IDLE: _S.BUSY, _S.BUSY: _S.BUSY},
+    SlaveEvent.DRAIN: {_S.BUSY: _S.IDLE},
+    SlaveEvent.SHUT_DOWN: {_S.IDLE: _S.SHUTTING_DOWN, _S.BUSY: _S.SHUTTING_DOWN},
+    SlaveEvent.LEAVE: {_S.SHUTTING_DOWN: _S.GONE},
+    SlaveEvent.LOSE: {
+        _S.CONNECTING: _S.LOST,
+        _S.IDLE: _S.LOST,
+        _S.BUSY: _S.LOST,
+        _S.SHUTTING_DOWN: _S.LOST,
+    },
+}
+_STEPS = {(before, after) for steps in TRANSITIONS.values() for before, after in steps.items()}
+"""The changes of state that some event causes."""
+
+
+@define(eq=False)
+class ConnectedAgent:
+    """An agent that the master accepted: one connection, and the slaves behind it."""
+
+    name: str
+    address: str
+    announced: int = 0
+    """How many slaves it keeps, including those that are not ready yet; 0 once it leaves."""
+    job: str = ""
+    """The job of a batch system that it is; empty if unknown."""
+    python: str = ""
+    """`major.minor` of its interpreter."""
+    peer: bytes = b""
+    """The name of its connection."""
+    slaves: dict[int, ConnectedSlave] = field(factory=dict)
+    """Its slaves by the agent's own numbers of them."""
+    known: dict[int, None] = field(factory=dict)
+    """The numbers of the algorithms whose definition was sent to it."""
+    refused: dict[int, str] = field(factory=dict)
+    """The numbers of the algorithms that its slaves cannot run, and why."""
+    leaving: str = ""
+    """Why it is about to go; empty while it serves."""
+
+    @property
+    def coming(self) -> int:
+        """How many of its slaves are not ready yet."""
+        return max(0, self.announced - len(self.slaves))
+
+
+@define(eq=False)
+class ConnectedSlave:
+    """A slave process, as the master sees it."""
+
+    sid: SlaveId
+    agent: ConnectedAgent
+    number: int
+    kind: SlaveKind
+    held: HeldTasks
+    """The tasks allocated to it; they are the taskjar's."""
+    last_heard: float = 0.0
+    """When its last result arrived, or when it was sent tasks while it had none."""
+    state: SlaveState = SlaveState.CONNECTING
+    pace: dict[int, float] = field(factory=dict)
+    """How long a task of each algorithm takes here, in seconds, as learned."""
+    asked_back: bool = False
+    """Whether it was asked to give tasks back and has not answered."""
+    gave_nothing_back: bool = False
+    """Whether it had no unstarted task when it was last asked; reset when it is sent tasks or a result arrives."""
+    freed: bool = False
+    """Whether it becomes unordered when it has finished the tasks that it holds."""
+
+    @property
+    def kind_to_be(self) -> SlaveKind:
+        """Its kind, or the kind that it gets when it has finished the tasks that it holds."""
+        return _UNORDERED if self.freed else self.kind
+
+    @property
+    def runs_unaddressed(self) -> bool:
+        """Whether it may be sent tasks that are addressed to no slave."""
+        return self.kind is not _ORDERED and not self.freed
+
+
+@define(eq=False)
+class Members:
+    """All agents and their slaves."""
+
+    held: dict[SlaveId, HeldTasks]
+    """The taskjar's allocated tasks."""
+    agents: dict[str, ConnectedAgent] = field(factory=dict)
+    """By name."""
+    peers: dict[bytes, ConnectedAgent] = field(factory=dict)
+    """The same, by connection."""
+    slaves: dict[SlaveId, ConnectedSlave] = field(factory=dict)
+    """In the order in which they connected."""
+    idle: dict[SlaveId, ConnectedSlave] = field(factory=dict)
+    """Slaves in state IDLE; the longest idle is first."""
+    hungry: dict[SlaveId, ConnectedSlave] = field(factory=dict)
+    """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
+    pace: dict[int, float] = field(factory=dict)
+    """How long a task of each algorithm takes, in seconds, over all slaves."""
+    agents_seen: int = 0
+    slaves_seen: int = 0
+
+    @property
+    def next_agent(self) -> str:
+        """The name of the next agent that is accepted."""
+        return f"AGENT-{self.agents_seen}"
+
+    @property
+    def next_sid(self) -> SlaveId:
+        """The id of the next slave that is ready."""
+        return SlaveId(f"SLAVE-{self.slaves_seen}")
+
+    def connect(self, name: str, peer: bytes) -> ConnectedAgent:
+        """Assign its connection to an agent that was just recorded."""
+        agent = self.peers[peer] = self.agents[name]
+        agent.peer = peer
+        return agent
+
+    def apply(self, record: records.Record) -> None:
+        """Change agents and slaves as a record says; the only place where a slave's state changes.
+
+        Raises:
+            InternalError: the record contradicts the slave's state; the fault of mwpy itself.
+        """
+        match record:
+            case records.SlaveChanged(sid, state, kind):
+                slave = self.slaves[sid]
+                slave.kind = kind
+                if state is not slave.state:
+                    self._enter(slave, state)
+            case records.SlaveConnected(sid, agent, _, kind, number):
+                self.slaves_seen += 1
+                slave = ConnectedSlave(sid, self.agents[agent], number, kind, self.held[sid])
+                self.slaves[sid] = slave.agent.slaves[number] = slave
+            case records.SlaveEnded(sid):
+                self._remove_slave(sid)
+            case records.AgentConnected(name, address, _, _, job, announced, python):
+                self.agents_seen += 1
+                self.agents[name] = ConnectedAgent(name, address, announced, job, python)
+            case records.AgentLeaving(name, reason):
+                self.agents[name].announced = 0
+                self.agents[name].leaving = reason
+            case records.AgentLost(name) | records.AgentLeft(name) | records.PeerDropped(name):
+                gone = self.agents.pop(name)
+                self.peers.pop(gone.peer, None)
+            case records.AlgorithmRefused(name, _, reason, number):
+                self.agents[name].refused[number] = reason
+            case _:
+                pass
+
+    def _enter(self, slave: ConnectedSlave, state: SlaveState) -> None:
+        if (slave.state, state) not in _STEPS:
+            raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot become {state.value}")
+        slave.state = state
+        self.idle.pop(slave.sid, None)
+        if state is _IDLE:
+            self.idle[slave.sid] = slave
+        if state is not _BUSY:
+            self.hungry.pop(slave.sid, None)
+
+    def _remove_slave(self, sid: SlaveId) -> None:
+        slave = self.slaves.pop(sid, None)
+        if slave is not None:  # else it ended before it was ready for tasks
+            self._enter(slave, _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST)
+            del slave.agent.slaves[slave.number]
+
+    def coming(self) -> int:
+        """How many slaves the agents have announced that are not ready yet."""
+        return sum(agent.coming for agent in self.agents.values())
+
+    def jobs(self) -> dict[str, int]:
+        """Each job of a batch system that is an agent here, and how many of its slaves are in use.
+
+        A slave is in use while it holds tasks, is not unordered, or is not ready yet.
+        """
+        found: dict[str, int] = {}
+        for agent in self.agents.values():
+            if agent.job:
+                kept = sum(
+                    bool(slave.held.spans) or slave.kind_to_be is not _UNORDERED for slave in agent.slaves.values()
+                )
+                found[agent.job] = found.get(agent.job, 0) + kept + agent.coming
+        return found
+
+    def check(self) -> None:
+        """Recompute what is derived, and compare slaves, agents and states."""
+        for slave in self.slaves.values():
+            state = slave.state
+            assert state not in (_S.GONE, _S.LOST), f"{slave.sid} is {state.value} but here"
+            assert (state is _IDLE) == (slave.sid in self.idle), f"{slave.sid} is {state.value}"
+            if state is not SlaveState.SHUTTING_DOWN:
+                assert (state is _BUSY) == bool(slave.held.spans), f"{slave.sid} is {state.value}"
+            assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
+            assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not its agent's"
+            assert self.held[slave.sid] is slave.held, f"{slave.sid} does not see the tasks that it holds"
+        assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
+        assert list(self.peers.values()) == list(self.agents.values()), "an agent has no connection"
+        for agent in self.agents.values():
+            for slave in agent.slaves.values():
+                assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
+
+
+def state_after(slave: ConnectedSlave, event: SlaveEvent) -> SlaveState:
+    """The state that an event leads a slave to.
+
+    Raises:
+        InternalError: the table has no such transition; the fault of mwpy itself.
+    """
+    state = TRANSITIONS[event].get(slave.state)
+    if state is None:
+        raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot {event.value}")
+    return state

@@ -1,0 +1,124 @@
+"""Results that slaves send, and unstarted tasks that they give back.
+
+A result counts only if its slave holds the task in this attempt. So results that an old connection still delivers, or
+that arrive twice, change nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from attrs import define
+
+from mwpy._core.holding import are_next, take
+from mwpy._core.master import allocation
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterState
+from mwpy._values import messages, records
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import Pickled
+from mwpy._values.task import Result
+
+__all__ = ["Results"]
+
+_result: type[Result[object]] = Result
+
+
+@define(eq=False)
+class Results:
+    """Takes over what slaves send."""
+
+    state: MasterState
+    kinds: SlaveKinds
+
+    def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
+        """Take over a group of results.
+
+        Raises:
+            ProtocolError: the frames are not what the group says; the agent's fault.
+        """
+        values, buffers = messages.entries(group, frames)
+        _check_failures(group, values)
+        if not are_next(slave.held.spans, group.tasks, group.counts, group.attempts):
+            counting = list(_positions_that_count(slave, group))
+            if not counting:
+                return
+            group, frames = messages.select(group, frames, counting)
+            values, buffers = messages.entries(group, frames)
+        failed = [False] * len(values)
+        for position in group.failed:
+            failed[position] = True
+        spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
+        seconds_of: defaultdict[int, list[float]] = defaultdict(list)
+        for span, start in _with_positions(spans, group):
+            own = slice(start, start + span.count)
+            names, sids, seconds = repeat(span.algorithm.name), repeat(slave.sid), group.seconds[own]
+            columns = (span.ids, names, sids, span.tags, seconds, failed[own], values[own], buffers[own])
+            self.state.actions.results.extend(map(_result, *columns))
+            seconds_of[span.algorithm.number] += seconds
+        self._learn(slave, seconds_of)
+        slave.last_heard = now
+        slave.gave_nothing_back = False
+        self.kinds.unload(slave)
+
+    def take_back(self, slave: ConnectedSlave, message: messages.Revoked) -> None:
+        """Take over unstarted tasks that a slave was asked to give back."""
+        slave.asked_back = False
+        slave.gave_nothing_back = not self._return(slave, message, "taken back unstarted")
+        self.kinds.unload(slave)
+
+    def refuse(self, slave: ConnectedSlave, message: messages.AlgorithmFailed) -> None:
+        """Take over tasks that a slave cannot run."""
+        self._return(slave, message, "its slave cannot run it")
+        self.kinds.unload(slave)
+
+    def _return(
+        self, slave: ConnectedSlave, message: messages.Revoked | messages.AlgorithmFailed, reason: str
+    ) -> list[Span]:
+        held = deque(slave.held.spans)  # a copy: only the record changes what the slave holds
+        entries = zip(message.tasks, message.counts, message.attempts, strict=True)
+        named = [span.whole for entry in entries for span in take(held, *entry)]
+        return self.state.record(records.TasksReturned(slave.sid, named, reason)) if named else []
+
+    def _learn(self, slave: ConnectedSlave, seconds_of: dict[int, list[float]]) -> None:
+        """Learn how long tasks take, from their compute times in seconds, by algorithm."""
+        overall = self.state.members.pace
+        for number, times in seconds_of.items():
+            mean = sum(times) / len(times)
+            slave.pace[number] = allocation.learn(slave.pace.get(number), mean)
+            overall[number] = allocation.learn(overall.get(number), mean)
+
+
+def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
+    for position in group.failed:
+        if type(values[position]) is not Pickled:
+            raise ProtocolError("Results: a failure without a description")
+
+
+def _positions_that_count(slave: ConnectedSlave, group: messages.Results) -> Iterator[int]:
+    """The positions of the results whose tasks the slave holds, each task once."""
+    held = deque(slave.held.spans)
+    start = 0
+    for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
+        for span in take(held, first, count, attempt):
+            begin = start + span.first - first
+            yield from range(begin, begin + span.count)
+        start += count
+
+
+def _with_positions(spans: Sequence[Span], group: messages.Results) -> Iterator[tuple[Span, int]]:
+    """Each span of a group's tasks, and the position of its first result in the group."""
+    remaining = iter(spans)
+    start = 0
+    for first, count in zip(group.tasks, group.counts, strict=True):
+        left = count
+        while left:
+            span = next(remaining)
+            yield span, start + span.first - first
+            left -= span.count
+        start += count

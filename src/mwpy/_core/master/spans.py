@@ -1,0 +1,112 @@
+"""Spans: how the master holds many tasks as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.last_words import Death
+from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.records import SubmittedTasks, TaskRange
+from mwpy._values.task import TaskPolicy, TaskState
+
+__all__ = ["Span"]
+
+
+class Span(Struct, eq=False, gc=False):
+    """Tasks with consecutive ids that differ only in their arguments and tags.
+
+    They share everything else, from their submission to their end. When one part is to be treated differently, the
+    span is cut. Only `Taskjar.apply` changes a span's state. The garbage collector does not track spans: only the
+    master has references to them, so a tag cannot lead back to a span.
+    """
+
+    first: TaskId
+    count: int
+    algorithm: AlgorithmDefinition
+    policy: TaskPolicy
+    payloads: Sequence[bytes]
+    """The encoded arguments of each task."""
+    buffers: Sequence[Sequence[Buffer]]
+    """The large buffers of each task's arguments, which travel out of band; empty if no task has any."""
+    tags: list[Any]
+    state: TaskState = TaskState.NEW
+    attempt: int = 0
+    sid: SlaveId | None = None
+    deaths: tuple[Death, ...] = ()
+
+    @property
+    def ids(self) -> range:
+        """The ids of its tasks."""
+        return range(self.first, self.first + self.count)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each task's encoded arguments, in bytes."""
+        sizes = list(map(len, self.payloads))
+        if not self.buffers:
+            return sizes
+        return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=True)]
+
+    def facts(self) -> SubmittedTasks:
+        """What a record says of its submission: everything but the tags, which never leave the master."""
+        number = self.algorithm.number
+        return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers)
+
+    def part(self, first: int, count: int, attempt: int) -> TaskRange:
+        """How records name `count` of its tasks, from the id `first` on, in an attempt."""
+        return TaskRange(first, count, attempt, self.algorithm.number, self.algorithm.name)
+
+    @property
+    def whole(self) -> TaskRange:
+        """How records name all of its tasks, in their present attempt."""
+        return self.part(self.first, self.count, self.attempt)
+
+    def cut(self, count: int) -> tuple[Span, Span]:
+        """Two spans: its first `count` tasks, and the others."""
+        return self._part(0, count), self._part(count, self.count)
+
+    def _part(self, start: int, end: int) -> Span:
+        return Span(
+            TaskId(self.first + start),
+            end - start,
+            self.algorithm,
+            self.policy,
+            self.payloads[start:end],
+            self.buffers[start:end],
+            self.tags[start:end],
+            self.state,
+            self.attempt,
+            self.sid,
+            self.deaths,
+        )
+
+    def singles(self) -> list[Span]:
+        """A span for each task."""
+        return [self._part(position, position + 1) for position in range(self.count)]
+
+    def joins(self, other: Span) -> bool:
+        """Whether `other` continues this span."""
+        return (
+            self.first + self.count == other.first
+            and self.algorithm is other.algorithm
+            and self.policy == other.policy
+            and self.attempt == other.attempt
+            and self.state is other.state
+            and not (self.buffers or other.buffers or self.deaths or other.deaths)
+        )
+
+    def join(self, other: Span) -> Span:
+        """Its tasks and those of a span that continues it."""
+        joined = self._part(0, self.count)
+        joined.count += other.count
+        joined.payloads = [*self.payloads, *other.payloads]
+        joined.tags += other.tags
+        return joined
+
+    def __str__(self) -> str:
+        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
+        return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"

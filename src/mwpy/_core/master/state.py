@@ -1,0 +1,133 @@
+"""The state of a master: its tasks, its agents and slaves, and what must be done.
+
+All parts of the master's core share one `MasterState`. Every change of a task or a slave goes through `record`, which
+applies the record and adds it to the actions. So the records that a master gives out, applied to an empty state, build
+the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+from msgspec import Struct
+
+from mwpy._core.master.events import Send
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent, state_after
+from mwpy._core.master.spans import Span
+from mwpy._core.master.taskjar import Taskjar
+from mwpy._values import messages, records
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.task import Result, SlaveState, UnrunnableTask
+
+__all__ = ["Actions", "MasterSettings", "MasterState"]
+
+_BUSY, _DRAIN = SlaveState.BUSY, SlaveEvent.DRAIN
+
+
+@frozen
+class MasterSettings:
+    """The options that the core uses; `_values/options.py` describes them."""
+
+    member_id: str
+    generation: str
+    client_timeout_s: float = 30.0
+    task_group: int | None = None
+    result_group: int = 0
+    max_result_bytes: int = 1 << 30
+    max_call_bytes: int = 1 << 30
+    only_here: bool = False
+    """Whether no slaves can join except those that the master itself starts on its machine."""
+
+
+class Actions(Struct):
+    """Everything that must be done now; the fields are in the order of doing."""
+
+    records: list[records.Record] = []
+    sends: list[Send] = []
+    forget: list[bytes] = []
+    results: list[Result[object]] = []
+    unrunnable: list[UnrunnableTask] = []
+    connected: list[SlaveId] = []
+    disconnected: list[SlaveId] = []
+
+    @property
+    def progress(self) -> bool:
+        """Whether the master algorithm gets anything that brings the computation forward."""
+        return bool(self.results or self.unrunnable or self.connected)
+
+
+@define(eq=False)
+class MasterState:
+    """Tasks, agents, slaves and actions."""
+
+    settings: MasterSettings
+    jar: Taskjar = field(factory=Taskjar)
+    members: Members = field(init=False)
+    actions: Actions = field(factory=Actions)
+    closing: messages.Shutdown | None = None
+    """What the agents are sent at the end; None while the computation runs."""
+    _noticed: dict[str, None] = field(factory=dict)
+
+    @members.default
+    def _share_held_tasks(self) -> Members:
+        return Members(self.jar.held)
+
+    def apply(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
+        """Change the state as a record says.
+
+        Args:
+            record: what happened.
+            tags: with `TasksSubmitted`, the tags of each of its entries.
+
+        Returns:
+            The spans of the record's tasks, in their new state.
+
+        Raises:
+            InternalError: the record contradicts the state; the fault of mwpy itself.
+        """
+        spans = self.jar.apply(record, tags)
+        self.members.apply(record)
+        return spans
+
+    def record(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
+        """Apply a record and give it out; see `apply`."""
+        self.actions.records.append(record)
+        return self.apply(record, tags)
+
+    def change(self, slave: ConnectedSlave, event: SlaveEvent) -> None:
+        """Move a slave along its lifecycle."""
+        self.record(records.SlaveChanged(slave.sid, state_after(slave, event), slave.kind))
+
+    def send(self, agent: ConnectedAgent, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        """Send a message to an agent."""
+        self.actions.sends.append(Send(agent.peer, message, frames))
+
+    def notice(self, text: str, key: str = "") -> None:
+        """Say something to the user; with a key, only the first time that this key is given."""
+        if key:
+            if key in self._noticed:
+                return
+            self._noticed[key] = None
+        self.record(records.Notice(text))
+
+    def unload(self, slave: ConnectedSlave) -> None:
+        """Update a slave that holds fewer tasks than before."""
+        if slave.state is _BUSY:
+            if slave.held.spans:
+                self.members.hungry[slave.sid] = slave
+            else:
+                self.change(slave, _DRAIN)
+
+    def take_actions(self) -> Actions:
+        """Everything that must be done now; given out once."""
+        actions, self.actions = self.actions, Actions()
+        return actions
+
+    def check(self) -> None:
+        """Recompute every derived figure."""
+        self.jar.check()
+        self.members.check()
+        for sid in self.jar.addressed:
+            assert sid in self.members.slaves, f"tasks wait for {sid}, which is gone"
