@@ -1,4 +1,4 @@
-"""Masters' and agents' ends of the link in one process, polled in turn until what a test waits for has happened."""
+"""Ends of the link of masters and agents in one process. A test polls them in turn until its condition is true."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mwpy._transport.link import (
 from mwpy._values.ids import Buffer
 
 PATIENCE_S = 120.0
-"""Nothing takes so long unless the test fails."""
+"""The test fails after this time."""
 
 POLL_S = 0.005
-"""Seconds that one end is waited for before the next has its turn."""
+"""Seconds to wait for one end before the next end is polled."""
 
 CALM_S = 3000.0
-"""A timeout so long that neither heartbeats nor slow rounds of probes play a part."""
+"""A timeout so long that heartbeats and slow rounds of probes have no effect."""
 
 PROBE: list[Buffer] = [b"probe"]
 
@@ -36,40 +36,40 @@ PAYLOAD_BYTES = 1 << 20
 
 
 class Master:
-    """A master's end, and all that it told."""
+    """The end of a master, and all events that it returned."""
 
     def __init__(self, link: MasterLink) -> None:
         self.link = link
-        self.told: list[Frames | StrangerSeen | Unreachable] = []
+        self.events: list[Frames | StrangerSeen | Unreachable] = []
         self._ahead_s = 0.0
 
     def turn(self) -> None:
-        self.told += self.link.poll(POLL_S, time.monotonic() + self._ahead_s)
+        self.events += self.link.poll(POLL_S, time.monotonic() + self._ahead_s)
 
     def slow_round(self) -> None:
-        """Probe every known peer, as happens from time to time in case a sign of its end was missed."""
+        """Probe every known peer, as the link does from time to time."""
         self._ahead_s += CALM_S
-        self.told += self.link.poll(0.0, time.monotonic() + self._ahead_s)
+        self.events += self.link.poll(0.0, time.monotonic() + self._ahead_s)
 
     @property
-    def heard(self) -> list[Frames]:
-        return [each for each in self.told if isinstance(each, Frames)]
+    def received(self) -> list[Frames]:
+        return [each for each in self.events if isinstance(each, Frames)]
 
     @property
     def messages(self) -> list[list[Buffer]]:
-        return [list(each.frames) for each in self.heard]
+        return [list(each.frames) for each in self.received]
 
     @property
     def gone(self) -> list[bytes]:
-        return [each.peer for each in self.told if isinstance(each, Unreachable)]
+        return [each.peer for each in self.events if isinstance(each, Unreachable)]
 
     @property
     def strangers(self) -> list[StrangerSeen]:
-        return [each for each in self.told if isinstance(each, StrangerSeen)]
+        return [each for each in self.events if isinstance(each, StrangerSeen)]
 
 
 class Agent:
-    """An agent's end, and all that it told; of the probes nothing."""
+    """The end of an agent, and all events that it returned, without probes."""
 
     def __init__(self, link: AgentLink) -> None:
         self.link = link
@@ -87,7 +87,7 @@ class Agent:
 
 
 class Loopback:
-    """Opens the ends of a test, takes turns between them and closes those that are left."""
+    """Opens the ends of a test, polls them in turn and closes them."""
 
     def __init__(self) -> None:
         self.key = new_key()
@@ -115,7 +115,7 @@ class Loopback:
         member: CurvePair | None = None,
         timeout_s: float = CALM_S,
     ) -> Agent:
-        """Open an agent's end, of the right keys if no others are given, to a master or a port of this host."""
+        """Open the end of an agent to a master or to a port of this host. The keys are correct by default."""
         address = f"tcp://{source}127.0.0.1:{to.link.port if isinstance(to, Master) else to}"
         server, member = server or server_keys(self.key).public, member or member_keys(self.key)
         end = Agent(AgentLink(address, server, member, timeout_s))
@@ -123,7 +123,7 @@ class Loopback:
         return end
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Take turns until something has happened; what did not is the failure."""
+        """Poll all ends in turn until the condition is true. Fail if it does not become true."""
         began = time.monotonic()
         rounds = 0
         while not condition():
@@ -135,19 +135,19 @@ class Loopback:
                 for end in self._ends:
                     if isinstance(end, Master):
                         end.slow_round()
-            told = [end.told if isinstance(end, Master) else end.fates for end in self._ends]
-            assert waited_s < PATIENCE_S, f"no {what}: {told}"[:4000]
+            events = [end.events if isinstance(end, Master) else end.fates for end in self._ends]
+            assert waited_s < PATIENCE_S, f"no {what}: {events}"[:4000]
 
-    def hello(self, agent: Agent, master: Master, word: bytes = b"hello") -> bytes:
-        """Have the agent say a word, and the master hear it; the name of the connection."""
-        agent.link.send([word])
-        before = len(master.heard)
-        self.until(lambda: len(master.heard) > before, f"word {word!r}")
-        assert master.messages[before:] == [[word]]
-        return master.heard[-1].peer
+    def hello(self, agent: Agent, master: Master, text: bytes = b"hello") -> bytes:
+        """Send one message from the agent to the master. Return the name of the connection."""
+        agent.link.send([text])
+        before = len(master.received)
+        self.until(lambda: len(master.received) > before, f"message {text!r}")
+        assert master.messages[before:] == [[text]]
+        return master.received[-1].peer
 
     def pair(self, *, timeout_s: float = CALM_S, max_payload: int = PAYLOAD_BYTES) -> tuple[Master, Agent, bytes]:
-        """A master and an agent that know each other, and the name of their connection."""
+        """Return a connected master and agent, and the name of their connection."""
         master = self.master(timeout_s=timeout_s, max_payload=max_payload)
         agent = self.agent(master, timeout_s=timeout_s)
         return master, agent, self.hello(agent, master)
@@ -163,7 +163,7 @@ class Loopback:
 
 @contextmanager
 def loopback() -> Iterator[Loopback]:
-    """A `Loopback` that leaves nothing open."""
+    """Yield a `Loopback` and close all its ends."""
     ends = Loopback()
     try:
         yield ends

@@ -159,9 +159,9 @@ def program(stage: Stage, code: str, *arguments: object) -> Running:
 def remote_agent(stage: Stage, ends: Loopback, master: Master, code: str, timeout_s: float) -> tuple[Running, bytes]:
     """An agent in a process of its own that the master has heard, and the name of its connection."""
     running = program(stage, AGENT + code, ends.key, master.link.port, timeout_s)
-    ends.until(lambda: master.heard, "word of the agent")
+    ends.until(lambda: master.received, "word of the agent")
     assert master.messages == [[b"%d" % running.pid]]
-    return running, master.heard[0].peer
+    return running, master.received[0].peer
 
 
 # ---- how a peer's end is noticed ------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, end
     master = ends.master()
     running, peer = remote_agent(stage, ends, master, "    signal.pause()", 3000.0)
     running.send(signal.SIGKILL)
-    ends.until(lambda: len(master.told) > 1, "sign of its end")
-    assert master.told[1:] == [Unreachable(peer)]
+    ends.until(lambda: len(master.events) > 1, "sign of its end")
+    assert master.events[1:] == [Unreachable(peer)]
 
 
 def test_a_frozen_agent_is_unreachable_after_the_timeout_and_does_not_come_back(stage: Stage, ends: Loopback) -> None:
@@ -209,7 +209,7 @@ def test_a_frozen_agent_is_unreachable_after_the_timeout_and_does_not_come_back(
     assert (running.end(), running.out) == (0, "lost\n"), running.err
     other = ends.agent(master, timeout_s=TIMEOUT_S)
     ends.hello(other, master)
-    assert [type(each) for each in master.told] == [Frames, Unreachable, Frames]
+    assert [type(each) for each in master.events] == [Frames, Unreachable, Frames]
     assert master.gone == [peer]
 
 
@@ -333,14 +333,14 @@ def test_a_broken_connection_stays_broken(ends: Loopback, bare: BareSockets) -> 
     )
     control.connect(f"tcp://127.0.0.1:{port}")
     control.send(b"control")
-    ends.until(lambda: len(first.heard) == 2, "word of the other")
+    ends.until(lambda: len(first.received) == 2, "word of the other")
     ends.close(first)
     ends.until(lambda: agent.broken, "end")
     wait_for(monitor, zmq.EVENT_DISCONNECTED)
     control.send(b"queued for the dead", zmq.NOBLOCK)
     agent.link.send([b"not queued"])
     second = ends.master(port=port)
-    ends.until(lambda: second.heard, "word of the one that comes back")
+    ends.until(lambda: second.received, "word of the one that comes back")
     ends.hello(ends.agent(second), second)
     assert second.messages == [[b"queued for the dead"], [b"hello"]]
     assert agent.broken == ["lost"]
@@ -383,7 +383,7 @@ def test_last_words_leave_before_the_end_is_closed(ends: Loopback) -> None:
     agent.link.send([b"goodbye"])
     ends.close(agent, PATIENCE_S)
     ends.until(lambda: master.gone, "end")
-    assert [type(each) for each in master.told] == [Frames, Frames, Frames, Unreachable]
+    assert [type(each) for each in master.events] == [Frames, Frames, Frames, Unreachable]
     assert master.messages[1:] == [[last], [b"goodbye"]]
 
 
@@ -473,7 +473,7 @@ def test_a_peers_address_is_where_it_is_and_not_what_it_says(ends: Loopback) -> 
     for source in ("127.0.0.3", "127.0.0.4"):
         ends.hello(ends.agent(master, source=f"{source}:0;"), master, b"Peer-Address: 10.0.0.1")
     ends.hello(ends.agent(master), master)
-    assert [frames.address for frames in master.heard] == ["127.0.0.3", "127.0.0.4", "127.0.0.1"]
+    assert [frames.address for frames in master.received] == ["127.0.0.3", "127.0.0.4", "127.0.0.1"]
 
 
 # ---- what is no message ---------------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ def test_strangers_that_say_nothing_are_in_nobodys_way_and_told_of_when_they_lea
     finally:
         for stranger in strangers:
             stranger.close()
-    assert [type(each) for each in master.told] == [Frames]
+    assert [type(each) for each in master.events] == [Frames]
     ends.until(lambda: len(master.strangers) == 50, "sign of them")
     assert {(each.address, each.reason) for each in master.strangers} == {("127.0.0.1", _link._NO_WORD)}
 
@@ -571,13 +571,13 @@ def test_too_large_a_frame_for_the_master_breaks_its_senders_connection_only(tig
     other = ends.agent(master)
     ends.hello(other, master)
     agent.link.send([b"just right", bytes(100_000)])
-    ends.until(lambda: len(master.heard) == 3, "largest payload")
+    ends.until(lambda: len(master.received) == 3, "largest payload")
     agent.link.send([b"too large", bytes(102_000)])
     ends.until(lambda: agent.broken and master.gone, "end")
     assert agent.broken == ["lost"]
     assert master.gone == [peer]
     ends.hello(other, master, b"as before")
-    assert [frames.frames[0] for frames in master.heard] == [b"hello", b"hello", b"just right", b"as before"]
+    assert [frames.frames[0] for frames in master.received] == [b"hello", b"hello", b"just right", b"as before"]
     assert other.broken == []
 
 
@@ -596,7 +596,7 @@ def received(ends: Loopback, to_master: bool, change: Callable[[], None], frames
         newcomer = ends.agent(master)
         newcomer.link.send(frames)  # stays in its queue: the master answers no handshake before its next poll
         change()
-        ends.until(lambda: len(master.heard) == 2, "message")
+        ends.until(lambda: len(master.received) == 2, "message")
         return master.messages[1]
     master.link.send(peer, frames)
     ends.until(lambda: agent.messages, "message")

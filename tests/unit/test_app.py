@@ -1,4 +1,4 @@
-"""What `mwpy.main` and the `mwpy` command do before anything is started."""
+"""`mwpy.main` and the `mwpy` command, before they start any process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mwpy._values.options import OPTIONS, parse
 
 
 @pytest.fixture(autouse=True)
-def nothing_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start as a script that declares no algorithm, and as no process of a computation."""
+def no_algorithm_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start as a script without algorithms, and outside of any computation."""
     monkeypatch.setattr(REGISTRY, "masters", [])
     monkeypatch.setattr(REGISTRY, "slaves", [])
     for variable in ("MWPY_AGENT", "MWPY_SLAVE", "MWPY_KEY"):
@@ -24,21 +24,21 @@ def nothing_declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert mwpy.main(["--mw-help"]) == 0
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for option in OPTIONS:
-        assert f"--mw-{option.name}" in told
-        assert option.sentence in told
-        assert option.default in told
+        assert f"--mw-{option.name}" in shown
+        assert option.sentence in shown
+        assert option.default in shown
 
 
 @pytest.mark.parametrize("ask", [lambda: mwpy.main(["--mw-version-string"]), lambda: cli.main(["version"])])
-def test_the_version_is_told(ask: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(ask: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
     assert ask() == 0
     assert capsys.readouterr().out == f"{mwpy.version_string()}\n"
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ([], "no master algorithm"),
         (["--mw-nonsense"], "unknown option --mw-nonsense"),
@@ -47,25 +47,25 @@ def test_the_version_is_told(ask: Callable[[], int], capsys: pytest.CaptureFixtu
         (["--mw-slave", "--mw-resource-file", "/nowhere"], "/nowhere"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_code_2(
-    line: Sequence[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_command_line_prints_one_line_and_exits_with_2(
+    line: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert mwpy.main(line) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("mwpy: ")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 
-def test_a_master_that_nobody_could_join_is_not_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_master_that_no_slave_could_join_is_not_started(capsys: pytest.CaptureFixture[str]) -> None:
     mwpy.master_algorithm(lambda mw, argv: 0)
     assert mwpy.main(["--mw-master"]) == 2
     assert "no slave could ever join: give --mw-resource-file FILE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ([], "usage: mwpy COMMAND"),
         (["nonsense"], "\n  mwpy slave [SCRIPT "),
@@ -75,14 +75,14 @@ def test_a_master_that_nobody_could_join_is_not_started(capsys: pytest.CaptureFi
         (["slave"], "--mw-resource-file FILE"),
     ],
 )
-def test_the_command_without_sense_tells_its_use(
-    line: Sequence[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_command_prints_its_usage(
+    line: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(line) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_the_command_has_help_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: mwpy COMMAND")
     for word in ("--help", "--mw-help"):
@@ -93,15 +93,15 @@ def test_the_command_has_help_too(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("returned", "code"), [(0, 0), (7, 7), (255, 255), (True, 1), (256, 255), (-1, 255), (None, 255), ("done", 255)]
 )
-def test_what_an_algorithm_returns_is_the_exit_code_if_it_is_one(
+def test_a_valid_return_value_of_an_algorithm_is_the_exit_code(
     returned: object, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert slave.exit_code(returned, "master algorithm") == code
-    told = capsys.readouterr().err
-    assert (repr(returned) in told) is not (returned == code)
+    complaint = capsys.readouterr().err
+    assert (repr(returned) in complaint) is not (returned == code)
 
 
-def test_a_key_file_that_is_missing_is_made_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_created_for_its_owner_only(tmp_path: Path) -> None:
     options, _ = parse(["--mw-key-file", str(tmp_path / "key")])
     key = app._key(options)
     assert (tmp_path / "key").read_text() == f"{key}\n"

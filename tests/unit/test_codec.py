@@ -1,4 +1,4 @@
-"""What is pickled how, and that a failure can always be read."""
+"""How values are encoded, and that each failure can be read."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CODEC = Codec()
 
 
 def read(payload: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
-    """As who receives it."""
+    """Decode a payload as its receiver does."""
     return loads(messagepack.decode(payload), buffers)
 
 
 class Degrees(float):
-    """A number that is more than a number."""
+    """A subclass of a plain type."""
 
 
 VALUES = [
     *(None, True, False, 0, -1, 2**64 - 1, -(2**63), 2**64, -(2**63) - 1, 10**100, 1.5, 1.0, float("inf")),
     *("", "word", "\u00e9\0", "\ud800", b"", b"bytes", b"\x80\x05", (), (1, [2]), [], {}, {"a": {3}}, Degrees(3.5)),
 ]
-"""Values of each plain type, at their limits and beyond, and such as look plain."""
+"""Values of each plain type, at their limits and beyond, and values that only look plain."""
 
 
 @pytest.mark.parametrize("value", VALUES)
@@ -43,7 +43,7 @@ def test_a_value_comes_back_equal(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_an_argument_comes_back_equal_whatever_its_neighbours(value: object) -> None:
+def test_an_argument_comes_back_equal_beside_any_other_argument(value: object) -> None:
     for others in ((), (0,), ([],)):
         args, kwargs = read(*CODEC.dumps_call((value, *others), {"word": value}, "f"))
         assert (tuple(args), kwargs) == ((value, *others), {"word": value})
@@ -81,7 +81,7 @@ def test_a_buffer_that_is_not_contiguous_stays_in_band() -> None:
         CODEC.dumps_value(Striped())
 
 
-def test_what_happens_to_an_argument_after_submission_does_not_reach_the_task() -> None:
+def test_a_change_of_an_argument_after_submission_does_not_affect_the_task() -> None:
     array, words = np.zeros(OUT_OF_BAND_BYTES), ["a"]
     packed = CODEC.dumps_call((array,), {"words": words}, "f")
     array[:] = 1
@@ -103,7 +103,7 @@ def test_buffers_of_a_failed_first_attempt_are_not_sent_twice() -> None:
     assert len(buffers) == 1
 
 
-def test_what_main_defines_travels_by_value_only_from_a_repl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_definitions_in_main_are_sent_by_value_only_from_a_repl(monkeypatch: pytest.MonkeyPatch) -> None:
     main = types.ModuleType("__main__")
     exec("def square(x): return x * x", vars(main))
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -127,7 +127,7 @@ def test_an_argument_that_cannot_be_pickled_is_named(
 
 
 class OnceOnly:
-    """Pickles when it is alone, and not beside its like."""
+    """Can be pickled alone, but not together with another instance."""
 
     busy = 0
 
@@ -138,7 +138,7 @@ class OnceOnly:
         return int, ()
 
 
-def test_arguments_that_cannot_be_pickled_together_are_told_of() -> None:
+def test_arguments_that_cannot_be_pickled_together_are_reported() -> None:
     with pytest.raises(ArgumentNotPicklable, match="cannot be pickled together"):
         CODEC.dumps_call((OnceOnly(),), {}, "work")
 
@@ -187,7 +187,7 @@ class HasLock(Exception):
 
 
 class TwoArguments(Exception):
-    """Pickles, and cannot be unpickled: an old trap."""
+    """Can be pickled but not unpickled, which is a common mistake."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -195,7 +195,7 @@ class TwoArguments(Exception):
 
 class Mute(Exception):
     def __str__(self) -> str:
-        raise OSError("no words")
+        raise OSError("no text")
 
 
 class Huge(Exception):
@@ -210,9 +210,9 @@ class Huge(Exception):
         (Huge("x" * (2 << 20)), "x" * MAX_TEXT),
     ],
 )
-def test_an_exception_that_cannot_travel_is_told_of_in_text(error: Exception, text: str) -> None:
-    type_name, told, traceback, cause = failure_of(error)
-    assert (told, cause) == (text, None)
+def test_an_exception_that_cannot_be_sent_is_reported_as_text(error: Exception, text: str) -> None:
+    type_name, message, traceback, cause = failure_of(error)
+    assert (message, cause) == (text, None)
     assert type_name == f"{__name__}.{type(error).__name__}"
     assert traceback
 
@@ -221,17 +221,17 @@ def test_an_exception_with_a_large_array_leaves_it_behind() -> None:
     assert failure_of(ValueError(np.zeros(OUT_OF_BAND_BYTES)))[3] is None
 
 
-def test_an_exception_whose_own_methods_raise_is_told_of_still() -> None:
-    assert failure_of(Mute())[1] == "(its text is not to be had: __str__ raised OSError)"
+def test_an_exception_whose_methods_raise_is_reported() -> None:
+    assert failure_of(Mute())[1] == "(its text is not available: __str__ raised OSError)"
 
 
-def test_a_traceback_that_cannot_be_made_is_told_of() -> None:
+def test_a_traceback_that_cannot_be_formatted_is_reported() -> None:
     class Broken(Exception):
         @property
         def __suppress_context__(self) -> bool:  # type: ignore[override]
             raise OSError
 
-    assert describe_error(Broken("b"))[2] == "(its traceback is not to be had: OSError)"
+    assert describe_error(Broken("b"))[2] == "(its traceback is not available: OSError)"
 
 
 def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_an_exception_class_that_the_master_does_not_have_becomes_none(monkeypat
     assert read(payload)[3] is None
 
 
-def test_something_that_unpickles_to_no_exception_is_no_cause() -> None:
+def test_an_object_that_is_not_an_exception_is_not_a_cause() -> None:
     class Disguised(Exception):
         def __reduce__(self) -> Any:
             return int, ()
@@ -252,7 +252,7 @@ def test_something_that_unpickles_to_no_exception_is_no_cause() -> None:
     assert failure_of(Disguised("d"))[3] is None
 
 
-def test_functions_travel_by_value_with_what_they_refer_to() -> None:
+def test_functions_are_sent_by_value_with_their_closures() -> None:
     step = 3
 
     @algorithm.task_algorithm
@@ -262,7 +262,7 @@ def test_functions_travel_by_value_with_what_they_refer_to() -> None:
     assert loads_function(CODEC.dumps_function(add, "add"))(4) == 7
 
 
-def test_a_function_that_refers_to_what_cannot_be_pickled_is_named() -> None:
+def test_a_function_with_a_closure_that_cannot_be_pickled_is_named() -> None:
     frame = sys._getframe()
     with pytest.raises(ArgumentNotPicklable, match="peek must travel by value"):
         CODEC.dumps_function(lambda: frame, "peek")

@@ -1,4 +1,4 @@
-"""The link's two ends on loopback: what they wait for, what they tell, and what they leave behind."""
+"""Both ends of the link on loopback: what they wait for, which events they return, and what they leave open."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from mwpy._transport.link import (
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 
-FOR_EVER_S = 900.0
-"""A wait that would outlast the time limit of a test, so that a test which passes did not wait."""
+FOREVER_S = 900.0
+"""A timeout longer than the time limit of a test. A test that passes has not waited for it."""
 
 SOON, LATER = 0.0, CALM_S
-"""Two moments of the clock that `MasterLink.poll` is told, a slow round of probes between them."""
+"""Two values of the clock for `MasterLink.poll`, with a slow round of probes between them."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def ends() -> Iterator[Loopback]:
 
 
 def quiet_master(ends: Loopback) -> Master:
-    """A master whose first round of probes is over, so that `poll` has nothing to hurry for."""
+    """Return a master after its first round of probes, so that `poll` can wait."""
     master = ends.master()
     assert master.link.poll(0.0, SOON) == []
     return master
@@ -58,7 +58,7 @@ def descriptors() -> set[str]:
 
 
 def test_the_same_key_makes_the_same_pairs_everywhere() -> None:
-    """Agents of other machines and versions of Python make them too, so they may never change."""
+    """Agents on other machines and with other versions of Python derive them, too, so they must never change."""
     assert server_keys("k") == server_keys("k")
     assert server_keys("a key").public == "H4xUSZEk&LV[*DJa+oEF+Z)PZhKSo:r0T3]=a$tB"
     assert member_keys("a key").public == "-M{EVPLV$DaS9.N+Kt.LV!YEraC]!(Il=3aVyJdY"
@@ -84,20 +84,20 @@ def test_no_two_computations_have_the_same_key() -> None:
 # ---- binding ----
 
 
-def test_masters_of_any_port_share_a_host(ends: Loopback) -> None:
+def test_several_masters_run_on_one_host(ends: Loopback) -> None:
     ports = {ends.master().link.port for _ in range(3)}
     assert len(ports) == 3
     assert all(0 < port < 65536 for port in ports)
 
 
-def test_a_port_in_use_is_the_users_fault_and_says_what_to_do(ends: Loopback) -> None:
+def test_a_port_in_use_is_a_usage_error_with_a_remedy(ends: Loopback) -> None:
     port = ends.master().link.port
     with pytest.raises(UsageError, match=f"port {port}.*in use.*another --mw-master-port"):
         ends.master(port=port)
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "nowhere0", "no.such.host.invalid"])
-def test_an_address_that_is_not_of_this_host_is_the_users_fault_too(ends: Loopback, host: str) -> None:
+def test_an_address_of_another_host_is_a_usage_error(ends: Loopback, host: str) -> None:
     with pytest.raises(UsageError, match=f"{host}, port any.*another --mw-master-host"):
         ends.master(host=host)
 
@@ -125,30 +125,30 @@ def test_closed_ends_leave_no_descriptor_open(ends: Loopback) -> None:
 
 
 def test_a_wake_ends_the_wait(ends: Loopback) -> None:
-    """From another thread, and also if it came just before the wait."""
+    """A wake from another thread ends it, and also a wake just before it."""
     link = quiet_master(ends).link
     link.wake()
-    assert link.poll(FOR_EVER_S, SOON) == []
-    waiting = threading.Thread(target=link.poll, args=(FOR_EVER_S, SOON), daemon=True)
+    assert link.poll(FOREVER_S, SOON) == []
+    waiting = threading.Thread(target=link.poll, args=(FOREVER_S, SOON), daemon=True)
     waiting.start()
     link.wake()
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
 
 
-def test_a_wake_ends_one_wait_only(ends: Loopback) -> None:
+def test_a_wake_ends_only_one_wait(ends: Loopback) -> None:
     link = quiet_master(ends).link
     for _ in range(3):
         link.wake()
-    link.poll(FOR_EVER_S, SOON)
+    link.poll(FOREVER_S, SOON)
     assert select.select([link._bell_out], [], [], 0.0)[0] == []
 
 
-def test_wakes_that_nobody_hears_are_neither_an_error_nor_a_wait(ends: Loopback) -> None:
+def test_wakes_without_a_waiting_master_are_not_an_error(ends: Loopback) -> None:
     link = quiet_master(ends).link
     for _ in range(100_000):  # more than a pipe holds
         link.wake()
-    assert link.poll(FOR_EVER_S, SOON) == []
+    assert link.poll(FOREVER_S, SOON) == []
 
 
 def test_a_master_is_asleep_until_it_is_woken_or_something_happens(ends: Loopback) -> None:
@@ -162,16 +162,18 @@ def test_a_master_is_asleep_until_it_is_woken_or_something_happens(ends: Loopbac
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, 1e-9])
-def test_a_master_that_may_not_wait_returns_at_once(ends: Loopback, timeout_s: float) -> None:
+def test_a_master_with_no_timeout_returns_at_once(ends: Loopback, timeout_s: float) -> None:
     assert quiet_master(ends).link.poll(timeout_s, SOON) == []
 
 
-def test_a_round_of_probes_that_is_due_is_not_waited_for(ends: Loopback) -> None:
+def test_a_due_round_of_probes_starts_at_once(ends: Loopback) -> None:
     link = quiet_master(ends).link
-    assert link.poll(FOR_EVER_S, LATER) == []
+    assert link.poll(FOREVER_S, LATER) == []
 
 
-def test_so_many_messages_are_taken_at_a_time_and_none_is_lost(ends: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(
+    ends: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_link, "MESSAGES_A_POLL", 3)
     master, agent, peer = ends.pair()
     sent: list[list[Buffer]] = [[b"%d" % number] for number in range(50)]
@@ -179,10 +181,10 @@ def test_so_many_messages_are_taken_at_a_time_and_none_is_lost(ends: Loopback, m
         agent.link.send(message)
         master.link.send(peer, message)
     batches: list[int] = []
-    while len(master.heard) <= len(sent):
-        before = len(master.heard)
+    while len(master.received) <= len(sent):
+        before = len(master.received)
         master.turn()
-        batches.append(len(master.heard) - before)
+        batches.append(len(master.received) - before)
     while len(agent.messages) < len(sent):
         before = len(agent.messages)
         agent.turn()
@@ -194,15 +196,15 @@ def test_so_many_messages_are_taken_at_a_time_and_none_is_lost(ends: Loopback, m
 # ---- probes ----
 
 
-def test_each_known_peer_is_probed_in_a_slow_round(ends: Loopback) -> None:
-    """Who never spoke is not known; who was forgotten is no more, until it speaks again."""
+def test_a_slow_round_probes_each_known_peer(ends: Loopback) -> None:
+    """A peer is known after its first message. A forgotten peer is known again after its next message."""
     master = ends.master()
     known, forgotten, back = ends.agent(master), ends.agent(master), ends.agent(master)
     silent = ends.agent(master)
     ends.until(lambda: silent.fates, "connection")
     for agent in (known, forgotten, back):
         ends.hello(agent, master)
-    peers = [frames.peer for frames in master.heard]
+    peers = [frames.peer for frames in master.received]
     for peer in peers[1:]:
         master.link.forget(peer)
     ends.hello(back, master, b"again")
@@ -214,38 +216,38 @@ def test_each_known_peer_is_probed_in_a_slow_round(ends: Loopback) -> None:
     assert silent.link.poll(0.0) == ([], [], [])
 
 
-def test_an_agent_may_have_years_to_wait(ends: Loopback) -> None:
-    """As in a job whose time limit is that far away."""
+def test_an_agent_can_wait_for_years(ends: Loopback) -> None:
+    """The time limit of a job may be that long."""
     master, agent, peer = ends.pair()
     master.link.send(peer, [b"word"])
     assert agent.link.poll(1e9) != ([], [], [])
 
 
 def until_end(agent: Agent) -> list[list[Buffer]]:
-    """What the agent receives before `end`."""
+    """Return the messages that the agent receives before `end`."""
     received: list[list[Buffer]] = []
     while [b"end"] not in received:
         received += agent.link.poll(PATIENCE_S)[1]
     return received[: received.index([b"end"])]
 
 
-def test_a_peers_leaving_is_noticed_without_waiting_for_the_slow_round(ends: Loopback) -> None:
+def test_a_lost_peer_is_noticed_before_the_slow_round(ends: Loopback) -> None:
     master = ends.master()
     assert master.link.poll(0.0, SOON) == []
     agent = ends.agent(master)
     agent.link.send([b"hello"])
-    told: list[object] = []
-    while not told:
-        told += master.link.poll(FOR_EVER_S, SOON)
+    events: list[object] = []
+    while not events:
+        events += master.link.poll(FOREVER_S, SOON)
         agent.turn()
     ends.close(agent)
-    while len(told) == 1:
-        told += master.link.poll(FOR_EVER_S, SOON)
-    assert isinstance(told[0], Frames)
-    assert told[1:] == [Unreachable(told[0].peer)]
+    while len(events) == 1:
+        events += master.link.poll(FOREVER_S, SOON)
+    assert isinstance(events[0], Frames)
+    assert events[1:] == [Unreachable(events[0].peer)]
 
 
-def test_a_peer_that_left_is_told_once(ends: Loopback) -> None:
+def test_a_lost_peer_is_reported_once(ends: Loopback) -> None:
     master, agent, peer = ends.pair()
     other = ends.agent(master)
     ends.hello(other, master)
@@ -257,19 +259,19 @@ def test_a_peer_that_left_is_told_once(ends: Loopback) -> None:
     ends.hello(other, master, b"unharmed")
 
 
-def test_a_forgotten_peers_leaving_is_nobodys_concern(ends: Loopback) -> None:
+def test_a_lost_peer_that_was_forgotten_is_not_reported(ends: Loopback) -> None:
     master, agent, peer = ends.pair()
     other = ends.agent(master)
     remembered = ends.hello(other, master)
     master.link.forget(peer)
-    master.link.forget(b"never heard of")
+    master.link.forget(b"never seen")
     ends.close(agent)
     ends.close(other)
     ends.until(lambda: master.gone, "end of the other")
     assert master.gone == [remembered]
 
 
-def test_a_send_that_fails_tells_once_that_the_peer_is_gone(ends: Loopback) -> None:
+def test_a_failed_send_reports_once_that_the_peer_is_gone(ends: Loopback) -> None:
     master, agent, peer = ends.pair()
     ends.close(agent)
     while not master.gone:
@@ -281,8 +283,8 @@ def test_a_send_that_fails_tells_once_that_the_peer_is_gone(ends: Loopback) -> N
     assert master.gone == [peer]
 
 
-def test_that_a_peer_is_gone_is_told_after_all_that_it_sent(ends: Loopback) -> None:
-    """Otherwise its last results and its goodbye would come from nobody."""
+def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
+    """Otherwise its last results and its goodbye would have no sender."""
     master, agent, peer = ends.pair()
     words = [[b"%d" % number] for number in range(3 * _link.MESSAGES_A_POLL)]
     for word in words:
@@ -290,11 +292,11 @@ def test_that_a_peer_is_gone_is_told_after_all_that_it_sent(ends: Loopback) -> N
     ends.close(agent, PATIENCE_S)
     ends.until(lambda: master.gone, "end")
     assert master.messages == [[b"hello"], *words]
-    assert master.told[-1] == Unreachable(peer)
+    assert master.events[-1] == Unreachable(peer)
     assert master.gone == [peer]
 
 
-def test_nothing_can_be_sent_to_who_never_was(ends: Loopback) -> None:
+def test_a_message_to_an_unknown_peer_is_dropped(ends: Loopback) -> None:
     master, agent, _ = ends.pair()
     master.link.send(b"\0nobody", [b"word"])
     ends.hello(agent, master, b"unharmed")
@@ -309,21 +311,21 @@ def test_nothing_can_be_sent_to_who_never_was(ends: Loopback) -> None:
     [[b""], [b"a", b"", b"c"], [bytes([n % 256]) for n in range(1000)], [b"x" * 70_000, b"", b"y" * 70_000]],
     ids=["empty", "empty among others", "many", "large"],
 )
-def test_messages_arrive_as_they_were_sent_both_ways(ends: Loopback, frames: list[Buffer]) -> None:
+def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: list[Buffer]) -> None:
     master, agent, peer = ends.pair()
     agent.link.send(frames)
     master.link.send(peer, frames)
-    ends.until(lambda: len(master.heard) == 2 and agent.messages, "message")
+    ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
     assert (master.messages[1], agent.messages) == (frames, [frames])
 
 
 @pytest.mark.parametrize("over", [-1, 0])
-def test_only_frames_worth_it_are_kept_in_zeromqs_memory(ends: Loopback, over: int) -> None:
+def test_only_large_frames_stay_in_the_memory_of_zeromq(ends: Loopback, over: int) -> None:
     master, agent, peer = ends.pair()
     frame = bytes(_link.LARGE_BYTES + over)
     agent.link.send([frame])
     master.link.send(peer, [frame])
-    ends.until(lambda: len(master.heard) == 2 and agent.messages, "message")
+    ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
     kinds = {type(frames[0]) for frames in (master.messages[1], agent.messages[0])}
     assert kinds == ({bytes} if over < 0 else {memoryview})
 
@@ -338,22 +340,22 @@ def test_an_agent_is_connected_once(ends: Loopback) -> None:
     assert agent.fates == [Connected()]
 
 
-def test_an_agent_that_may_not_wait_returns_at_once(ends: Loopback) -> None:
+def test_an_agent_with_no_timeout_returns_at_once(ends: Loopback) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = ends.agent(int(listener.getsockname()[1]))
         for timeout_s in (0.0, -1.0, 1e-9):
             assert agent.link.poll(timeout_s) == ([], [], [])
 
 
-def test_an_agent_where_nobody_listens_is_told_so(ends: Loopback) -> None:
+def test_an_agent_is_broken_if_nothing_listens(ends: Loopback) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
+        taken.bind(("127.0.0.1", 0))  # but does not listen
         agent = ends.agent(int(taken.getsockname()[1]))
         ends.until(lambda: agent.fates, "fate")
     assert agent.fates == [Broken("unreachable", "nobody listens there")]
 
 
-def test_an_agent_waits_for_its_channels_too_while_it_watches_them(ends: Loopback) -> None:
+def test_an_agent_waits_for_the_channels_that_it_watches(ends: Loopback) -> None:
     _, agent, _ = ends.pair()
     ends.until(lambda: agent.fates, "connection")
     reading, writing = os.pipe()
@@ -378,14 +380,14 @@ def test_an_agent_waits_for_its_channels_too_while_it_watches_them(ends: Loopbac
 
 
 @pytest.mark.parametrize("address", ["tcp://*:1", "tcp://", "nonsense"])
-def test_what_is_no_address_is_the_users_fault_and_leaves_nothing_open(address: str) -> None:
+def test_a_bad_address_is_a_usage_error_and_leaves_nothing_open(address: str) -> None:
     before = descriptors()
     with pytest.raises(UsageError, match="no address to connect to"):
         AgentLink(address, server_keys("k").public, member_keys("k"), CALM_S)
     assert descriptors() == before
 
 
-def test_what_an_agent_sends_into_the_void_is_no_error(ends: Loopback) -> None:
+def test_a_send_after_the_end_of_the_connection_is_not_an_error(ends: Loopback) -> None:
     master, agent, _ = ends.pair()
     ends.close(master)
     ends.until(lambda: agent.broken, "end")

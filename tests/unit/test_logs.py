@@ -1,4 +1,4 @@
-"""`mwpy logs`: who died, and what they wrote last."""
+"""`mwpy logs` shows which slaves died, and their last output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> str:
     audit = AuditFile(tmp_path / "x.audit")
     ended = [
         (0, "SLAVE-0", "killed", "task 7 (f), attempt 1", LastWords(LONG, "ow", "Fatal\n", 3 << 20)),
-        (1, "SLAVE-1", "exit code 0", "", LastWords("told to go\n", peak_bytes=1 << 30)),
+        (1, "SLAVE-1", "exit code 0", "", LastWords("asked to leave\n", peak_bytes=1 << 30)),
         (2, "SLAVE-2", "exit code 1\nof two lines", "task 7 (f), attempt 2", NO_WORDS),
     ]
     for time, sid, cause, running, words in ended:
@@ -40,62 +40,60 @@ DEATHS = [
 LEFT = "1970-01-01T00:00:01.000Z SLAVE-1         1.0 GiB  exit code 0"
 
 
-def test_without_an_id_it_lists_who_died(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_id_it_lists_the_slaves_that_died(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", path]) == 0
     assert capsys.readouterr().out.splitlines() == DEATHS
     assert cli.main(["logs", "--all", path]) == 0
     assert capsys.readouterr().out.splitlines() == [DEATHS[0], LEFT, DEATHS[1]]
 
 
-def test_with_the_id_of_a_slave_it_tells_all_that_it_wrote_last(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_the_id_of_a_slave_it_prints_its_last_output(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", path, "SLAVE-0"]) == 0
     assert capsys.readouterr().out == f"{DEATHS[0]}\nfault:\nFatal\nstderr:\now\nstdout:\n{LONG}"
 
 
 @pytest.mark.parametrize("name", ["7", "task 7"])
-def test_with_the_number_of_a_task_it_tells_of_all_that_died_of_it(
+def test_with_the_number_of_a_task_it_prints_all_slaves_that_died_while_running_it(
     path: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["logs", path, name]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(DEATHS[0])
-    assert told.endswith(f"{DEATHS[1]}\n(it wrote nothing that is known)\n")
+    shown = capsys.readouterr().out
+    assert shown.startswith(DEATHS[0])
+    assert shown.endswith(f"{DEATHS[1]}\n(no output is known)\n")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ([], "`mwpy logs` with 0 names: write mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]"),
         (["a", "b", "c"], "with 3 names"),
         (["a", "--every"], "unknown option --every"),
         (["no.audit"], "cannot read the audit file no.audit: No such file"),
         (["."], "cannot read the audit file .: Is a directory"),
-        (["FILE", "SLAVE-7"], "tells of no end of a slave SLAVE-7: `mwpy logs "),
-        (["FILE", "8"], "tells of no slave that ended while it ran task 8"),
+        (["FILE", "SLAVE-7"], "contains no end of a slave SLAVE-7: `mwpy logs "),
+        (["FILE", "8"], "contains no slave that ended while it ran task 8"),
     ],
 )
-def test_what_cannot_be_told_is_one_line(
-    path: str, line: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_prints_one_line(path: str, line: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", *(path if each == "FILE" else each for each in line)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("mwpy: ")
-    assert told in said
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("mwpy: ")
+    assert message in printed
+    assert printed.count("\n") == 1
 
 
-def test_a_trail_without_deaths_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_file_without_deaths_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     AuditFile(tmp_path / "x.audit").close()
     assert cli.main(["logs", str(tmp_path / "x.audit")]) == 0
-    assert capsys.readouterr().err == f"mwpy: no slave died, says {tmp_path / 'x.audit'}\n"
+    assert capsys.readouterr().err == f"mwpy: no slave died, according to {tmp_path / 'x.audit'}\n"
 
 
-def test_its_help_tells_what_it_tells(capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_help_shows_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(path: str) -> None:
+def test_a_closed_pipe_is_not_an_error(path: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

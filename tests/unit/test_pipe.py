@@ -1,4 +1,4 @@
-"""The channels, both ends in one process, and in two where a death or a fork matters."""
+"""The channel between agent and slave. Both ends are in one process, except where a death or a fork matters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Ends = tuple[AgentEnd, SlaveEnd]
 
 
 def receive(agent: AgentEnd, count: int) -> list[list[Buffer]]:
-    heard: list[list[Buffer]] = []
-    while len(heard) < count and not agent.eof:
+    received: list[list[Buffer]] = []
+    while len(received) < count and not agent.eof:
         select.select([agent], [], [])
-        heard += agent.receive()
-    return heard
+        received += agent.receive()
+    return received
 
 
 # ---- stream ----
@@ -57,13 +57,13 @@ def receive(agent: AgentEnd, count: int) -> list[list[Buffer]]:
     ],
     ids=["small", "empty frame", "exactly large", "mixed", "many", "no frames"],
 )
-def test_messages_arrive_whole_both_ways(ends: Ends, frames: list[Buffer]) -> None:
+def test_messages_arrive_complete_in_both_directions(ends: Ends, frames: list[Buffer]) -> None:
     agent, slave = ends
-    heard: list[list[Buffer]] = []
+    received: list[list[Buffer]] = []
 
     def listen() -> None:
-        while len(heard) < 3:
-            heard.extend(slave.receive(60.0))
+        while len(received) < 3:
+            received.extend(slave.receive(60.0))
 
     listening = threading.Thread(target=listen)
     listening.start()
@@ -73,14 +73,14 @@ def test_messages_arrive_whole_both_ways(ends: Ends, frames: list[Buffer]) -> No
         select.select([], [agent], [])
         agent.flush()
     listening.join()
-    assert heard == [frames] * 3
+    assert received == [frames] * 3
     talking = threading.Thread(target=lambda: [slave.send(frames) for _ in range(3)])
     talking.start()
     assert receive(agent, 3) == [frames] * 3
     talking.join()
 
 
-def test_large_frames_can_be_changed_in_place_by_who_receives_them(ends: Ends) -> None:
+def test_the_receiver_can_change_large_frames_in_place(ends: Ends) -> None:
     agent, slave = ends
     agent.send([b"small", bytes(stream.LARGE_BYTES)])
     [frames] = slave.receive()
@@ -88,7 +88,7 @@ def test_large_frames_can_be_changed_in_place_by_who_receives_them(ends: Ends) -
     assert not memoryview(frames[1]).readonly
 
 
-def test_a_message_may_arrive_byte_by_byte(ends: Ends) -> None:
+def test_a_message_can_arrive_byte_by_byte(ends: Ends) -> None:
     agent, slave = ends
     for piece in b"".join(stream.pack([b"ab", b"header"])):
         assert agent.receive() == []
@@ -101,11 +101,11 @@ def test_an_agent_never_waits_for_a_slave_that_does_not_read(ends: Ends) -> None
     for _ in range(30):
         agent.send([b"x" * 100, b"y" * 100_000])
     assert agent.wants_write
-    heard: list[list[Buffer]] = []
-    while agent.wants_write or len(heard) < 30:
-        heard += slave.receive()
+    received: list[list[Buffer]] = []
+    while agent.wants_write or len(received) < 30:
+        received += slave.receive()
         agent.flush()
-    assert heard == [[b"x" * 100, b"y" * 100_000]] * 30
+    assert received == [[b"x" * 100, b"y" * 100_000]] * 30
 
 
 def test_an_agent_reads_a_bounded_amount_at_a_time(ends: Ends) -> None:
@@ -118,7 +118,7 @@ def test_an_agent_reads_a_bounded_amount_at_a_time(ends: Ends) -> None:
     flood.join()
 
 
-def test_the_slave_hears_of_each_message_while_it_waits(ends: Ends) -> None:
+def test_a_waiting_slave_receives_each_message(ends: Ends) -> None:
     agent, slave = ends
     assert slave.receive() == []
     agent.send([b"a"])
@@ -127,8 +127,8 @@ def test_the_slave_hears_of_each_message_while_it_waits(ends: Ends) -> None:
     assert slave.receive(0.001) == []
 
 
-def test_a_slave_waits_for_the_whole_of_a_message_that_has_begun_to_come(ends: Ends) -> None:
-    """However little of it was there when it looked."""
+def test_a_slave_waits_for_the_rest_of_a_message(ends: Ends) -> None:
+    """It waits even if only a few bytes have arrived."""
     agent, slave = ends
     piece = b"".join(stream.pack([b"ab", b"header"]))
     agent._stream.send(piece[:5])
@@ -138,7 +138,7 @@ def test_a_slave_waits_for_the_whole_of_a_message_that_has_begun_to_come(ends: E
     rest.join()
 
 
-def test_each_side_hears_of_the_end_of_the_other(ends: Ends) -> None:
+def test_each_side_notices_the_end_of_the_other(ends: Ends) -> None:
     agent, slave = ends
     slave.send([b"last words"])
     slave.close()
@@ -148,7 +148,7 @@ def test_each_side_hears_of_the_end_of_the_other(ends: Ends) -> None:
     assert not agent.wants_write
 
 
-def test_a_slave_without_an_agent_is_told_so() -> None:
+def test_a_slave_notices_that_its_agent_is_gone() -> None:
     agent, fds = open_channel()
     slave = SlaveEnd(fds)
     agent.close()
@@ -159,7 +159,7 @@ def test_a_slave_without_an_agent_is_told_so() -> None:
     slave.close()
 
 
-def test_a_slave_whose_words_reach_nobody_knows_it() -> None:
+def test_a_slave_notices_a_failed_send() -> None:
     agent, fds = open_channel()
     slave = SlaveEnd(fds)
     agent.close()
@@ -168,16 +168,16 @@ def test_a_slave_whose_words_reach_nobody_knows_it() -> None:
     slave.close()
 
 
-def test_an_agent_that_dies_without_reading_is_gone_too() -> None:
+def test_a_slave_notices_an_agent_that_died_without_reading() -> None:
     agent, fds = open_channel()
     slave = SlaveEnd(fds)
     slave.send([b"never read"])
-    agent.close()  # unread data make the kernel say "reset"
+    agent.close()  # the kernel sends a reset if data is unread
     assert (slave.receive(), slave.eof) == ([], True)
     slave.close()
 
 
-def test_an_agent_hears_a_reset_as_the_end(ends: Ends) -> None:
+def test_a_reset_is_the_end_for_an_agent(ends: Ends) -> None:
     agent, slave = ends
     agent.send([b"never read"])
     slave.close()
@@ -193,9 +193,15 @@ def test_an_agent_hears_a_reset_as_the_end(ends: Ends) -> None:
         struct.pack("=QIQ", 9, 1, 2) + b"abc",
         b"print('hello, world')" * 10,
     ],
-    ids=["too many bytes", "too many frames", "a frame too large", "frames that do not fill it", "no message at all"],
+    ids=[
+        "too many bytes",
+        "too many frames",
+        "a frame too large",
+        "frames that do not fill the message",
+        "not a message",
+    ],
 )
-def test_what_is_no_message_is_the_slaves_fault_and_heard_once(ends: Ends, noise: bytes) -> None:
+def test_a_malformed_message_is_an_error_once(ends: Ends, noise: bytes) -> None:
     agent, slave = ends
     slave._stream.send(noise)
     with pytest.raises(ProtocolError):
@@ -207,7 +213,7 @@ def test_what_is_no_message_is_the_slaves_fault_and_heard_once(ends: Ends, noise
 # ---- starts and recalls ----
 
 
-def test_the_agent_sees_what_the_slave_started_last(ends: Ends) -> None:
+def test_the_agent_sees_the_last_started_task(ends: Ends) -> None:
     agent, slave = ends
     assert agent.started == 0
     assert slave.start(1)
@@ -215,7 +221,7 @@ def test_the_agent_sees_what_the_slave_started_last(ends: Ends) -> None:
     assert agent.started == 1 << 40
 
 
-def test_after_a_recall_nothing_starts_until_its_message_was_heard(ends: Ends) -> None:
+def test_after_a_recall_no_task_starts_until_its_message_was_received(ends: Ends) -> None:
     agent, slave = ends
     slave.start(1)
     agent.recall()
@@ -227,15 +233,15 @@ def test_after_a_recall_nothing_starts_until_its_message_was_heard(ends: Ends) -
     assert slave.start(2)
 
 
-def test_each_task_goes_to_one_side_only_however_they_race() -> None:
-    """A slave process starts tasks as fast as it can while the agent recalls: none is both started and taken back."""
+def test_each_task_is_either_started_or_taken_back() -> None:
+    """A slave process starts tasks as fast as it can while the agent recalls tasks."""
     agent, fds = open_channel()
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
         agent.close()
         ran = _start_what_comes(SlaveEnd(fds))
-        with os.fdopen(writing, "wb") as told:
-            told.write(struct.pack(f"={len(ran)}Q", *ran))
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(struct.pack(f"={len(ran)}Q", *ran))
         os._exit(0)
     fds.close()
     os.close(writing)
@@ -249,8 +255,8 @@ def test_each_task_goes_to_one_side_only_however_they_race() -> None:
         agent.send([struct.pack("=QQ", begin, 0)])
         taken += range(begin, first + 1000)
     agent._stream.shutdown(socket.SHUT_WR)
-    with os.fdopen(reading, "rb") as told:
-        ran = list(struct.unpack("=" + "Q" * (200_000 - len(taken)), told.read()))
+    with os.fdopen(reading, "rb") as pipe:
+        ran = list(struct.unpack("=" + "Q" * (200_000 - len(taken)), pipe.read()))
     os.waitpid(pid, 0)
     assert taken
     assert sorted(ran + taken) == list(range(1, 200_001))
@@ -259,12 +265,12 @@ def test_each_task_goes_to_one_side_only_however_they_race() -> None:
 
 
 def _start_what_comes(slave: SlaveEnd) -> list[int]:
-    """Be a slave that only notes what it started: a message is (first, end) of tasks, or (first taken back, 0)."""
+    """Act as a slave that records its started tasks. A message is (first, end) of tasks, or (first taken back, 0)."""
     tasks: deque[int] = deque()
     ran: list[int] = []
     while not slave.eof:
-        for [told] in slave.receive(60.0):
-            first, end = struct.unpack("=QQ", told)
+        for [message] in slave.receive(60.0):
+            first, end = struct.unpack("=QQ", message)
             if end:
                 tasks.extend(range(first, end))
             else:
@@ -279,7 +285,7 @@ def _start_what_comes(slave: SlaveEnd) -> list[int]:
 # ---- processes ----
 
 
-def test_everything_that_was_finished_outlives_the_slave() -> None:
+def test_finished_results_survive_the_slave() -> None:
     agent, fds = open_channel()
     if (pid := os.fork()) == 0:
         slave = SlaveEnd(fds)
@@ -295,8 +301,8 @@ def test_everything_that_was_finished_outlives_the_slave() -> None:
     agent.close()
 
 
-def test_a_forked_child_has_no_channels(ends: Ends) -> None:
-    """It can neither start tasks nor talk nor keep the stream open, and the slave does not notice it."""
+def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
+    """It cannot start tasks, send messages or keep the stream open. The slave is not affected."""
     agent, slave = ends
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
@@ -328,7 +334,7 @@ def test_a_forked_child_has_no_channels(ends: Ends) -> None:
     os.close(writing)
 
 
-def test_the_channels_do_not_pass_to_other_programs_unasked() -> None:
+def test_other_programs_do_not_inherit_the_channel() -> None:
     agent, fds = open_channel()
     assert not any(os.get_inheritable(fd) for fd in fds.numbers())
     for fd in fds.numbers():
@@ -339,6 +345,6 @@ def test_the_channels_do_not_pass_to_other_programs_unasked() -> None:
     agent.close()
 
 
-def test_file_descriptors_that_are_no_channel_are_refused() -> None:
+def test_file_descriptors_without_a_channel_are_refused() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         SlaveEnd(SlaveFds(1000, 1001))

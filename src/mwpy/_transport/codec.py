@@ -9,7 +9,7 @@ do wrongly: in a REPL or notebook, what is defined in `__main__` is pickled by n
 another one (`main_by_value`).
 
 A failure is pickled so that reading it cannot fail: type, text and traceback are text, and the exception
-itself is a pickle within the pickle, which becomes None where its class is not to be had.
+itself is a pickle within the pickle, which becomes None where its class is not available.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)[:MAX_TEXT]
     except Exception as second:
-        return f"(its text is not to be had: __str__ raised {type(second).__qualname__})"
+        return f"(its text is not available: __str__ raised {type(second).__qualname__})"
 
 
 def _traceback(error: BaseException) -> str:
@@ -240,4 +240,4 @@ def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(type(error), error, frames))[-MAX_TEXT:]
     except Exception as second:
-        return f"(its traceback is not to be had: {type(second).__qualname__})"
+        return f"(its traceback is not available: {type(second).__qualname__})"

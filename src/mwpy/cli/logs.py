@@ -1,7 +1,7 @@
-"""mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]: what slaves wrote last, from the audit file of their master.
+"""mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]: show the last output of slaves, from their master's audit file.
 
-Without an id it is a list of the slaves that died; with `--all` those too that ended with exit code 0. With the id of a
-slave, or the number of a task that ran when slaves died, it is all of their last words.
+Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended with exit code 0. With
+the id of a slave, or the number of a task that was running when slaves died, it prints all of their last output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ENDED_WELL = "exit code 0"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Tell what slaves wrote last."""
+    """Show the last output of slaves; returns the exit code."""
     if "--help" in arguments:
         print(f"usage: {__doc__}".rstrip())
         return ExitCode.OK
@@ -35,21 +35,21 @@ def main(arguments: Sequence[str]) -> int:
         if len(names) == 1:
             _list(ends, names[0], "--all" in arguments)
         else:
-            _tell(ends, *names)
+            _show(ends, *names)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return ExitCode.OK
 
 
 def _list(ends: Iterable[End], name: str, everyone: bool) -> None:
-    told = 0
+    count = 0
     for end in ends:
         if everyone or end.cause != ENDED_WELL:
-            told += 1
+            count += 1
             print(_line(end))
-    if not told:
-        print(f"mwpy: no slave {'ended' if everyone else 'died'}, says {name}", file=sys.stderr)
+    if not count:
+        print(f"mwpy: no slave {'ended' if everyone else 'died'}, according to {name}", file=sys.stderr)
 
 
 def _line(end: End) -> str:
@@ -58,16 +58,16 @@ def _line(end: End) -> str:
     return f"{end.time} {end.sid:<12} {end.peak or '-':>10}  {first}{' ...' if more else ''}{running}"
 
 
-def _tell(ends: Iterable[End], name: str, wanted: str) -> None:
-    """Everything about one slave, or about all that died of one task."""
+def _show(ends: Iterable[End], name: str, wanted: str) -> None:
+    """Print one slave, or all slaves that died while they ran one task."""
     number = re.fullmatch(r"(?:task )?(\d+)", wanted)
     task = int(number[1]) if number else 0
-    told = 0
+    count = 0
     for end in ends:
         if end.sid == wanted or (task and end.task == task):
-            told += 1
+            count += 1
             print(_line(end))
-            print(end.words.shown(None) or "(it wrote nothing that is known)")
-    if not told:
+            print(end.words.shown(None) or "(no output is known)")
+    if not count:
         what = f"no slave that ended while it ran task {task}" if task else f"no end of a slave {wanted}"
-        raise UsageError(f"{name} tells of {what}: `mwpy logs {name} --all` lists those that it has")
+        raise UsageError(f"{name} contains {what}: `mwpy logs {name} --all` lists the slaves in it")
