@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 
 import pytest
@@ -120,13 +121,22 @@ def test_an_addition_does_not_disturb_a_reading(slave: Journal, agent: Journal) 
         assert reading == [(n, 1, float(n), False, n) for n in range(len(reading or []))]
 
 
-def test_the_number_of_fillings_starts_again_after_the_last(slave: Journal, agent: Journal) -> None:
-    slave._noted = (1 << 64) - (1 << 32)
+def test_the_number_of_the_filling_wraps_around(memory: bytearray, slave: Journal, agent: Journal) -> None:
+    """After the last number that fits into the word comes 0, and results are read before and after."""
+
+    def word() -> int:
+        return int.from_bytes(memory[:8], sys.byteorder)
+
+    last = (1 << 64) - (1 << 32)
+    slave._filling = last
     slave.add(1, 1, 0.0, False, encoded(1))
+    assert word() == last + 1
     assert entries(agent) == [(1, 1, 0.0, False, 1)]
     slave.clear()
+    assert word() == 0
     assert entries(agent) == []
     slave.add(2, 1, 0.0, False, encoded(2))
+    assert word() == 1
     assert entries(agent) == [(2, 1, 0.0, False, 2)]
 
 
