@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.batch.systems import PATIENCE_S, System, until
+from tests.batch.systems import PATIENCE_S, until
+from tests.systems.condor import CondorPool
 
 IDLE, RUNNING, REMOVED, COMPLETED, HELD = 1, 2, 3, 4, 5
 """HTCondor's numbers for the states of a job."""
@@ -31,7 +32,7 @@ LINES = 60
 class Jobs:
     """The jobs that were submitted from a folder, by the user `submit`."""
 
-    def __init__(self, pool: System, folder: Path) -> None:
+    def __init__(self, pool: CondorPool, folder: Path) -> None:
         self.pool = pool
         self.folder = folder
         self._mine = f'Iwd == "{folder}"'
@@ -59,7 +60,7 @@ class Jobs:
         return [job.get("ExitCode") if job["JobStatus"] == COMPLETED else None for job in ended]
 
     def until(self, come: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait for something; `told_at_failure` is shown if it does not come."""
+        """Wait for something; `shown_at_failure` is shown if it does not come."""
         until(come, what, patience_s)
 
     def until_resource_file(self, name: str, generation: str = "") -> dict[str, Any]:
@@ -104,7 +105,7 @@ class Jobs:
         """How many lines of a master's audit trail match."""
         return sum(re.search(pattern, line) is not None for line in self.audit(cluster))
 
-    def told_at_failure(self) -> str:
+    def shown_at_failure(self) -> str:
         """The queue, and the ends of all files that the jobs have written."""
         queue = "\n".join(str(job) for job in self.queue()) or "empty"
         parts = [f"the queue of {self.folder}:\n{queue}"]

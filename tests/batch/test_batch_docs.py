@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.batch.systems import ROOT, System
 from tests.integration.test_docs import blocks, faults
+from tests.systems.condor import CondorPool
+from tests.systems.slurm import SlurmNode
+from tests.systems.system import ROOT, System
 
 TEXT = (ROOT / "docs" / "batch-systems.md").read_text(encoding="utf-8")
 SECTIONS = {part.split("\n", 1)[0]: part for part in TEXT.split("\n## ")[1:]}
@@ -41,12 +43,12 @@ def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=PACKING_S, check=check)
 
 
-def test_what_is_shown_of_htcondor_works(condor: System, pool_dir: Path) -> None:
+def test_what_is_shown_of_htcondor_works(condor: CondorPool, pool_dir: Path) -> None:
     """A user comes from nothing to a finished computation."""
     follow(condor, pool_dir, SECTIONS["HTCondor"])
 
 
-def test_what_is_shown_of_slurm_works(slurm: System, slurm_dir: Path) -> None:
+def test_what_is_shown_of_slurm_works(slurm: SlurmNode, slurm_dir: Path) -> None:
     """A user comes from nothing to a finished computation."""
     follow(slurm, slurm_dir, SECTIONS["Slurm"])
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.batch.condor_jobs import HELD, IDLE, RUNNING, Jobs
-from tests.batch.systems import UP_S, System, until
+from tests.batch.systems import until
+from tests.systems.system import System
 
 SHORT = "--mw-grace-period 1"
 """For slaves whose tasks do not end: nobody waits for these when a slave must go."""
@@ -85,8 +86,8 @@ def test_ping_finishes_and_every_job_leaves_the_queue(jobs: Jobs) -> None:
         went = {
             line.split()[0] for line in trail if re.match(f"{whose}-[0-9]+ -> (left: told to shut down|gone: )", line)
         }
-        assert came == went, jobs.told_at_failure()
-        assert came, jobs.told_at_failure()
+        assert came == went, jobs.shown_at_failure()
+        assert came, jobs.shown_at_failure()
 
 
 def test_slaves_outlive_a_master_that_was_killed_and_join_the_next_one(jobs: Jobs) -> None:
@@ -191,7 +192,7 @@ def test_a_restart_of_the_whole_pool_in_mid_run_loses_nothing(jobs: Jobs) -> Non
     """The master starts anew with a new resource file, the slaves join it, and the computation finishes."""
     master, slaves, resource = started(jobs, tasks=6, slaves=3)
     lines = len(jobs.audit(master))
-    jobs.pool.do("restart", timeout=UP_S)
+    jobs.pool.restart()
     jobs.until_resource_file("gated.rsc", resource["generation"])
     jobs.until(lambda: busy(jobs, master, lines) == 3, "three slaves at work again")
     open_gate(jobs)
@@ -240,4 +241,4 @@ def test_three_hundred_agents_are_served_or_leave(jobs: Jobs) -> None:
     assert jobs.exit_codes(slaves) == [0] * AGENTS
     served = jobs.count(master, "AGENT-.* -> left: told to shut down")
     finished = jobs.text(f"slaves.{slaves}.*.err").count("mwpy: the computation is finished")
-    assert served + finished == AGENTS, jobs.told_at_failure()
+    assert served + finished == AGENTS, jobs.shown_at_failure()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.batch.condor_jobs import Jobs
-from tests.batch.systems import ROOT, System, cannot
+from tests.batch.systems import skip
+from tests.systems.condor import CondorPool
+from tests.systems.system import ROOT
 
 PACKING_S = 300.0
 """Packages come from an index, which may be slow."""
@@ -24,10 +26,10 @@ ABOUT = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 @pytest.fixture(scope="module")
-def packed(condor: System, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(condor: CondorPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ping example, for both Pythons in one file."""
     if importlib.util.find_spec("pex") is None:
-        cannot("pex is not installed: pip install 'mwpy-cluster[pack]'")
+        skip("pex is not installed: pip install 'mwpy-cluster[pack]'")
     versions = {condor(python, "-c", ABOUT).stdout.strip() for python in (OF_THE_POOL, OF_THE_TESTS)}
     wanted = [word for version in sorted(versions) for word in ("--python", version)]
     path = tmp_path_factory.mktemp("packed") / "ping.pex"
@@ -47,11 +49,11 @@ def packed(condor: System, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def nothing_shared(jobs: Jobs) -> Iterator[None]:
     """A pool whose jobs see neither the checkout nor the folder from which they were submitted."""
     hidden = f"/tmp, /var/tmp, {ROOT}, {jobs.folder.parent}"
-    jobs.pool.do("config", f"MOUNT_UNDER_SCRATCH = {hidden}")
+    jobs.pool.configure(f"MOUNT_UNDER_SCRATCH = {hidden}")
     try:
         yield
     finally:
-        jobs.pool.do("config")
+        jobs.pool.configure()
 
 
 @pytest.mark.parametrize("python", [OF_THE_TESTS, OF_THE_POOL], ids=["of the tests", "of the pool"])

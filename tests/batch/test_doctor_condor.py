@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import System, until
+from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import Desk, Run
+from tests.systems.condor import CondorPool
 
 BARE = "/usr/bin/python3"
 """The Python of the pool's own system."""
 
 
 @pytest.fixture
-def desk(condor: System, pool_dir: Path) -> Iterator[Desk]:
+def desk(condor: CondorPool, pool_dir: Path) -> Iterator[Desk]:
     desk = Desk(condor, pool_dir)
     yield desk
     desk.end()

@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import System
 from tests.batch.test_oversee_htcondor import Desk
 from tests.batch.test_oversee_slurm import SlurmDesk
 from tests.batch.test_oversee_ssh import SshDesk
+from tests.systems.slurm import SlurmNode
+from tests.systems.ssh import SshNode
 
 
 @pytest.fixture
-def slurm_desk(slurm: System, slurm_dir: Path) -> Iterator[SlurmDesk]:
+def slurm_desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
     desk = SlurmDesk(slurm, slurm_dir)
     yield desk
     desk.end()
 
 
 @pytest.fixture
-def ssh_desk(ssh_node: System, ssh_dir: Path) -> Iterator[SshDesk]:
+def ssh_desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
     desk = SshDesk(ssh_node, ssh_dir)
     yield desk
     desk.end()
@@ -48,6 +49,5 @@ def test_one_job_goes_through_slurm(slurm_desk: SlurmDesk) -> None:
 def test_one_process_is_started_behind_ssh(ssh_desk: SshDesk) -> None:
     """What it found comes back from the host."""
     ssh_desk.hosts("node1 slots=2\n")
-    config = ssh_desk.pool.environment()["SSH_NODE_CONFIG"]
-    told = is_well(ssh_desk, "--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {config}", user="root")
+    told = is_well(ssh_desk, "--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {ssh_desk.config}", user="root")
     assert re.search(r"^job ssh-\w+ is submitted$", told, re.MULTILINE), told

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.batch.systems import PATIENCE_S, ROOT, System, until
+from tests.batch.systems import PATIENCE_S, until
+from tests.systems.condor import CondorPool
+from tests.systems.system import ROOT, System
 
 HELD = 5
 
@@ -57,7 +59,7 @@ class Desk:
         written = self.folder / f"{len(self._runs)}.written"
         with written.open("wb") as file:
             process = subprocess.Popen(
-                [str(word) for word in (self.pool.tool, "exec", "-u", user, "-C", self.folder, "--", *words)],
+                self.pool.command(*words, user=user, folder=self.folder),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -119,7 +121,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(condor: System, pool_dir: Path) -> Iterator[Desk]:
+def desk(condor: CondorPool, pool_dir: Path) -> Iterator[Desk]:
     desk = Desk(condor, pool_dir)
     yield desk
     desk.end()

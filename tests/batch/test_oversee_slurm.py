@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.batch.systems import System, furnish, until
+from tests.batch.systems import in_use, until, user_folder
 from tests.batch.test_oversee_htcondor import Desk, Run
+from tests.systems.slurm import SlurmNode
+
+OWN_PORT = 16937
 
 PATIENT_S = 8
 """Longer than a resource file may tell of a job that works that it idles."""
@@ -29,7 +32,7 @@ class SlurmDesk(Desk):
 
 
 @pytest.fixture
-def desk(slurm: System, slurm_dir: Path) -> Iterator[SlurmDesk]:
+def desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
     desk = SlurmDesk(slurm, slurm_dir)
     yield desk
     desk.end()
@@ -84,17 +87,12 @@ def test_a_held_job_is_shown_with_its_reason(desk: SlurmDesk) -> None:
 
 
 @pytest.fixture
-def own_desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmDesk]:
-    """In front of a Slurm that no other test uses."""
-    monkeypatch.setenv("SLURM_NODE_DIR", "/var/lib/slurm-node-broken")
-    monkeypatch.setenv("SLURM_NODE_PORT", "6937")
-    node = System("slurm-node")
-    node.up()
-    furnish(folder := node.workdir("test"))
-    desk = SlurmDesk(node, folder)
-    yield desk
-    desk.end()
-    node.leave("--wipe", empty=True)  # jobs of which it does not know that they ended would keep its processors
+def own_desk() -> Iterator[SlurmDesk]:
+    """A desk at a Slurm that no other test uses."""
+    with in_use(SlurmNode("slurm-broken", OWN_PORT)) as node, user_folder(node) as folder:
+        desk = SlurmDesk(node, folder)
+        yield desk
+        desk.end()
 
 
 def test_a_controller_that_is_down_is_told_of_once_and_waited_for(own_desk: SlurmDesk) -> None:

@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import System, until
+from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import Desk, Run
 from tests.batch.test_oversee_slurm import PATIENT_S
+from tests.systems.ssh import SshNode
 
 
 class SshDesk(Desk):
     """A desk from which hosts can be reached by ssh."""
 
+    def __init__(self, node: SshNode, folder: Path) -> None:
+        super().__init__(node, folder)
+        self.config = node.config
+
     def oversee(self, *words: object) -> Run:
-        config = self.pool.environment()["SSH_NODE_CONFIG"]
-        options = ("--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {config}", "--interval", 0.5)
+        options = ("--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {self.config}", "--interval", 0.5)
         return self.start(self.folder / ".venv/bin/mwpy", "oversee", self.resource, *options, *words, user="root")
 
     def hosts(self, text: str) -> None:
@@ -25,7 +29,7 @@ class SshDesk(Desk):
 
 
 @pytest.fixture
-def desk(ssh_node: System, ssh_dir: Path) -> Iterator[SshDesk]:
+def desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
     desk = SshDesk(ssh_node, ssh_dir)
     yield desk
     desk.once("--remove")
@@ -71,7 +75,7 @@ def test_without_any_host_nothing_is_decided(desk: SshDesk) -> None:
     desk.master()
     desk.need(1)
     config = desk.folder / "config"
-    good = Path(desk.pool.environment()["SSH_NODE_CONFIG"]).read_text()
+    good = desk.config.read_text()
     config.write_text(good.replace("Port ", "Port 1 # "))
     overseer = desk.oversee("--ssh-options", f"-F {config}")
     overseer.says("nothing is decided, the batch system does not answer: no host of hosts can be used: node3: ssh: ")

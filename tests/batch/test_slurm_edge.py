@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import System, until
+from tests.batch.systems import until
+from tests.systems.slurm import SlurmNode
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
 from mwpy._batch.slurm import Slurm
 
 
 @pytest.fixture
-def edge(slurm: System, slurm_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+def edge(slurm: SlurmNode, slurm_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     """The edge, with the node's commands in PATH."""
     monkeypatch.setenv("PATH", slurm.wrappers(tmp_path)["PATH"])
     return Slurm()
@@ -102,14 +103,17 @@ def test_the_end_of_a_job_is_told_with_its_last_words(
 
 
 def test_what_waits_for_somebody_is_told_with_the_reason(
-    edge: Slurm, slurm: System, slurm_dir: Path, launch: Callable[..., Launch]
+    edge: Slurm, slurm: SlurmNode, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
     """A held job is held; one that no node can run is queued and says why."""
     edge.submit(launch("true", "--hold"), 1)
     edge.submit(launch("true", slaves=99), 1)
-    told = lambda: sorted((job.state.value, job.note) for job in mine(edge, launch))  # noqa: E731
-    until(lambda: all(note for _, note in told()), "the reason of each")
-    assert told() == [("held", "JobHeldUser"), ("queued", "PartitionConfig")]
+
+    def shown() -> list[tuple[str, str]]:
+        return sorted((job.state.value, job.note) for job in mine(edge, launch))
+
+    until(lambda: all(note for _, note in shown()), "the reason of each")
+    assert shown() == [("held", "JobHeldUser"), ("queued", "PartitionConfig")]
     edge.remove([job.job_id for job in mine(edge, launch)])
 
 
@@ -130,9 +134,9 @@ def test_a_submission_that_slurm_refuses_is_one_line(edge: Slurm, launch: Callab
 
 
 @pytest.fixture
-def elsewhere(slurm: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def elsewhere(slurm: SlurmNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Slurm's own commands, run here, with a controller of which there is only the port; nobody listens at first."""
-    configuration = Path(slurm.environment()["SLURM_CONF"]).read_text(encoding="utf-8")
+    configuration = slurm.config.read_text(encoding="utf-8")
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
         changed = f"SlurmctldPort={port.getsockname()[1]}\nMessageTimeout=2"

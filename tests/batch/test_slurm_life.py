@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from attrs import define
-from tests.batch.systems import ROOT, System, furnish, until
+from tests.batch.systems import in_use, until, user_folder
+from tests.systems.slurm import SlurmNode
+from tests.systems.system import ROOT
 
 from mwpy._doctor.examination import read_report
 from mwpy.resource_file import FINISHED
@@ -20,14 +22,14 @@ COUNT = ROOT / "tests" / "integration" / "apps" / "count.py"
 WORK = "--tasks 1500 --milliseconds 20"
 """Half a minute of work for one slave."""
 
-OWN_PORT = "6917"
+OWN_PORT = 16917
 
 
 @define
 class Cluster:
     """A Slurm, and the folder of a user with the two scripts."""
 
-    slurm: System
+    slurm: SlurmNode
     folder: Path
     app: tuple[str, ...] = ()
     """A script and its arguments; ping if there is none."""
@@ -102,7 +104,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(slurm: System, slurm_dir: Path) -> Cluster:
+def cluster(slurm: SlurmNode, slurm_dir: Path) -> Cluster:
     return Cluster(slurm, slurm_dir)
 
 
@@ -231,16 +233,10 @@ def test_slaves_of_no_master_wait_for_one_and_go_when_told(cluster: Cluster) -> 
 
 
 @pytest.fixture
-def own_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A Slurm that no other test uses."""
-    monkeypatch.setenv("SLURM_NODE_DIR", "/var/lib/slurm-node-restarted")
-    monkeypatch.setenv("SLURM_NODE_PORT", OWN_PORT)
-    node = System("slurm-node")
-    node.up()
-    folder = node.workdir("test")
-    furnish(folder)
-    yield Cluster(node, folder)
-    node.leave("--wipe", empty=True)  # jobs of which it does not know that they ended would keep its processors
+def own_cluster(slurm: SlurmNode) -> Iterator[Cluster]:
+    """A Slurm that no other test uses; when its daemons restart, other tests would notice."""
+    with in_use(SlurmNode("slurm-restarted", OWN_PORT)) as node, user_folder(node) as folder:
+        yield Cluster(node, folder)
 
 
 def test_a_restart_of_slurm_in_mid_run_disturbs_nobody(own_cluster: Cluster) -> None:
@@ -249,7 +245,7 @@ def test_a_restart_of_slurm_in_mid_run_disturbs_nobody(own_cluster: Cluster) -> 
     master = own_cluster.master()
     slaves = own_cluster.slaves()
     own_cluster.result_comes(master)
-    own_cluster.slurm.do("restart")
+    own_cluster.slurm.restart()
     own_cluster.nobody_left()
     assert own_cluster.told(master) == ALL_CAME
     assert own_cluster.audit(master).count("-> connected, host") == 4

@@ -8,28 +8,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import System
 from tests.batch.test_batch_docs import SECTIONS, follow
 from tests.integration.test_docs import blocks
+from tests.systems.ssh import SshNode
 
 
 @pytest.fixture
-def configured(ssh_node: System) -> Iterator[None]:
+def configured(ssh_node: SshNode) -> Iterator[None]:
     """A user whom ssh asks nothing: with a key and a configuration of his own."""
-    config = Path(ssh_node.environment()["SSH_NODE_CONFIG"])
+    config = ssh_node.config
     told = ssh_node("sh", "-c", "echo $HOME; id -u").stdout.split()
     folder, user = Path(told[0]) / ".ssh", int(told[1])
     folder.mkdir(mode=0o700)
-    text = config.read_text().replace(str(config.parent / "keys" / "id"), str(folder / "id"))
+    text = config.read_text().replace(str(ssh_node.keys / "id"), str(folder / "id"))
     (folder / "config").write_text(text)
-    shutil.copy(config.parent / "keys" / "id", folder)
+    shutil.copy(ssh_node.keys / "id", folder)
     for path in (folder, folder / "config", folder / "id"):
         os.chown(path, user, user)
     yield
     shutil.rmtree(folder)
 
 
-def test_what_is_shown_of_hosts_behind_ssh_works(ssh_node: System, ssh_dir: Path, configured: None) -> None:
+def test_what_is_shown_of_hosts_behind_ssh_works(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
     """With the script of the section before."""
     [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_script]
     (ssh_dir / str(script.name)).write_text(script.text)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.batch.systems import System, until
+from tests.batch.systems import until
+from tests.systems.ssh import SshNode
 
 from mwpy._batch import BatchUnavailable, Job, JobState, Launch
 from mwpy._batch.ssh import Ssh
@@ -26,12 +27,12 @@ class Edge(Ssh):
 
 
 @pytest.fixture
-def config(ssh_node: System) -> str:
-    return ssh_node.environment()["SSH_NODE_CONFIG"]
+def config(ssh_node: SshNode) -> str:
+    return str(ssh_node.config)
 
 
 @pytest.fixture
-def home(ssh_node: System) -> Path:
+def home(ssh_node: SshNode) -> Path:
     """The folder of mwpy in the home directory that the hosts share."""
     return Path(ssh_node("sh", "-c", "echo $HOME").stdout.strip()) / ".mwpy-ssh"
 
@@ -269,7 +270,7 @@ def test_a_host_that_comes_back_has_its_jobs(
 
 
 def test_words_of_the_hosts_shell_do_not_disturb(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_node: System
+    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_node: SshNode
 ) -> None:
     """A login shell may greet."""
     ssh_node("sh", "-c", "echo 'echo hello; echo there >&2' >$HOME/.bashrc")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.batch.systems import System
+from tests.systems.condor import CondorPool
+from tests.systems.slurm import SlurmNode
+from tests.systems.ssh import SshNode
 
 import mwpy
 
@@ -13,16 +15,15 @@ ABOUT = "import mwpy, sys, os; print(mwpy.__file__, sys.version_info[:3], os.get
 TOLD = f"{mwpy.__file__} {sys.version_info[:3]} False"
 
 
-def test_a_user_of_the_condor_pool_has_this_mwpy(condor: System, pool_dir: Path) -> None:
+def test_a_user_of_the_condor_pool_has_this_mwpy(condor: CondorPool, pool_dir: Path) -> None:
     assert condor(".venv/bin/python", "-c", ABOUT, cwd=pool_dir).stdout.strip() == TOLD
     assert condor(".venv/bin/mwpy", "version", cwd=pool_dir).stdout.strip() == mwpy.version_string()
 
 
-def test_a_user_of_the_slurm_node_has_this_mwpy(slurm: System, slurm_dir: Path) -> None:
+def test_a_user_of_the_slurm_node_has_this_mwpy(slurm: SlurmNode, slurm_dir: Path) -> None:
     assert slurm(".venv/bin/python", "-c", ABOUT, cwd=slurm_dir).stdout.strip() == TOLD
 
 
-def test_a_user_of_a_host_behind_ssh_has_this_mwpy(ssh_node: System, ssh_dir: Path) -> None:
-    config = ssh_node.environment()["SSH_NODE_CONFIG"]
+def test_a_user_of_a_host_behind_ssh_has_this_mwpy(ssh_node: SshNode, ssh_dir: Path) -> None:
     command = f"cd {ssh_dir} && .venv/bin/python -c '{ABOUT}'"
-    assert ssh_node("ssh", "-F", config, "node2", command, user="root").stdout.strip() == TOLD
+    assert ssh_node("ssh", "-F", ssh_node.config, "node2", command, user="root").stdout.strip() == TOLD
