@@ -1,4 +1,4 @@
-"""Settings of all tests: the number of seeds to simulate, and the output of a failing run.
+"""Settings of all tests: default signals, the number of seeds to simulate, and the output of a failing run.
 
 A failure that comes from a seed must show the seed and what happened. There are two ways: raise an exception with the
 attributes `seed` and `transcript`, or use the fixture `story` and append lines to it. Both are printed below the
@@ -7,6 +7,7 @@ traceback of a failing test, and only there.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -22,6 +23,22 @@ STORY = pytest.StashKey[list[str]]()
 
 settings.register_profile("mwpy", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("mwpy")
+
+
+def restore_signals() -> None:
+    """Let every process that a test starts begin with default handling of signals.
+
+    A shell ignores SIGINT and SIGQUIT in its background jobs, and `nohup` ignores SIGHUP. A process that is started
+    inherits what is ignored and what is blocked, but no handlers. So a handler that does nothing ends the inheritance,
+    and this process ignores the signal as before. Only SIGINT interrupts it again, because tests may send it here.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else lambda *_: None)
+
+
+restore_signals()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
