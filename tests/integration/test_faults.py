@@ -91,10 +91,9 @@ def test_results_survive_a_stopped_agent(stage: Stage) -> None:
     """An agent that sleeps for three timeouts is given up meanwhile, and its late results count for nothing."""
     master = stage.master("count.py", "--seconds", 9, "--milliseconds", 5, "--listen", 1, *SHORT)
     agents = [stage.agent("count.py", *SHORT) for _ in range(2)]
-    until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
-    time.sleep(0.5)
+    until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
     agents[0].send(signal.SIGSTOP)
-    time.sleep(3 * TIMEOUT_S)
+    until(lambda: " lost" in stage.audit.read_text().lower(), "the loss of the stopped agent")
     agents[0].send(signal.SIGCONT)
     assert all_came_once(master) > 100
     assert agents[0].end() == 255, agents[0].err

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
+import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import Running, Stage, slaves_of, until
+from tests.integration.apps.stage import PATIENCE_S, Running, Stage, slaves_of, until
 
 from mwpy._transport.link import member_keys, new_key
 
@@ -38,6 +41,16 @@ def one_line(process: Running) -> str:
     return lines[0]
 
 
+def until_tasks_are_sent(stage: Stage, slaves: int) -> None:
+    """Wait until a master has sent tasks to each of its slaves."""
+
+    def sent() -> bool:
+        trail = stage.audit.read_text() if stage.audit.exists() else ""
+        return all(f"SLAVE-{number} <- " in trail for number in range(slaves))
+
+    until(sent, f"tasks at {slaves} slaves")
+
+
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------
 
 
@@ -53,14 +66,15 @@ def one_line(process: Running) -> str:
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_all(stage: Stage, line: tuple[str, ...], times: int) -> None:
     """Ctrl-C, even an impatient one, ends the computation within 5 s, without a traceback or a process left."""
-    run = stage.start(*line)
-    wanted = len(os.sched_getaffinity(0))
-    until(lambda: any(len(slaves_of(agent)) == wanted for agent in slaves_of(run.pid)), "slaves")
-    time.sleep(1.0)
+    run = stage.start(*line, "--mw-audit-file", stage.audit)
+    until_tasks_are_sent(stage, slaves=len(os.sched_getaffinity(0)))
+    if line[0] == "hold.py":
+        until((stage.folder / "holds").exists, "a task that holds the GIL")
     began = time.monotonic()
-    for _ in range(times):
+    os.killpg(run.pid, signal.SIGINT)
+    if times == 2:
+        until(lambda: "interrupted" in run.err, lambda: f"an answer to the first Ctrl-C, not {run.err!r}")
         os.killpg(run.pid, signal.SIGINT)
-        time.sleep(0.1)
     assert run.end() == 130, run.err
     assert time.monotonic() - began < 5.0
     assert "Traceback" not in run.err
@@ -70,9 +84,9 @@ def test_ctrl_c_ends_all(stage: Stage, line: tuple[str, ...], times: int) -> Non
 
 def test_no_process_outlives_a_killed_master(stage: Stage) -> None:
     """When a master with local slaves is killed with SIGKILL, its agent and slaves end by themselves."""
-    run = stage.start("count.py", "--milliseconds", 1, "--mw-local", 2, "--mw-client-timeout", 2)
-    until(lambda: any(len(slaves_of(agent)) == 2 for agent in slaves_of(run.pid)), "slaves")
-    time.sleep(1.0)
+    local = ("--mw-local", 2, "--mw-client-timeout", 2, "--mw-audit-file", stage.audit)
+    run = stage.start("count.py", "--milliseconds", 1, *local)
+    until_tasks_are_sent(stage, slaves=2)
     run.send(signal.SIGKILL)
     run.end()
     until(lambda: not stage.processes(), lambda: f"nobody left, but {stage.commands()}")
@@ -87,7 +101,7 @@ def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> Non
     agent = stage.agent("broken.py")
     assert agent.end() == 6, agent.err
     until(lambda: "no licence for slaves" in master.err, lambda: f"the reason, not {master.err!r}")
-    time.sleep(1.0)
+    until(lambda: "AGENT-0 -> left" in stage.audit.read_text(), "the end of the agent, after all that it sent")
     assert master.err.count("RuntimeError: no licence for slaves") == 1, master.err
     assert master.err.count("Traceback (most recent call last)") == 1, master.err
     assert master.process.poll() is None
@@ -243,8 +257,9 @@ def test_an_agent_whose_master_is_killed_ends(stage: Stage, line: tuple[str, ...
     """SIGKILL of the master ends its agents with code 255, which keeps their jobs queued."""
     master = stage.master(*line, "--mw-client-timeout", 2)
     agent = stage.agent(*line, "--mw-client-timeout", 2)
-    until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at a slave")
-    time.sleep(0.5)
+    until_tasks_are_sent(stage, slaves=1)
+    if line[0] == "hold.py":
+        until((stage.folder / "holds").exists, "a task that holds the GIL")
     master.send(signal.SIGKILL)
     assert agent.end() == 255, agent.err
     assert "Traceback" not in agent.err
@@ -266,7 +281,7 @@ def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> No
     """Ctrl-C on a master ends its agents with a code other than 0, and the file does not say `finished`."""
     master = stage.master("count.py", "--milliseconds", 1)
     agent = stage.agent("count.py")
-    until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at a slave")
+    until_tasks_are_sent(stage, slaves=1)
     master.send(signal.SIGINT)
     assert master.end() == 130, master.err
     assert agent.end() == 255, agent.err
@@ -342,15 +357,34 @@ def test_a_torn_resource_file_is_told_in_one_line(stage: Stage, content: bytes) 
     assert str(stage.resource) in one_line(stage.agent("count.py"))
 
 
+@contextmanager
+def readings(path: Path) -> Iterator[Callable[[], None]]:
+    """Give a function that waits until somebody has read a file from now on; inotify tells of it."""
+    libc = ctypes.CDLL(None)
+    closed_after_reading = 0x10
+    with os.fdopen(libc.inotify_init1(os.O_CLOEXEC), "rb", buffering=0) as events:
+        libc.inotify_add_watch(events.fileno(), bytes(path), closed_after_reading)
+
+        def wait() -> None:
+            while select.select([events], [], [], 0)[0]:
+                events.read(4096)
+            assert select.select([events], [], [], PATIENCE_S)[0], f"nobody read {path}"
+
+        yield wait
+
+
 def test_a_resource_file_that_is_shown_late_and_half_is_read_again(stage: Stage) -> None:
     """A file system may do so to what another machine has just written: a slave there joins all the same."""
     master = stage.master("count.py", "--tasks", 10)
     shown = stage.folder / "shown.rsc"
     content = stage.resource.read_bytes()
-    agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", shown)
-    for part in (content[:0], content[: len(content) // 2], content):
-        time.sleep(0.4)
-        shown.write_bytes(part)
+    shown.touch()
+    with readings(shown) as until_read:
+        agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", shown)
+        until_read()
+        shown.write_bytes(content[: len(content) // 2])
+        until_read()
+        shown.write_bytes(content)
     assert agent.end() == 0, agent.err
     assert agent.err == ""
     assert master.end() == 0, master.err
@@ -361,22 +395,30 @@ def test_a_resource_file_that_is_shown_late_and_half_is_read_again(stage: Stage)
     [
         ("master-addresses", ["127.0.0.1:7"]),
         ("master-addresses", ["tcp://127.0.0.1:none"]),
-        ("master-addresses", []),
         ("keys", {"server-public": "short", "member-public": "x", "member-secret": "y"}),
         ("timestamp", "yesterday"),
     ],
 )
 def test_a_resource_file_with_a_wrong_value_is_told_in_one_line(stage: Stage, key: str, value: object) -> None:
-    """An agent given a resource file that somebody edited badly ends without a traceback."""
+    """An agent given a resource file that somebody edited badly names the key, and ends with code 2."""
     stage.master("count.py", "--tasks", 10)
     document = json.loads(stage.resource.read_text())
     document[key] = value
     edited = stage.folder / "edited.rsc"
     edited.write_text(json.dumps(document))
     agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", edited)
-    assert agent.end() in (2, 4), agent.err
+    assert key in one_line(agent)
+
+
+def test_a_resource_file_without_an_address_leads_to_no_master(stage: Stage) -> None:
+    """An agent that is given such a file ends with code 4, as it does when no master answers."""
+    stage.master("count.py", "--tasks", 10)
+    document = json.loads(stage.resource.read_text())
+    edited = stage.folder / "edited.rsc"
+    edited.write_text(json.dumps(document | {"master-addresses": []}))
+    agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", edited)
+    assert agent.end() == 4, agent.err
     assert len(agent.err.splitlines()) == 1, agent.err
-    assert "Traceback" not in agent.err
 
 
 def test_an_empty_key_file_is_told_in_one_line(stage: Stage) -> None:

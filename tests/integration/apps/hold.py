@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import mwpy
 
@@ -16,8 +17,9 @@ WARM_UP = 50
 
 @mwpy.task_algorithm
 def sleep(seconds: int) -> int:
-    """Sleep in C without letting go of the GIL."""
+    """Sleep in C without letting go of the GIL; leave a file that shows that the long sleep begins."""
     if seconds:
+        Path("holds").touch()
         ctypes.PyDLL(None).sleep(seconds)
     return os.getpid()
 
