@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
@@ -18,6 +19,8 @@ from mwpy._transport.codec import Codec, loads_call
 from mwpy._transport.link import CurvePair
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
+
+M = TypeVar("M", bound=messages.Message)
 
 READY = wire.encode(messages.SlaveReady(1))
 RESULTS = wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.payload(1, [b"\x05"])])
@@ -31,8 +34,8 @@ GARBAGE = [
     ([[b"", b"", b""]], "3 frames that do not start as a message does"),
     ([[b"\x09\x01"]], "protocol version 9 there, 1 here"),
     ([[b"\x01\xff"]], "unknown message kind 255"),
-    ([[RESULTS[0][:2] + random.Random(1).randbytes(1000)]], "a malformed Results"),
-    ([[READY[0][:2] + GOODBYE[0][2:]]], "a malformed SlaveReady"),
+    ([[bytes(RESULTS[0][:2]) + random.Random(1).randbytes(1000)]], "a malformed Results"),
+    ([[bytes(READY[0][:2]) + bytes(GOODBYE[0][2:])]], "a malformed SlaveReady"),
     ([[*READY, b"and more"]], "SlaveReady: 1 payload frames where none belong"),
     ([TASKS], "Tasks is not for a master"),
 ]
@@ -81,7 +84,7 @@ def member(stage: Stage, ends: Loopback) -> Agent:
     return agent
 
 
-def heard(agent: Agent, kind: type[messages.Message]) -> list[tuple[messages.Message, Sequence[Buffer]]]:
+def heard(agent: Agent, kind: type[M]) -> list[tuple[M, Sequence[Buffer]]]:
     """The messages of a kind that the master sent so far."""
     decoded = [wire.decode(message) for message in agent.messages]
     return [(message, payload) for message, payload in decoded if isinstance(message, kind)]
@@ -128,8 +131,9 @@ def test_a_member_that_sends_what_no_agent_sends_is_dropped_and_the_others_go_on
         until(lambda: len(turned_away(stage)) == number, f"a line that says {why}")  # noqa: B023
         told = "REFUSED 127.0.0.1" if "before Hello" in why else f"DROPPED AGENT-{known + number - 1}"
         assert f"[A] {told}: {why}" in turned_away(stage)[-1]
-        for message in ([b"nonsense"], hello_of(stage), READY):
-            bad.link.send(message)
+        bad.link.send([b"nonsense"])
+        bad.link.send(hello_of(stage))
+        bad.link.send(READY)
     go.touch()
     all_came_once(stage, master, agents)
     assert len(turned_away(stage)) == len(cases)

@@ -29,7 +29,7 @@ def test_local_slaves_are_told_the_scripts_own_arguments(
     stage: Stage, line: list[str], own: list[str], variables: dict[str, str]
 ) -> None:
     """And no agent takes itself for another master, whatever the script makes of its command line."""
-    run = stage.start("argued.py", *line, **variables)
+    run = stage.start("argued.py", *line, variables=variables)
     assert run.end() == 0, run.err
     assert run.told == {"argv": own, "came": [[10, own]]}
     assert run.err == ""
@@ -52,7 +52,7 @@ def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) 
         "argued.py",
         *("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource),
         *("--mw-audit-file", stage.audit),
-        TEST_BYTES=str(size),
+        variables={"TEST_BYTES": str(size)},
     )
     until(stage.resource.exists, "a resource file")
     agent = stage.agent("argued.py", "--mw-max-read-buffer-size", 100_000, "own")
@@ -82,7 +82,7 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
 
 def test_a_master_algorithm_that_returns_nothing_is_told_what_to_return(stage: Stage) -> None:
     """The exit code 255 does not come without a word."""
-    run = stage.start("argued.py", "--mw-local", 1, TEST_NONE="1")
+    run = stage.start("argued.py", "--mw-local", 1, variables={"TEST_NONE": "1"})
     assert run.end() == 255
     assert run.err == (
         "mwpy: the master algorithm returned None, which is no exit code: it must return 0 to 255, and 0 for success\n"

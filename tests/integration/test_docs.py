@@ -134,7 +134,8 @@ def start(stage: Stage, program: list[str]) -> Running:
     """Type it, in the virtual environment of the clone; pip is kept from installing anything."""
     path = f"{stage.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     state = str(stage.folder / "state")
-    return stage.start("", program=program, PATH=path, PIP_NO_INDEX="1", MAKEFLAGS="", XDG_STATE_HOME=state)
+    variables = {"PATH": path, "PIP_NO_INDEX": "1", "MAKEFLAGS": "", "XDG_STATE_HOME": state}
+    return stage.start("", program=program, variables=variables)
 
 
 def wait_for_address(master: Running, command: Command, folder: Path) -> None:

@@ -232,9 +232,9 @@ def test_a_disk_that_fills_up_costs_lines_and_no_results(stage: Stage, small_dis
     """Audit file and resource file are on it: the gap is told of once, slaves still find the master, all ends well."""
     audit, resource = small_disk / "audit", small_disk / "computation.rsc"
     go = stage.folder / "go"
-    line = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-slave-task-group", 1)
-    line += ("--mw-audit-file", audit, "--mw-resource-file", resource)
-    master = stage.start("count.py", "--tasks", 3000, "--after", go, *line)
+    role = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-slave-task-group", 1)
+    files = ("--mw-audit-file", audit, "--mw-resource-file", resource)
+    master = stage.start("count.py", "--tasks", 3000, "--after", go, *role, *files)
     until(resource.exists, "a resource file")
     with suppress(OSError), (small_disk / "ballast").open("wb", buffering=0) as ballast:
         while True:

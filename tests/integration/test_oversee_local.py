@@ -21,7 +21,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def oversee(stage: Stage, *arguments: object) -> Running:
     program = [sys.executable, "-m", "mwpy", "oversee", str(stage.resource), "--with", "local", "--interval", "0.2"]
-    return stage.start("", *arguments, program=program, XDG_STATE_HOME=str(stage.folder / "state"))
+    return stage.start("", *arguments, program=program, variables={"XDG_STATE_HOME": str(stage.folder / "state")})
 
 
 def once(stage: Stage, *arguments: object) -> str:
@@ -182,7 +182,7 @@ def test_a_file_that_is_not_whole_yet_is_waited_for(stage: Stage, shown: str | N
 def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
     """And the directory is looked after when all are finished, for others may come."""
     program = [sys.executable, "-m", "mwpy", "oversee", str(stage.folder), "--with", "local", "--interval", "0.1"]
-    overseer = stage.start("", program=program, XDG_STATE_HOME=str(stage.folder / "state"))
+    overseer = stage.start("", program=program, variables={"XDG_STATE_HOME": str(stage.folder / "state")})
     master = waves(stage)
     order(stage, "tasks 1 done")
     until_jobs(stage, 1)

@@ -138,8 +138,8 @@ def test_an_agent_warns_of_an_old_resource_file_and_goes_by_it_all_the_same(stag
 def test_an_agent_that_is_a_job_is_known_by_its_number(stage: Stage) -> None:
     """In the audit file, and soon in the resource file, where it is idle; and no more when it is gone."""
     obeying(stage)
-    variable = {"MWPY_JOB": "17.3"}
-    agent = stage.start("obey.py", "--mw-slave", "--mw-resource-file", stage.resource, **variable)
+    variables = {"MWPY_JOB": "17.3"}
+    agent = stage.start("obey.py", "--mw-slave", "--mw-resource-file", stage.resource, variables=variables)
     until_it_says(stage, "connected-jobs", {"17.3": 0})
     assert f"pid {agent.pid}, job 17.3\n" in stage.audit.read_text()
     agent.send(signal.SIGTERM)

@@ -342,7 +342,7 @@ def test_a_master_host_that_is_none_is_told_in_one_line(stage: Stage) -> None:
     """A misspelt name, or that of a network interface; on the agent's side too."""
     line = ("--mw-master-host", "no-such-host.invalid")
     assert "no-such-host.invalid" in one_line(stage.start("count.py", "--tasks", 1, "--mw-local", 1, *line))
-    agent = stage.start("count.py", "--mw-slave", *line, "--mw-master-port", 5, MWPY_KEY="k")
+    agent = stage.start("count.py", "--mw-slave", *line, "--mw-master-port", 5, variables={"MWPY_KEY": "k"})
     assert agent.end() == 4, agent.err
     assert "no such host is known here" in agent.err
     assert "Traceback" not in agent.err

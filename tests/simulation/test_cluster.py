@@ -57,7 +57,7 @@ def test_a_lost_result_is_noticed_and_tells_its_seed() -> None:
     """The checkers look from outside: a core that loses a result is caught."""
     cluster = Cluster(3)
     take = cluster.core.take_actions
-    dropped = []
+    dropped: list[object] = []
 
     def forgetful() -> object:
         actions = take()

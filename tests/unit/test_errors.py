@@ -20,11 +20,18 @@ def test_every_error_is_exported_and_is_never_a_success(kind: type[MwpyError]) -
     assert kind.exit_code is not ExitCode.OK
 
 
-def test_exit_codes_tell_whose_fault_it_was() -> None:
-    assert errors.ResourceFileError.exit_code == ExitCode.USAGE == 2
-    assert errors.Refused.exit_code == ExitCode.REFUSED == 3
-    assert errors.MasterUnreachable.exit_code == ExitCode.UNREACHABLE == 4
-    assert errors.MasterLost.exit_code == ExitCode.FAILED == 255
+@pytest.mark.parametrize(
+    ("kind", "exit_code", "number"),
+    [
+        (errors.ResourceFileError, ExitCode.USAGE, 2),
+        (errors.Refused, ExitCode.REFUSED, 3),
+        (errors.MasterUnreachable, ExitCode.UNREACHABLE, 4),
+        (errors.MasterLost, ExitCode.FAILED, 255),
+    ],
+)
+def test_the_exit_code_says_whose_fault_it_was(kind: type[MwpyError], exit_code: ExitCode, number: int) -> None:
+    assert kind.exit_code is exit_code
+    assert int(exit_code) == number
 
 
 def test_an_argument_that_cannot_be_pickled_is_a_type_error_too() -> None:

@@ -39,7 +39,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     for number, way in enumerate(how):
         mw.submit(run.task(number, way), tag=number)
     came: list[int] = []
-    unrunnable = []
+    unrunnable: list[dict[str, object]] = []
     while len(came) + len(unrunnable) < len(how):
         mw.loop()
         came += [result.value for result in mw.results()]

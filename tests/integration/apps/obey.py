@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mwpy
 
@@ -14,7 +15,7 @@ import mwpy
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Run the orders in the file until one of them is `return`."""
-    for name, *arguments in orders(Path(argv[0])):
+    for name, arguments in orders(Path(argv[0])):
         if name == "return":
             returned: int = arguments[0]
             return returned
@@ -22,12 +23,13 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     raise AssertionError("orders never end")
 
 
-def orders(file: Path) -> Iterator[list[object]]:
-    """Yield each complete order of the file."""
+def orders(file: Path) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each complete order of the file: its name and its arguments."""
     done = 0
     while True:
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        yield from map(json.loads, lines[done:])
+        for name, *arguments in map(json.loads, lines[done:]):
+            yield name, arguments
         done = len(lines)
         time.sleep(0.01)
 

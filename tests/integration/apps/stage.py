@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,15 +93,20 @@ class Stage:
             time.sleep(POLL_S)
 
     def start(
-        self, app: str, *arguments: object, program: list[str] | None = None, script: str = "", **variables: str
+        self,
+        app: str,
+        *arguments: object,
+        program: list[str] | None = None,
+        script: str = "",
+        variables: Mapping[str, str] | None = None,
     ) -> Running:
-        """Start an application, or a program that reads a script, with keywords as environment variables."""
+        """Start an application, or a program that reads a script, with more environment variables."""
         number = len(self._started)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         name, value = self.mark.split("=")
-        environment = {**os.environ, "PYTHONPATH": str(SOURCES), name: value, **variables}
+        environment = {**os.environ, "PYTHONPATH": str(SOURCES), name: value, **(variables or {})}
         for inherited in ("MWPY_SLAVE", "MWPY_AGENT", "MWPY_KEY"):
-            if inherited not in variables:
+            if inherited not in (variables or {}):
                 environment.pop(inherited, None)
         with out.open("wb") as out_file, err.open("wb") as err_file:
             process = subprocess.Popen(
