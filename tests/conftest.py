@@ -43,6 +43,7 @@ restore_signals()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds that the simulator runs")
+    parser.addoption("--seed", type=int, help="the only seed that the simulator runs")
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,8 @@ def main() -> int:
         print(f"{system.name} is up; its files are in {system.state}")
     elif options.verb == "down":
         system.down()
-    elif not system.namespace.pid:
+        print(f"{system.name} {'stays up as long as tests use it' if system.is_up else 'is down'}")
+    elif not system.is_up:
         print(f"{system.name} is down")
         return DOWN
     elif options.verb == "status":
@@ -50,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = made.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb, description in (
         ("up", "install it if need be, start it, and let it run until `down`"),
-        ("down", "kill it and its jobs, and remove its files"),
+        ("down", "kill it and its jobs and remove its files, as soon as no test uses it"),
         ("restart", "restart its daemons; its queue stays"),
         ("status", f"say whether it is up; exit code {DOWN} if not"),
     ):

@@ -110,7 +110,8 @@ class System(ABC):
         try:
             with locked(f"{self.name}-users", fcntl.LOCK_EX | fcntl.LOCK_NB):
                 if not self._by_hand.exists():
-                    self.down()
+                    with locked(self.name):
+                        self._stop()
         except BlockingIOError:
             pass
 
@@ -118,7 +119,7 @@ class System(ABC):
         """Bring it up, or only show it this checkout if it is up already."""
         check_machine(self._target)
         with locked(self.name):
-            if not (self.namespace.pid and self.answers()):
+            if not (self.is_up and self.answers()):
                 self._stop()
                 self._start()
             self.show_tests()
@@ -126,9 +127,13 @@ class System(ABC):
                 self._by_hand.touch()
 
     def down(self) -> None:
-        """Kill its daemons and jobs, and remove its files."""
-        with locked(self.name):
-            self._stop()
+        """Take down what a person has started; if a run of the tests uses it, the last one takes it down."""
+        self._by_hand.unlink(missing_ok=True)
+        self.leave()
+
+    @property
+    def is_up(self) -> bool:
+        return self.namespace.pid != 0
 
     def _start(self) -> None:
         self.state.mkdir(parents=True)
