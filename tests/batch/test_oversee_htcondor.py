@@ -141,7 +141,7 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: Desk) -
     desk.order("tasks 4 second")
     second = desk.oversee("--max", 4, "--patience", 1)
     assert desk.until_jobs(4).keys() > before.keys()
-    second.says("3 jobs more would be of use, but no more than 4 are allowed (--max)")
+    second.says("3 more jobs would be useful, but --max allows only 4")
     for name in ("first", "second"):
         (desk.folder / name).touch()
     desk.until_jobs(0)
@@ -180,7 +180,7 @@ def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: De
     desk.need(2)
     overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
     overseer.says("in a row died within 30 s of their start or were held, so nothing is submitted for 60 s")
-    overseer.says("exit code 1 (its script failed before it came to mwpy.main())")
+    overseer.says("exit code 1 (its script failed before it called mwpy.main())")
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
     submitted = sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out)))
     assert 3 <= submitted <= 6, overseer.out  # those of which nothing was known yet do not count among the three
@@ -251,7 +251,7 @@ def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:
     jobs = desk.until_jobs(2)
     desk.pool("condor_hold", overseer)
     [written] = desk.folder.glob("condor/overseer.*.out")
-    until(lambda: "goes; the jobs are left" in written.read_text(), "an overseer that goes")
+    until(lambda: "stops; its jobs stay" in written.read_text(), "an overseer that stops")
     desk.pool("condor_release", overseer)
     until(lambda: "goes" not in written.read_text() and len(desk.queue()) == 3, "another life of it")
     assert desk.until_jobs(2) == jobs

@@ -54,7 +54,7 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SlurmDe
     assert desk.until_jobs(4).keys() > before.keys()
     assert len({job["name"] for job in desk.queue()}) == 1
     (desk.folder / "first").touch()
-    second.says("3 jobs more would be of use, but no more than 4 are allowed (--max)")
+    second.says("3 more jobs would be useful, but --max allows only 4")
     desk.until_jobs(4)
     (desk.folder / "second").touch()
     desk.until_jobs(0)

@@ -60,7 +60,7 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(stage: Stage)
     first.send(signal.SIGKILL)
     first.end()
     assert "submits 3 jobs: 5 slaves missing" in first.out
-    assert "2 jobs more would be of use" in first.out
+    assert "2 more jobs would be useful" in first.out
 
     assert "submits" not in once(stage, "--max", 3)
     second = oversee(stage, "--max", 3, "--patience", 0.2)
@@ -125,11 +125,13 @@ def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote
     program = f"{sys.executable} -c 'import sky'"
     overseer = oversee(stage, "--command", program, "--max", 2)
     until(lambda: "in a row died" in overseer.out, lambda: overseer.out)
-    assert "exit code 1 (its script failed before it came to mwpy.main())" in overseer.out
+    assert "exit code 1 (its script failed before it called mwpy.main())" in overseer.out
     assert "    | ModuleNotFoundError: No module named 'sky'" in overseer.out
     overseer.send(signal.SIGTERM)
     assert overseer.end() == 130
-    assert overseer.out.splitlines()[-1].endswith("the jobs are left to their masters. Start it again, or use --remove")
+    assert overseer.out.splitlines()[-1].endswith(
+        "its jobs stay with their masters. Start it again, or remove the jobs with --remove"
+    )
     assert overseer.err == ""
     assert 3 <= sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out))) <= 6, overseer.out
 
@@ -141,7 +143,7 @@ def test_a_second_overseer_of_the_same_computation_is_refused(stage: Stage) -> N
     until(lambda: bool(list(stage.folder.glob("*.jobs/*.lock"))), "a lock")
     second = oversee(stage)
     assert second.end() == 2
-    assert f"another overseer looks after {stage.resource} (process {first.pid} on " in second.err
+    assert f"another overseer watches {stage.resource} (process {first.pid} on " in second.err
     assert len(second.err.splitlines()) == 1
 
 

@@ -1,17 +1,18 @@
-"""The cores of overseer, masters and agents together, in simulated batch systems with every fault on."""
+"""The loop and core of an overseer with simulated masters, agents and batch systems, and with every fault."""
 
 from __future__ import annotations
 
 import pytest
 
-from mwpy._core.overseer.core import NotSubmitted, OverseerCore, OverseerEvent, Submitted
-from mwpy._simulation.batch import OverseenPool
+from mwpy._core.overseer.core import OverseerCore
+from mwpy._core.overseer.events import NotSubmitted, OverseerEvent, Submitted
+from mwpy._simulation.overseen_pool import OverseenPool
 from mwpy.testing import SimulationFailure
 
 
-@pytest.mark.timeout(0)  # as long as the seeds take; `OverseenPool` has a limit of its own
-def test_no_storm_no_busy_job_removed_and_none_left_whatever_fails(seeds: range) -> None:
-    """Jobs fail, are held, evicted and lost, answers too; masters and overseer are killed: all finish in the end."""
+@pytest.mark.timeout(0)  # it takes as long as the seeds take; `OverseenPool` has a limit of its own
+def test_all_computations_finish_without_superfluous_jobs_whatever_fails(seeds: range) -> None:
+    """No job at work is removed, no job is left, and there are never more jobs than could be useful."""
     for seed in seeds[: len(seeds) // 25]:
         OverseenPool(seed).run()
 
@@ -26,17 +27,17 @@ def test_one_seed_is_one_history() -> None:
     assert any("submits" in line for line in histories[0])
 
 
-def test_a_storm_is_noticed_and_tells_its_seed() -> None:
-    """An overseer that forgets what it has submitted, as long as no list shows it, submits it again."""
-    found = next(error for seed in range(40) if (error := storm(seed)) is not None)
+def test_superfluous_jobs_are_found_and_the_failure_shows_its_history() -> None:
+    """An overseer that forgets its submissions until they are in the list submits too many jobs."""
+    found = next(error for seed in range(40) if (error := failure(seed)) is not None)
+    assert "are allowed" in str(found) or "never had work for more than" in str(found)
     assert found.transcript
 
 
-def storm(seed: int) -> SimulationFailure | None:
-    """What is found wrong with a forgetful overseer."""
-    pool = OverseenPool(seed)
+def failure(seed: int) -> SimulationFailure | None:
+    """Run a forgetful overseer; return what the checks find."""
+    pool = OverseenPool(seed, make_core=ForgetfulCore)
     pool.restarts = False
-    pool.core = _Forgetful(pool.core)  # type: ignore[assignment]
     try:
         pool.run()
     except SimulationFailure as error:
@@ -44,15 +45,9 @@ def storm(seed: int) -> SimulationFailure | None:
     return None
 
 
-class _Forgetful:
-    """A core that is not told what was submitted."""
-
-    def __init__(self, core: OverseerCore) -> None:
-        self._core = core
+class ForgetfulCore(OverseerCore):
+    """A core that does not take in what was submitted."""
 
     def handle(self, event: OverseerEvent, now: float) -> None:
         if not isinstance(event, Submitted | NotSubmitted):
-            self._core.handle(event, now)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._core, name)
+            super().handle(event, now)

@@ -1,4 +1,4 @@
-"""What an overseer decides, round by round: resource files and the list of jobs go in, decisions and words come out."""
+"""The decisions of an overseer, round by round. Each part has tests of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import pytest
 from attrs import evolve
 
-from mwpy._core.overseer.core import (
+from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.core import OverseerCore
+from mwpy._core.overseer.events import (
     Ended,
     FileRead,
     FileUnread,
@@ -17,12 +19,11 @@ from mwpy._core.overseer.core import (
     NotRemoved,
     NotSubmitted,
     OverseerActions,
-    OverseerCore,
-    OverseerSettings,
     Submit,
     Submitted,
 )
-from mwpy._core.overseer.oversight import Need, Oversight, explain
+from mwpy._core.overseer.files import Need
+from mwpy._core.overseer.state import OverseerSettings
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
 HELD, LEAVING, QUEUED, RUNNING = JobState.HELD, JobState.LEAVING, JobState.QUEUED, JobState.RUNNING
@@ -33,7 +34,7 @@ DIED = Outcome.of_process(1, 2.0, "Traceback\nModuleNotFoundError: No module nam
 
 
 class Desk:
-    """An overseer's core in the middle of a world of a few lines: a list of jobs, and what became of others."""
+    """An overseer's core with a simple world around it: resource files, a list of jobs, and how others ended."""
 
     def __init__(self, **settings: float) -> None:
         self.core = OverseerCore(OverseerSettings(**settings))  # type: ignore[arg-type]
@@ -43,12 +44,12 @@ class Desk:
         self.outcomes: dict[str, Outcome] = {}
         self.asked: list[str] = []
 
-    def watch(self, mark: str = "a", *, priority: int = 0, processes: int = 1, **need: object) -> None:
-        self.core.watch(Oversight(mark, mark.upper(), priority, processes))
+    def watch(self, mark: str = "a", *, priority: int = 0, slaves_per_job: int = 1, **need: object) -> None:
+        self.core.watch(WatchedComputation(mark, mark.upper(), priority, slaves_per_job))
         self.need(mark, **need)
 
     def need(self, mark: str = "a", **changes: object) -> None:
-        """Say something else in a resource file."""
+        """Change the content of a resource file."""
         old = self.needs.get(mark, NEED)
         assert isinstance(old, Need)
         self.needs[mark] = evolve(old, **changes)
@@ -65,22 +66,22 @@ class Desk:
                 self.outcomes[job_id] = outcome
 
     def look(self, after_s: float = 10.0, listed: bool = True) -> OverseerActions:
-        """One round; what was decided in all of it."""
+        """Run one round; return everything that was decided in it."""
         self.now += after_s
         for mark, need in self.needs.items():
             self.core.handle(FileRead(mark, need) if isinstance(need, Need) else FileUnread(mark, need), self.now)
         self.core.handle(Listed(list(self.jobs.values())) if listed else NotListed("it is down"), self.now)
-        told = OverseerActions()
+        decided = OverseerActions()
         while True:
             self.core.decide(self.now)
             self.core.check()
             actions = self.core.take_actions()
-            told.say += actions.say
-            told.remove += actions.remove
-            told.submit += actions.submit
+            decided.say += actions.say
+            decided.remove += actions.remove
+            decided.submit += actions.submit
             self.asked += actions.ask
             if not actions.ask:
-                return told
+                return decided
             for job_id in actions.ask:
                 self.core.handle(Ended(job_id, self.outcomes.get(job_id)), self.now)
 
@@ -106,8 +107,8 @@ def said(actions: OverseerActions) -> str:
 # ---- how many -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_submitted_and_nothing_twice(desk: Desk) -> None:
-    """Jobs on their way are counted: not listed yet, waiting, running and not connected."""
+def test_missing_jobs_are_submitted_and_none_twice(desk: Desk) -> None:
+    """Jobs on their way count: not listed yet, waiting, running and not connected."""
     desk.watch(slaves_needed=3)
     assert desk.look().submit == [Submit("a", 3)]
     desk.submitted("1.0", "1.1", "1.2", shown=False)
@@ -119,13 +120,13 @@ def test_what_is_missing_is_submitted_and_nothing_twice(desk: Desk) -> None:
     desk.need(slaves_needed=2, connected={"1.2": 1})
     assert desk.look().submit == []
     desk.need(slaves_needed=4)
-    told = desk.look()
-    assert told.submit == [Submit("a", 2)]
-    assert told.say == ["A: submits 2 jobs: 4 slaves missing, 2 jobs on the way"]
+    actions = desk.look()
+    assert actions.submit == [Submit("a", 2)]
+    assert actions.say == ["A: submits 2 jobs: 4 slaves missing, 2 jobs on the way"]
 
 
 def test_an_overseer_that_was_started_again_finds_its_jobs_by_their_mark(desk: Desk) -> None:
-    """Another one's jobs are not its own."""
+    """Jobs with another mark do not count."""
     desk.watch(slaves_needed=3)
     desk.job("1.0", QUEUED)
     desk.job("1.1", RUNNING)
@@ -134,7 +135,7 @@ def test_an_overseer_that_was_started_again_finds_its_jobs_by_their_mark(desk: D
 
 
 def test_a_job_of_many_slaves_counts_as_many(desk: Desk) -> None:
-    desk.watch(processes=4, slaves_needed=9)
+    desk.watch(slaves_per_job=4, slaves_needed=9)
     assert count(desk.look()) == 3
 
 
@@ -146,8 +147,8 @@ def test_an_evicted_job_that_its_master_has_not_missed_yet_is_left_alone() -> No
     assert (desk.look().remove, desk.core.computations["a"].coming) == ([], 0)
 
 
-def test_so_many_in_a_minute_and_no_more() -> None:
-    desk = Desk(a_minute=3, poll_s=10.0)
+def test_the_limit_per_minute_is_kept() -> None:
+    desk = Desk(max_per_minute=3, interval_s=10.0)
     desk.watch(slaves_needed=5)
     assert count(desk.look()) == 3
     desk.submitted("1.0", "1.1", "1.2")
@@ -155,8 +156,8 @@ def test_so_many_in_a_minute_and_no_more() -> None:
     assert count(desk.look(50.0)) == 2
 
 
-def test_submitted_jobs_that_never_show_are_not_waited_for_forever(desk: Desk) -> None:
-    """Their ids are asked for first; a job that is known to have ended is replaced at once."""
+def test_submitted_jobs_that_never_show_in_the_list_are_given_up(desk: Desk) -> None:
+    """The core asks for them first. A job that is known to have ended is replaced at once."""
     desk.watch(slaves_needed=2)
     desk.look()
     desk.submitted("1.0", "1.1", shown=False)
@@ -164,74 +165,77 @@ def test_submitted_jobs_that_never_show_are_not_waited_for_forever(desk: Desk) -
     assert count(desk.look()) == 1
     assert desk.asked == ["1.0", "1.1"]
     desk.submitted("2.0")
-    told = desk.look(30.0)
-    assert "1 jobs that were submitted never showed in the queue: 1.0" in said(told)
-    assert count(told) == 1
+    actions = desk.look(30.0)
+    assert "1 job never showed in the queue after the submission: 1.0" in said(actions)
+    assert count(actions) == 1
 
 
-def test_a_try_of_which_nobody_knows_what_came_of_it_is_not_repeated_blindly(desk: Desk) -> None:
-    """What shows in the list is its effect; what does not show in half a minute was not submitted."""
+def test_a_submission_without_an_answer_is_not_repeated_blindly(desk: Desk) -> None:
+    """New jobs in the list came from it. After half a minute the others count as not submitted."""
     desk.watch(slaves_needed=3)
     desk.look()
     desk.core.handle(NotSubmitted("a", 3, "no answer"), desk.now)
-    told = desk.look()
-    assert (told.submit, said(told)) == ([], "A: the batch system submitted nothing, as far as it told: no answer")
+    actions = desk.look()
+    assert (actions.submit, said(actions)) == (
+        [],
+        "A: the batch system submitted nothing, as far as is known: no answer",
+    )
     desk.job("1.0", QUEUED)
     desk.job("1.1", QUEUED)
-    assert (desk.look().submit, desk.core.computations["a"].unsure) == ([], 1)
+    assert (desk.look().submit, desk.core.computations["a"].jobs.unlisted) == ([], 1)
     assert count(desk.look()) == 1
     desk.core.handle(NotSubmitted("a", 1, "no answer"), desk.now)
     assert count(desk.look(45.0)) == 1
     desk.submitted("2.0")
-    assert "takes jobs again" in said(desk.look())
+    assert "accepts jobs again" in said(desk.look())
 
 
 # ---- priority and --max -------------------------------------------------------------------------------------
 
 
-def test_equals_share_what_is_allowed_and_the_important_come_first() -> None:
-    desk = Desk(most=10)
+def test_equal_computations_share_the_limit_and_important_ones_come_first() -> None:
+    desk = Desk(max_jobs=10)
     desk.watch("a", slaves_needed=9)
     desk.watch("b", slaves_needed=9)
     assert desk.look().submit == [Submit("a", 5), Submit("b", 5)]
-    desk = Desk(most=10)
+    desk = Desk(max_jobs=10)
     desk.watch("a", slaves_needed=9)
     desk.watch("b", slaves_needed=7, priority=1)
-    told = desk.look()
-    assert told.submit == [Submit("b", 7), Submit("a", 3)]
-    assert "A: 6 jobs more would be of use, but no more than 10 are allowed (--max)" in said(told)
+    actions = desk.look()
+    assert actions.submit == [Submit("b", 7), Submit("a", 3)]
+    assert "A: 6 more jobs would be useful, but --max allows only 10" in said(actions)
 
 
-def test_an_important_computation_takes_places_of_waiting_jobs_but_not_of_running_ones() -> None:
-    desk = Desk(most=4)
+def test_an_important_computation_takes_the_places_of_waiting_jobs_but_not_of_running_ones() -> None:
+    desk = Desk(max_jobs=4)
     desk.watch("a", slaves_needed=4)
     for number in range(4):
         desk.job(f"1.{number}", QUEUED if number else RUNNING)
     desk.look()
     desk.watch("b", slaves_needed=2, priority=1)
-    told = desk.look()
-    assert (told.remove, told.submit) == (["1.2", "1.3"], [])
+    actions = desk.look()
+    assert (actions.remove, actions.submit) == (["1.2", "1.3"], [])
     desk.gone("1.2", "1.3")
     assert desk.look().submit == [Submit("b", 2)]
     assert desk.asked == []
 
 
 def test_with_a_smaller_limit_waiting_jobs_go_first_then_idle_ones_and_never_busy_ones() -> None:
-    desk = Desk(most=1)
+    desk = Desk(max_jobs=1)
     desk.watch("a", slaves_needed=3, connected={"1.1": 0, "1.2": 2})
     desk.job("1.0", QUEUED)
     desk.job("1.1", RUNNING)
     desk.job("1.2", RUNNING)
     desk.job("1.3", RUNNING)
-    told = desk.look()
-    assert (told.remove, told.submit) == (["1.0", "1.1"], [])
-    assert "more than --max 1" in said(told)
+    actions = desk.look()
+    assert (actions.remove, actions.submit) == (["1.0", "1.1"], [])
+    assert "more than --max 1" in said(actions)
 
 
-# ---- what is too much ---------------------------------------------------------------------------------------
+# ---- superfluous jobs ---------------------------------------------------------------------------------------
 
 
-def test_what_waits_and_is_not_needed_goes_after_a_while_the_youngest_first(desk: Desk) -> None:
+def test_waiting_jobs_that_are_not_needed_are_removed_after_a_while_the_youngest_first(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
     for number in range(3):
         desk.job(f"1.{number}", QUEUED)
@@ -240,27 +244,27 @@ def test_what_waits_and_is_not_needed_goes_after_a_while_the_youngest_first(desk
     assert desk.look(59.0).remove == []
     desk.need(slaves_needed=1)
     assert desk.look(1.0).remove == []
-    told = desk.look(60.0)
-    assert told.remove == ["1.1", "1.2"]
-    assert said(told) == "A: removes 2 jobs, waiting, and not needed any more: 1.1, 1.2"
+    actions = desk.look(60.0)
+    assert actions.remove == ["1.1", "1.2"]
+    assert said(actions) == "A: removes 2 jobs, waiting, and no longer needed: 1.1, 1.2"
 
 
-def test_idle_jobs_go_after_a_while_when_nothing_is_missing_and_busy_ones_stay(desk: Desk) -> None:
+def test_idle_jobs_are_removed_after_a_while_when_nothing_is_missing_and_busy_ones_stay(desk: Desk) -> None:
     desk.watch(slaves_needed=1, connected={"1.0": 0, "1.1": 3, "1.2": 0})
     for number in range(4):
         desk.job(f"1.{number}", RUNNING, 100.0)
     desk.look()
     assert desk.look(100.0).remove == []
     desk.need(slaves_needed=0, connected={"1.0": 0, "1.1": 3, "1.2": 1})
-    told = desk.look()
-    assert told.remove == ["1.0"]
-    assert said(told) == "A: removes 1 job, idle for 60 s: 1.0"
+    actions = desk.look()
+    assert actions.remove == ["1.0"]
+    assert said(actions) == "A: removes 1 job, idle for 60 s: 1.0"
     desk.need(connected={"1.0": 0, "1.1": 3, "1.2": 0})
     assert desk.look(59.0).remove == []
 
 
-def test_an_idle_job_is_not_believed_to_be_idle_before_its_master_would_have_told_otherwise() -> None:
-    """Three seconds, without any patience too: those since the file was written count, when it is first looked at."""
+def test_a_job_counts_as_idle_only_after_its_master_would_have_written_otherwise() -> None:
+    """That takes three seconds, even without patience. At the first look the age of the file counts."""
     desk = Desk(patience_s=0.0)
     desk.watch("a", age_s=1.0, connected={"1.0": 0})
     desk.watch("b", age_s=3.0, connected={"2.0": 0})
@@ -271,17 +275,17 @@ def test_an_idle_job_is_not_believed_to_be_idle_before_its_master_would_have_tol
     assert desk.look(1.0).remove == ["1.0"]
 
 
-def test_a_removed_job_is_named_again_only_if_it_stays(desk: Desk) -> None:
-    """It counts no more; and one that the batch system would not remove is tried again at the next look."""
+def test_a_removed_job_is_removed_again_only_if_it_stays(desk: Desk) -> None:
+    """If the batch system refuses the removal, the next round tries again."""
     desk = Desk(patience_s=0.0)
     desk.watch()
     desk.job("1.0", QUEUED)
     assert desk.look().remove == ["1.0"]
     assert desk.look().remove == []
     desk.core.handle(NotRemoved(["1.0"], "not now"), desk.now)
-    told = desk.look()
-    assert told.remove == ["1.0"]
-    assert "jobs could not be removed: not now" in said(told)
+    actions = desk.look()
+    assert actions.remove == ["1.0"]
+    assert "jobs could not be removed: not now" in said(actions)
     desk.job("1.0", LEAVING)
     assert desk.look(100.0).remove == []
     desk.job("1.0", QUEUED)
@@ -295,7 +299,7 @@ def test_a_removed_job_is_named_again_only_if_it_stays(desk: Desk) -> None:
 
 
 def test_the_jobs_of_a_finished_computation_end_by_themselves(desk: Desk) -> None:
-    """What waits is removed at once, what still runs after a minute too; then it is done."""
+    """Waiting jobs are removed at once, jobs that still run after a minute then. Without jobs it is done."""
     desk.watch(slaves_needed=2, connected={"1.1": 1})
     desk.job("1.0", QUEUED)
     desk.job("1.1", RUNNING)
@@ -306,74 +310,76 @@ def test_the_jobs_of_a_finished_computation_end_by_themselves(desk: Desk) -> Non
     assert sorted(desk.look().remove) == ["1.0", "1.3"]
     desk.gone("1.0", "1.2", "1.3")
     assert (desk.look().remove, desk.core.done) == ([], False)
-    desk.needs["a"] = "it was removed"
-    told = desk.look(60.0)
-    assert told.remove == ["1.1"]
+    desk.needs["a"] = "there is no file"
+    actions = desk.look(60.0)
+    assert actions.remove == ["1.1"]
     desk.gone("1.1")
-    told = desk.look()
-    assert ("A: is finished, and no job of it is left" in told.say, desk.core.done) == (True, True)
+    actions = desk.look()
+    assert ("A: is finished, and no job of it is left" in actions.say, desk.core.done) == (True, True)
     assert (desk.look().say, desk.asked) == ([], [])
 
 
-def test_a_computation_that_begins_anew_is_looked_after_again(desk: Desk) -> None:
+def test_a_computation_that_begins_again_is_overseen_again(desk: Desk) -> None:
     desk.watch(finished=True)
     desk.look()
     assert desk.core.done
     desk.need(finished=False, generation="g2", written=200.0, slaves_needed=1)
-    told = desk.look()
-    assert (told.submit, desk.core.done) == ([Submit("a", 1)], False)
-    assert "another master has taken over" in said(told)
+    actions = desk.look()
+    assert (actions.submit, desk.core.done) == ([Submit("a", 1)], False)
+    assert "another master has taken over" in said(actions)
 
 
-def test_nothing_is_done_for_a_master_that_writes_no_more(desk: Desk) -> None:
-    """By its clock at first, and by when it was seen to write later on, so that clocks that differ do not matter."""
+def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
+    """At first the file's age counts. Once the master was seen to write, the clocks' difference does not matter."""
     desk.watch(slaves_needed=1, age_s=901.0)
     desk.job("1.0", QUEUED)
     desk.job("1.1", QUEUED)
-    told = desk.look()
-    assert (told.submit, told.remove) == ([], [])
-    assert said(told).startswith("A: pauses: the resource file is 901 s old, though its master writes it every 300 s")
+    actions = desk.look()
+    assert (actions.submit, actions.remove) == ([], [])
+    assert said(actions).startswith(
+        "A: pauses: the resource file is 901 s old, though its master writes it every 300 s"
+    )
     assert desk.look().say == []
     assert "pauses" in said(desk.look(300.0))
     desk.need(written=101.0, slaves_needed=3)
-    told = desk.look()
-    assert count(told) == 1
-    assert "so this goes on" in said(told)
+    actions = desk.look()
+    assert count(actions) == 1
+    assert "continues, because the master writes its resource file again" in said(actions)
     desk.submitted("1.2")
     assert "pauses" in said(desk.look(901.0))
     assert desk.look(10000.0).remove == []
 
 
 def test_a_file_that_cannot_be_read_decides_nothing(desk: Desk) -> None:
-    """Neither for its computation, nor at the cost of others; said once, and again at growing intervals."""
+    """Other computations continue. The overseer says it once, and again at growing intervals."""
     desk.watch("a")
     desk.watch("b", slaves_needed=1)
     desk.needs["a"] = "it is torn"
-    told = desk.look()
-    assert (told.say[0], told.submit) == ("A: nothing is decided: it is torn", [Submit("b", 1)])
+    actions = desk.look()
+    assert (actions.say[0], actions.submit) == ("A: nothing is decided: it is torn", [Submit("b", 1)])
     desk.submitted("1.0", mark="b")
     assert desk.look().say == []
     lines = [line for _ in range(400) for line in desk.look().say if "torn" in line]
     assert len(lines) == 3
     desk.needs["a"] = evolve(NEED, slaves_needed=2)
-    told = desk.look()
-    assert (told.submit, told.say[0]) == ([Submit("a", 2)], "A: the resource file can be read again")
+    actions = desk.look()
+    assert (actions.submit, actions.say[0]) == ([Submit("a", 2)], "A: the resource file is readable again")
 
 
 def test_a_batch_system_that_does_not_answer_is_asked_at_growing_intervals(desk: Desk) -> None:
-    """Nothing is decided meanwhile, and it is said once."""
+    """Meanwhile nothing is decided. The overseer says it once."""
     desk.watch(slaves_needed=1)
-    told = desk.look(listed=False)
-    assert told.submit == []
-    assert said(told) == "nothing is decided, the batch system does not answer: it is down"
+    actions = desk.look(listed=False)
+    assert actions.submit == []
+    assert said(actions) == "nothing is decided, the batch system does not answer: it is down"
     assert desk.core.next_deadline() - desk.now == 10.0
     pauses = []
     for _ in range(8):
         desk.look(listed=False)
         pauses.append(desk.core.next_deadline() - desk.now)
     assert pauses == [20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0, 600.0]
-    told = desk.look()
-    assert (told.say[0], count(told)) == ("the batch system answers again", 1)
+    actions = desk.look()
+    assert (actions.say[0], count(actions)) == ("the batch system answers again", 1)
     assert desk.core.next_deadline() - desk.now == 10.0
 
 
@@ -381,7 +387,7 @@ def test_a_batch_system_that_does_not_answer_is_asked_at_growing_intervals(desk:
 
 
 def failing(desk: Desk, *job_ids: str, outcome: Outcome = DIED) -> OverseerActions:
-    """Jobs that were seen to wait and then died."""
+    """Let jobs wait for a round and then end."""
     for job_id in job_ids:
         desk.job(job_id, QUEUED)
     desk.look()
@@ -389,24 +395,24 @@ def failing(desk: Desk, *job_ids: str, outcome: Outcome = DIED) -> OverseerActio
     return desk.look()
 
 
-def test_three_jobs_that_die_young_stop_the_submissions_with_the_reason(desk: Desk) -> None:
-    """Its exit code is explained, and what it wrote last is shown; then one is tried after each growing pause."""
+def test_three_jobs_that_fail_at_their_start_pause_the_submissions(desk: Desk) -> None:
+    """The exit code is explained, and the end of stderr is shown. After each growing pause one job is tried."""
     desk.watch(slaves_needed=4)
-    told = failing(desk, "1.0", "1.1")
-    assert "job 1.0 ended 2 s after its start: exit code 1 (its script failed before it came to mwpy.main())" in said(
-        told
+    actions = failing(desk, "1.0", "1.1")
+    assert "job 1.0 ended 2 s after its start: exit code 1 (its script failed before it called mwpy.main())" in said(
+        actions
     )
-    assert "No module named 'sky'" in said(told)
-    assert count(told) == 4
+    assert "No module named 'sky'" in said(actions)
+    assert count(actions) == 4
     desk.submitted("2.0")
     desk.look()
     desk.gone("2.0", outcome=DIED)
-    told = desk.look()
-    assert told.submit == []
+    actions = desk.look()
+    assert actions.submit == []
     assert "3 jobs in a row died within 30 s of their start or were held, so nothing is submitted for 60 s" in said(
-        told
+        actions
     )
-    assert "    | Traceback\n    | ModuleNotFoundError: No module named 'sky'" in said(told)
+    assert "    | Traceback\n    | ModuleNotFoundError: No module named 'sky'" in said(actions)
     assert count(desk.look(59.0)) == 0
     assert count(desk.look(1.0)) == 1
     desk.submitted("3.0")
@@ -415,7 +421,7 @@ def test_three_jobs_that_die_young_stop_the_submissions_with_the_reason(desk: De
     assert "nothing is submitted for 120 s" in said(desk.look())
 
 
-def test_a_tried_job_that_runs_well_lets_the_others_follow(desk: Desk) -> None:
+def test_a_tried_job_that_runs_well_ends_the_pause(desk: Desk) -> None:
     desk.watch(slaves_needed=4)
     failing(desk, "1.0", "1.1", "1.2")
     assert count(desk.look(60.0)) == 1
@@ -424,23 +430,23 @@ def test_a_tried_job_that_runs_well_lets_the_others_follow(desk: Desk) -> None:
     desk.need(slaves_needed=3, connected={"2.0": 1})
     assert count(desk.look(10.0)) == 0
     desk.job("2.0", RUNNING, 31.0)
-    told = desk.look(22.0)
-    assert ("A: job 2.0 runs well, so more are submitted" in told.say, count(told)) == (True, 3)
+    actions = desk.look(22.0)
+    assert ("A: job 2.0 runs well, so more are submitted" in actions.say, count(actions)) == (True, 3)
 
 
-def test_jobs_that_came_to_something_before_the_failures_excuse_nothing(desk: Desk) -> None:
-    """And one that ran for long before it ended with an error shows that jobs can run."""
+def test_a_job_that_ran_well_before_the_failures_does_not_end_the_pause(desk: Desk) -> None:
+    """A job that ends with an error after a long run does end it, because it shows that jobs can run."""
     desk.watch(slaves_needed=9)
     desk.job("0.0", RUNNING, 1000.0)
-    told = failing(desk, "1.0", "1.1", "1.2")
-    assert "nothing is submitted for 60 s" in said(told)
+    actions = failing(desk, "1.0", "1.1", "1.2")
+    assert "nothing is submitted for 60 s" in said(actions)
     desk.job("0.0", RUNNING, 1020.0)
     assert desk.look().submit == []
     desk.gone("0.0", outcome=Outcome.of_process(255, 1010.0, ""))
     assert "A: job 0.0 has run well, so more are submitted" in desk.look().say
 
 
-def test_another_master_gives_jobs_another_chance(desk: Desk) -> None:
+def test_another_master_ends_the_pause(desk: Desk) -> None:
     desk.watch(slaves_needed=4)
     assert failing(desk, "1.0", "1.1", "1.2").submit == []
     desk.need(generation="g2", written=101.0)
@@ -458,21 +464,20 @@ def test_another_master_gives_jobs_another_chance(desk: Desk) -> None:
     ],
     ids=lambda outcome: outcome.description,
 )
-def test_jobs_that_were_told_to_go_or_ran_for_long_are_no_failures(desk: Desk, outcome: Outcome) -> None:
+def test_jobs_that_were_sent_away_or_ran_for_long_are_no_failures(desk: Desk, outcome: Outcome) -> None:
     desk.watch(slaves_needed=4)
     assert count(failing(desk, "1.0", "1.1", "1.2", "1.3", outcome=outcome)) == 4
 
 
-def test_jobs_that_somebody_kills_at_their_start_are_failures(desk: Desk) -> None:
-    """Nobody of mwpy does: it is a processor that cannot run the program, or a limit of memory."""
+def test_jobs_that_are_killed_at_their_start_are_failures(desk: Desk) -> None:
+    """The processor cannot run the program, or there is a limit of memory."""
     desk.watch(slaves_needed=4)
     killed = Outcome.of_process(-signal.SIGILL, 0.1, "")
     assert failing(desk, "1.0", "1.1", "1.2", outcome=killed).submit == []
-    assert explain(killed) == "killed by signal 4 (SIGILL): native code for another processor"
 
 
-def test_nothing_is_submitted_before_it_is_known_what_became_of_the_last_ones(desk: Desk) -> None:
-    """But not forever: after three questions without an answer it is not asked again."""
+def test_nothing_is_submitted_before_it_is_known_how_the_last_jobs_ended(desk: Desk) -> None:
+    """After three questions without an answer the core stops asking."""
     desk.watch(slaves_needed=1)
     assert count(failing(desk, "1.0", outcome=None)) == 0  # type: ignore[arg-type]
     assert count(desk.look()) == 0
@@ -480,7 +485,7 @@ def test_nothing_is_submitted_before_it_is_known_what_became_of_the_last_ones(de
     assert desk.asked == ["1.0"] * 3
 
 
-def test_each_job_is_judged_for_its_own_computation(desk: Desk) -> None:
+def test_a_failure_counts_for_its_own_computation(desk: Desk) -> None:
     desk.watch("a", slaves_needed=1)
     desk.watch("b", slaves_needed=1)
     desk.job("9.0", QUEUED, mark="b")
@@ -489,38 +494,38 @@ def test_each_job_is_judged_for_its_own_computation(desk: Desk) -> None:
     assert desk.look().submit == [Submit("b", 1)]
 
 
-def test_of_many_that_vanish_a_few_are_asked_for(desk: Desk) -> None:
+def test_of_many_vanished_jobs_a_few_are_asked_for(desk: Desk) -> None:
     desk.watch(slaves_needed=100)
     failing(desk, *(f"1.{number}" for number in range(100)))
     assert len(desk.asked) == 5
 
 
-def test_a_job_that_comes_back_into_the_list_was_not_gone(desk: Desk) -> None:
+def test_a_job_that_comes_back_into_the_list_has_not_ended(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
     failing(desk, "1.0", outcome=None)  # type: ignore[arg-type]
     desk.job("1.0", QUEUED)
-    assert (desk.look().submit, desk.core.computations["a"].unexplained) == ([], {})
+    assert (desk.look().submit, desk.core.computations["a"].jobs.unexplained) == ([], False)
 
 
-def test_a_held_job_is_told_of_once_and_replaced_but_not_without_end(desk: Desk) -> None:
-    """It takes a place of --max, and counts as a failure: what holds one mostly holds all."""
+def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -> None:
+    """It takes a place of --max and counts as a failure, because the reason usually holds for all jobs."""
     desk.watch(slaves_needed=1)
     desk.job("1.0", HELD, note="no such file: app.py")
-    told = desk.look()
-    assert told.say[0] == "A: job 1.0 is held: no such file: app.py"
-    assert count(told) == 1
+    actions = desk.look()
+    assert actions.say[0] == "A: job 1.0 is held: no such file: app.py"
+    assert count(actions) == 1
     desk.submitted("1.1")
     assert desk.look().say == []
     desk.job("1.1", HELD)
-    assert "job 1.1 is held: no reason is told" in said(desk.look())
+    assert "job 1.1 is held: no reason is given" in said(desk.look())
     desk.job("1.2", HELD)
-    told = desk.look()
-    assert "nothing is submitted for 60 s" in said(told)
-    assert told.submit == []
-    assert desk.core.computations["a"].occupied == 3
+    actions = desk.look()
+    assert "nothing is submitted for 60 s" in said(actions)
+    assert actions.submit == []
+    assert desk.core.computations["a"].jobs.occupied == 3
 
 
-# ---- what else is told --------------------------------------------------------------------------------------
+# ---- other reports --------------------------------------------------------------------------------------
 
 
 def test_jobs_that_run_and_never_connect_are_replaced_after_ten_minutes(desk: Desk) -> None:
@@ -528,28 +533,28 @@ def test_jobs_that_run_and_never_connect_are_replaced_after_ten_minutes(desk: De
     desk.job("1.0", RUNNING, 599.0)
     assert desk.look().submit == []
     desk.job("1.0", RUNNING, 609.0)
-    told = desk.look()
-    assert (count(told), told.remove) == (1, [])
-    assert "1 job ran for 600 s and are not connected" in said(told)
+    actions = desk.look()
+    assert (count(actions), actions.remove) == (1, [])
+    assert "1 job ran for 600 s and is not connected, so others replace it" in said(actions)
 
 
-def test_why_jobs_wait_is_told_when_they_have_for_minutes(desk: Desk) -> None:
+def test_the_reason_for_waiting_is_said_after_minutes(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
     desk.job("1.0", QUEUED, note="BadConstraints")
     assert desk.look().say == []
     assert desk.look(299.0).say == []
-    assert desk.look(1.0).say == ["A: 1 job still wait. Of job 1.0 is told: BadConstraints"]
+    assert desk.look(1.0).say == ["A: 1 job still waits. The reason for job 1.0: BadConstraints"]
 
 
 def test_without_a_round_nothing_is_decided() -> None:
-    """And with nothing to look after all is done."""
+    """Without computations everything is done."""
     core = OverseerCore(OverseerSettings())
     core.decide(0.0)
     core.handle("something else", 0.0)  # type: ignore[arg-type]
     assert (core.take_actions(), core.done) == (OverseerActions(), True)
 
 
-def test_names_of_many_jobs_are_cut(desk: Desk) -> None:
+def test_long_lists_of_ids_are_cut(desk: Desk) -> None:
     desk = Desk(patience_s=0.0)
     connected: Mapping[str, int] = {f"1.{number}": 0 for number in range(7)}
     desk.watch(connected=connected)

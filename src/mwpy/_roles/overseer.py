@@ -1,28 +1,29 @@
 """The overseer's shell: it reads resource files, asks a batch system, and does what `OverseerCore` decides.
 
-One thread, one loop: a round, a pause. Ctrl-C and SIGTERM end it at any place, since all that it knows can be found
-again; jobs are left to their masters, for who stops an overseer mostly starts it again.
+It has one thread and one loop: a round, then a pause. Ctrl-C and SIGTERM end it at any place, because it can find
+everything again that it knows. It leaves its jobs to their masters, because an overseer that is stopped is usually
+started again.
+
+The loop reaches the outside only through its arguments: resource files, a batch system, a clock, and a function that
+prints a line. So the simulator drives the same loop.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import platform
-import re
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, JobState, Launch
-from mwpy._core.overseer.core import (
+from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.core import OverseerCore
+from mwpy._core.overseer.events import (
     Ended,
     FileRead,
     FileUnread,
@@ -31,31 +32,29 @@ from mwpy._core.overseer.core import (
     NotRemoved,
     NotSubmitted,
     OverseerActions,
-    OverseerCore,
-    OverseerSettings,
+    OverseerEvent,
     Submit,
     Submitted,
 )
-from mwpy._core.overseer.oversight import Need, Oversight
+from mwpy._core.overseer.files import Need
+from mwpy._core.overseer.state import OverseerSettings
+from mwpy._roles.overseen_files import OverseenFiles, mark_of, paths_of
 from mwpy._system import clock
-from mwpy._values.errors import ExitCode, ResourceFileError, UsageError
+from mwpy._values.errors import ExitCode, ResourceFileError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["OverseerOptions", "mark_of", "need_of", "remove", "run"]
-
-RESOURCE_FILES = "*.rsc"
-"""Which files of a directory are resource files."""
+__all__ = ["Clock", "Files", "Overseer", "OverseerOptions", "remove", "run"]
 
 
 @frozen
 class OverseerOptions:
-    """What an overseer is told; `mwpy oversee --help` has a sentence on each."""
+    """The options of an overseer; `mwpy oversee --help` describes each."""
 
     paths: Sequence[Path]
     settings: OverseerSettings = field(factory=OverseerSettings)
-    processes: int = 1
+    slaves_per_job: int = 1
     priorities: dict[str, int] = field(factory=dict)
-    """By the path of a resource file as it was given, or by its name."""
+    """By the path of a resource file as the user wrote it, or by its name."""
     command: Sequence[str] = ()
     log_dir: Path | None = None
     extra: tuple[str, ...] = ()
@@ -63,183 +62,193 @@ class OverseerOptions:
     dry_run: bool = False
 
 
+class Files(Protocol):
+    """The resource files that an overseer watches."""
+
+    @property
+    def more_may_come(self) -> bool:
+        """Whether other computations may be found later."""
+
+    def find(self) -> Sequence[WatchedComputation]:
+        """Return the computations that were found since the last call."""
+
+    def exists(self, mark: str) -> bool:
+        """Whether the file of a computation is there."""
+
+    def read(self, mark: str) -> ResourceFile:
+        """Read the file of a computation.
+
+        Raises:
+            ResourceFileError: it cannot be read, or its content is wrong.
+        """
+
+    def launch(self, mark: str, content: ResourceFile) -> Launch:
+        """Prepare the launch of jobs for a computation.
+
+        Raises:
+            OSError: the folder for their output cannot be made.
+        """
+
+
+class Clock(Protocol):
+    """A clock; `_system.clock` is the real one."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment."""
+
+    def wall(self) -> float:
+        """Return Unix seconds."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Wait."""
+
+
 def run(options: OverseerOptions, batch: Batch) -> int:
-    """Look after computations until they are finished and no job of them is left, or until told to go.
+    """Oversee computations until they are finished and have no jobs left, or until the process is stopped.
+
+    A directory is overseen until the process is stopped.
 
     Returns:
-        The exit code. A directory is looked after until told to go.
+        The exit code.
 
     Raises:
-        UsageError: another overseer looks after one of them.
+        UsageError: another overseer watches one of the computations.
     """
+
+    def say(text: str) -> None:
+        moment = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        print(f"{moment} {'(dry run) ' if options.dry_run else ''}{text}", flush=True)
+
+    files = OverseenFiles(
+        options.paths,
+        priorities=options.priorities,
+        slaves_per_job=options.slaves_per_job,
+        command=options.command,
+        log_dir=options.log_dir,
+        extra=options.extra,
+        dry_run=options.dry_run,
+        say=say,
+    )
+    overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, dry_run=options.dry_run)
     signal.signal(signal.SIGTERM, _interrupt)
-    overseer = _Overseer(options, batch)
     try:
-        return overseer.run()
+        if not (options.once or options.dry_run):
+            overseer.run()
+            return ExitCode.OK
+        overseer.run_round()
+        return ExitCode.UNREACHABLE if overseer.failed else ExitCode.OK
     except KeyboardInterrupt:
-        overseer.say("goes; the jobs are left to their masters. Start it again, or use --remove")
+        say("stops; its jobs stay with their masters. Start it again, or remove the jobs with --remove")
         return ExitCode.INTERRUPTED
 
 
 def remove(options: OverseerOptions, batch: Batch) -> int:
-    """Remove all jobs of computations, busy or not.
+    """Remove all jobs of computations, also those at work.
 
     Raises:
-        BatchUnavailable: it will not.
+        BatchUnavailable: the batch system refuses.
     """
-    marks = {mark_of(path): path.name for path in _files(options.paths)}
-    jobs = [job for job in batch.jobs() if job.mark in marks and job.state is not JobState.LEAVING]
+    names = {mark_of(path): path.name for path in paths_of(options.paths)}
+    jobs = [job for job in batch.jobs() if job.mark in names and job.state is not JobState.LEAVING]
     if jobs:
         batch.remove([job.job_id for job in jobs])
-    print(f"removed {len(jobs)} jobs of {', '.join(marks.values())}")
+    print(f"removed {len(jobs)} jobs of {', '.join(names.values())}")
     return ExitCode.OK
-
-
-def mark_of(path: Path) -> str:
-    """The mark of a computation's jobs: a readable part, and a digest of the resource file's absolute path."""
-    path = path.parent.resolve() / path.name
-    readable = re.sub(r"[^a-zA-Z0-9]+", "-", path.stem)[:24].strip("-")
-    return f"{readable or 'mwpy'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-
-
-def need_of(content: ResourceFile, wall: float) -> Need:
-    """What a resource file says to the core at Unix time `wall`."""
-    return Need(
-        content.generation,
-        content.computation_status == resource_file.FINISHED,
-        content.timestamp,
-        wall - content.timestamp,
-        content.update_interval,
-        content.slaves_needed,
-        content.connected_jobs,
-    )
-
-
-def agent_command(content: ResourceFile, program: Sequence[str], processes: int) -> tuple[str, ...]:
-    """What an agent runs, by the resource file; `program` is run instead of the one that is named there."""
-    words = [content.slave_executable, *content.slave_arguments]
-    role = words.index("--mw-slave") if "--mw-slave" in words else len(words)
-    own = words[role + 1 :]
-    if own[:1] == ["--mw-resource-file"]:
-        del own[:2]
-    return (*(program or words[:role]), "--mw-slave", "--mw-slave-processes", str(processes), *own)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
-    """The resource files that were named, and those in directories."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        inside = sorted(path.glob(RESOURCE_FILES)) if path.is_dir() else [path]
-        found.update((each.parent.resolve() / each.name, None) for each in inside)
-    return list(found)
+class Overseer:
+    """The loop of an overseer.
 
+    Args:
+        core: decides.
+        files: the resource files.
+        batch: the batch system.
+        clock: the time.
+        say: prints a line.
+        dry_run: say what would be done, and do nothing.
+    """
 
-@define(eq=False)
-class _Watched:
-    """A resource file that is looked after."""
-
-    path: Path
-    log_dir: Path
-    lock: TextIO | None
-    content: ResourceFile | None = None
-
-
-class _Overseer:
-    def __init__(self, options: OverseerOptions, batch: Batch) -> None:
-        self._options = options
+    def __init__(
+        self,
+        core: OverseerCore,
+        files: Files,
+        batch: Batch,
+        clock: Clock,
+        say: Callable[[str], None],
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        self._core = core
+        self._files = files
         self._batch = batch
-        self._core = OverseerCore(options.settings)
-        self._watched: dict[str, _Watched] = {}
-        self._refused: dict[str, None] = {}
-        self._failed = False
+        self._clock = clock
+        self._say = say
+        self._dry_run = dry_run
+        self._contents: dict[str, ResourceFile] = {}
+        self.failed = False
+        """A file could not be read, or the batch system did not answer or refused."""
 
-    def run(self) -> int:
+    def run(self) -> None:
+        """Run rounds until all computations are finished, no job of them is left, and no others may come."""
         while True:
-            self._round()
-            if self._options.once or self._options.dry_run:
-                return ExitCode.UNREACHABLE if self._failed else ExitCode.OK
-            if self._core.done and not any(path.is_dir() for path in self._options.paths):
-                return ExitCode.OK
-            clock.sleep(max(0.0, self._core.next_deadline() - clock.monotonic()))
+            self.run_round()
+            if self._core.done and not self._files.more_may_come:
+                return
+            self._clock.sleep(max(0.0, self._core.next_deadline() - self._clock.monotonic()))
 
-    def say(self, text: str) -> None:
-        moment = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        print(f"{moment} {'(dry run) ' if self._options.dry_run else ''}{text}", flush=True)
-
-    # ---- what happened -------------------------------------------------------------------------------------
-
-    def _round(self) -> None:
-        for path in _files(self._options.paths):
-            self._watch(path)
-        for mark, watched in self._watched.items():
-            self._read(mark, watched)
-        now = clock.monotonic()
-        try:
-            self._core.handle(Listed(self._batch.jobs()), now)
-        except BatchUnavailable as error:
-            self._failed = True
-            self._core.handle(NotListed(str(error)), now)
+    def run_round(self) -> None:
+        """Look at the files and the batch system, decide once, and act."""
+        for computation in self._files.find():
+            self._core.watch(computation)
+        for mark in self._core.computations:
+            self._read(mark)
+        self._list()
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
-                self._core.handle(Ended(job_id, self._batch.outcome(job_id)), now)
-        if not self._options.dry_run:
+                self._handle(Ended(job_id, self._batch.outcome(job_id)))
+        if not self._dry_run:
             self._act(actions)
             self._decide()
 
-    def _watch(self, path: Path) -> None:
-        mark = mark_of(path)
-        if mark in self._watched or mark in self._refused:
-            return
-        log_dir = (self._options.log_dir or path.with_name(f"{path.name}.jobs")).absolute()
-        try:
-            lock = None if self._options.dry_run else self._lock(log_dir / f"{mark}.lock")
-        except BlockingIOError:
-            text = f"another overseer looks after {path} ({(log_dir / f'{mark}.lock').read_text().strip()})"
-            if len(self._options.paths) == 1 and not self._options.paths[0].is_dir():
-                raise UsageError(f"{text}: end it first") from None
-            self.say(f"{path.name}: is left alone, as {text}")
-            self._refused[mark] = None
-            return
-        except OSError as error:
-            raise UsageError(f"cannot write to {log_dir}: {error.strerror}; give another --log-dir") from error
-        self._watched[mark] = _Watched(path, log_dir, lock)
-        priorities = self._options.priorities
-        priority = priorities.get(str(path), priorities.get(path.name, 0))
-        self._core.watch(Oversight(mark, path.name, priority, self._options.processes))
+    # ---- what happened -------------------------------------------------------------------------------------
 
-    def _lock(self, path: Path) -> TextIO:
-        """Keep other overseers from the same computation for as long as this process lives."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("a", encoding="utf-8")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}\n")
-        lock.flush()
-        return lock
+    def _handle(self, event: OverseerEvent) -> None:
+        self._core.handle(event, self._clock.monotonic())
 
-    def _read(self, mark: str, watched: _Watched) -> None:
-        now = clock.monotonic()
-        if self._core.computations[mark].done and not watched.path.exists():
+    def _fail(self, event: OverseerEvent) -> None:
+        self.failed = True
+        self._handle(event)
+
+    def _read(self, mark: str) -> None:
+        if self._core.computations[mark].done and not self._files.exists(mark):
             return
         try:
-            content = watched.content = resource_file.read(watched.path)
+            content = self._files.read(mark)
         except ResourceFileError as error:
-            self._failed = True
-            self._core.handle(FileUnread(mark, str(error)), now)
-            return
-        self._core.handle(FileRead(mark, need_of(content, clock.wall())), now)
+            self._fail(FileUnread(mark, str(error)))
+        else:
+            self._contents[mark] = content
+            self._handle(FileRead(mark, _need(content, self._clock.wall())))
 
-    # ---- what must be done -----------------------------------------------------------------------------------
+    def _list(self) -> None:
+        try:
+            jobs = self._batch.jobs()
+        except BatchUnavailable as error:
+            self._fail(NotListed(str(error)))
+        else:
+            self._handle(Listed(jobs))
+
+    # ---- what must be done ---------------------------------------------------------------------------------
 
     def _decide(self) -> OverseerActions:
-        self._core.decide(clock.monotonic())
+        self._core.decide(self._clock.monotonic())
         actions = self._core.take_actions()
         for line in actions.say:
-            self.say(line)
+            self._say(line)
         return actions
 
     def _act(self, actions: OverseerActions) -> None:
@@ -247,33 +256,34 @@ class _Overseer:
             try:
                 self._batch.remove(actions.remove)
             except BatchUnavailable as error:
-                self._failed = True
-                self._core.handle(NotRemoved(actions.remove, str(error)), clock.monotonic())
+                self._fail(NotRemoved(actions.remove, str(error)))
         for submit in actions.submit:
             self._submit(submit)
 
     def _submit(self, submit: Submit) -> None:
-        watched = self._watched[submit.mark]
-        assert watched.content is not None, "a submission without a resource file"
-        command = agent_command(watched.content, self._options.command, self._options.processes)
-        launch = Launch(
-            submit.mark,
-            str(watched.path),
-            command,
-            self._options.processes,
-            str(watched.log_dir),
-            self._options.extra,
-        )
         try:
-            watched.log_dir.mkdir(parents=True, exist_ok=True)
+            launch = self._files.launch(submit.mark, self._contents[submit.mark])
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
-            self._failed = True
-            self._core.handle(NotSubmitted(submit.mark, submit.count, str(error)), clock.monotonic())
+            self._fail(NotSubmitted(submit.mark, submit.count, str(error)))
             return
-        self._core.handle(Submitted(submit.mark, job_ids), clock.monotonic())
-        self.say(f"{watched.path.name}: submitted {_span(job_ids)}, which run `{shlex.join(command)}`")
+        self._handle(Submitted(submit.mark, job_ids))
+        name = self._core.computations[submit.mark].name
+        self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
 
 
-def _span(job_ids: Sequence[str]) -> str:
+def _need(content: ResourceFile, wall: float) -> Need:
+    """The content of a resource file for the core, at Unix time `wall`."""
+    return Need(
+        generation=content.generation,
+        finished=content.computation_status == resource_file.FINISHED,
+        written=content.timestamp,
+        age_s=wall - content.timestamp,
+        interval_s=content.update_interval,
+        slaves_needed=content.slaves_needed,
+        connected=content.connected_jobs,
+    )
+
+
+def _range(job_ids: Sequence[str]) -> str:
     return job_ids[0] if len(job_ids) == 1 else f"{job_ids[0]} to {job_ids[-1]}"

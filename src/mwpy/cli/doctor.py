@@ -20,7 +20,7 @@ from mwpy._batch import Batch, BatchUnavailable, Job, JobState, Launch, Outcome
 from mwpy._batch.local import Local
 from mwpy._doctor import examination
 from mwpy._doctor.diagnosis import Finding, Report, diagnose
-from mwpy._roles import overseer
+from mwpy._roles.overseen_files import agent_command, mark_of
 from mwpy._system import clock
 from mwpy._values.errors import ExitCode
 from mwpy.cli import oversee
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         log_dir = (given.log_dir or Path(f"{given.path}.jobs")).absolute()
         log_dir.mkdir(parents=True, exist_ok=True)
         launch = Launch(
-            mark=f"doctor-{os.getpid()}-{overseer.mark_of(given.path)}",
+            mark=f"doctor-{os.getpid()}-{mark_of(given.path)}",
             resource_path=os.path.abspath(given.path),
             command=_command(content, given.command),
             slaves=1,
@@ -95,7 +95,7 @@ def _line(finding: Finding) -> str:
 
 
 def _command(content: ResourceFile, program: Sequence[str]) -> tuple[str, ...]:
-    words = overseer.agent_command(content, program, 1)
+    words = agent_command(content, program, 1)
     role = words.index("--mw-slave") + 1
     return (*words[:role], "--mw-examine", *words[role:])
 

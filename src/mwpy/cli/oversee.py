@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mwpy._batch import Batch
-from mwpy._core.overseer.core import OverseerSettings
+from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseer import OverseerOptions
 from mwpy._values.errors import UsageError
@@ -152,7 +152,7 @@ def _options(given: argparse.Namespace) -> OverseerOptions:
     return OverseerOptions(
         paths=given.paths,
         settings=OverseerSettings(most, given.per_minute, patience_s, given.interval),
-        processes=given.processes_per_agent,
+        slaves_per_job=given.processes_per_agent,
         priorities={name: number for path, number in given.priority for name in (path, os.path.realpath(path))},
         command=given.command,
         log_dir=given.log_dir,

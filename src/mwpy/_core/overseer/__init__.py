@@ -1,1 +1,1 @@
-"""The overseer's decisions: how many jobs to submit and which to remove."""
+"""The decisions of an overseer. `core` joins the parts; they share one `state`."""

@@ -1,0 +1,102 @@
+"""What is wrong, and when to say it again."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import define, field
+
+from mwpy._core.overseer.computation import UNCONNECTED_S, WatchedComputation
+from mwpy._core.overseer.state import OverseerState
+from mwpy._core.overseer.wording import count_of_jobs, ids_of
+
+__all__ = ["About", "Complaints"]
+
+SAY_AGAIN_S = 300.0
+"""Seconds until a complaint is said again. Each interval is twice the one before."""
+
+
+class About(Enum):
+    """What a complaint is about."""
+
+    FILE = "file"
+    STALENESS = "staleness"
+    BATCH = "batch system"
+    SUBMISSION = "submission"
+    REMOVAL = "removal"
+    LIMIT = "limit"
+    UNCONNECTED = "unconnected"
+    WAITING = "waiting"
+
+
+@define
+class _Complaint:
+    say_at: float
+    interval_s: float = SAY_AGAIN_S
+
+
+@define(eq=False)
+class Complaints:
+    """Says what is wrong at growing intervals as long as it lasts, and says once when it is over."""
+
+    _state: OverseerState
+    _open: dict[tuple[str, About], _Complaint] = field(factory=dict)
+    """By the mark of the computation, or an empty mark, and what it is about."""
+
+    def complain(
+        self, computation: WatchedComputation | None, about: About, text: str, now: float, after_s: float = 0.0
+    ) -> None:
+        """Complain about something that is wrong now; say it first when it has lasted for `after_s`."""
+        key = (computation.mark if computation else "", about)
+        complaint = self._open.setdefault(key, _Complaint(now + after_s))
+        if now >= complaint.say_at:
+            self._state.say(computation, text)
+            complaint.say_at = now + complaint.interval_s
+            complaint.interval_s *= 2
+
+    def resolve(self, computation: WatchedComputation | None, about: About, text: str = "") -> None:
+        """Note that something is right. If it was wrong before, say this text."""
+        if self._open.pop((computation.mark if computation else "", about), None) is not None and text:
+            self._state.say(computation, text)
+
+    def report_staleness(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about a master that no longer writes its resource file."""
+        file = computation.file
+        if file.need is None or file.finished or not file.is_stale(now):
+            self.resolve(computation, About.STALENESS, "continues, because the master writes its resource file again")
+            return
+        text = (
+            f"pauses: the resource file is {file.need.age_s:.0f} s old, though its master writes it every "
+            f"{file.need.interval_s:.0f} s. Is the master dead? Start it again, or remove the jobs with --remove"
+        )
+        self.complain(computation, About.STALENESS, text, now)
+
+    def report_limit(self, computation: WatchedComputation, short: int, now: float) -> None:
+        """Complain that the limit keeps so many useful jobs from being submitted."""
+        if short <= 0:
+            self.resolve(computation, About.LIMIT)
+            return
+        more = f"{short} more {'job' if short == 1 else 'jobs'}"
+        allowed = self._state.settings.max_jobs
+        self.complain(computation, About.LIMIT, f"{more} would be useful, but --max allows only {allowed}", now)
+
+    def report_delays(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
+        unconnected = computation.unconnected()
+        if unconnected:
+            one = len(unconnected) == 1
+            text = (
+                f"{count_of_jobs(len(unconnected))} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
+                f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
+                f"their script leave MWPY_JOB unchanged? {ids_of([job.job_id for job in unconnected])}"
+            )
+            self.complain(computation, About.UNCONNECTED, text, now)
+        else:
+            self.resolve(computation, About.UNCONNECTED)
+        noted = [job for job in computation.waiting() if job.note]
+        if noted:
+            verb = "waits" if len(noted) == 1 else "wait"
+            text = f"{count_of_jobs(len(noted))} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
+            self.complain(computation, About.WAITING, text, now, after_s=SAY_AGAIN_S)
+        else:
+            self.resolve(computation, About.WAITING)

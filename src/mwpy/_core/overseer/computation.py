@@ -1,0 +1,112 @@
+"""One computation that an overseer watches.
+
+A resource file is a snapshot: the slaves that were missing when it was written, beyond the jobs that were connected
+then. So every job of this computation that the file does not name is on its way, and counts against the missing slaves:
+submitted jobs that are in no list yet, waiting jobs, and running jobs that have not connected. This rule alone keeps an
+overseer from submitting twice. It also holds for an overseer that has just been started again.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from mwpy._core.overseer.failures import YOUNG_S, FailurePause
+from mwpy._core.overseer.files import FileView
+from mwpy._core.overseer.job_table import JobTable
+from mwpy._values.jobs import Job, JobState
+
+__all__ = ["CERTAIN_S", "ROUNDING_S", "UNCONNECTED_S", "WatchedComputation"]
+
+CERTAIN_S = 3.0
+"""For this many seconds a file must have shown a job as idle. If the job had got work, its master would have written
+that by then."""
+
+UNCONNECTED_S = 600.0
+"""A job that has run this many seconds without connecting no longer counts as being on its way."""
+
+ROUNDING_S = 1e-6
+"""A period counts as over when only this little is left."""
+
+
+@define(eq=False)
+class WatchedComputation:
+    """One computation: its resource file, its jobs, and what was decided about them."""
+
+    mark: str
+    name: str
+    """Its name for people."""
+    priority: int = 0
+    slaves_per_job: int = 1
+    file: FileView = field(factory=FileView)
+    jobs: JobTable = field(factory=JobTable)
+    failures: FailurePause = field(factory=FailurePause)
+    retry_at: float = 0.0
+    """Nothing is submitted before this time, because the batch system refused."""
+    retry_s: float = 0.0
+    finished_at: float | None = None
+    """When it was seen to be finished."""
+    done: bool = False
+    """It is finished, and it has no jobs left."""
+    surplus_since: float | None = None
+    """Since when more jobs wait than are needed."""
+    _idle_since: dict[str, float] = field(factory=dict)
+    """Connected jobs without work, and since when."""
+
+    def resume(self) -> None:
+        """Note that it is not finished, or has begun again."""
+        self.finished_at, self.done = None, False
+
+    def note_idleness(self, now: float) -> None:
+        """Note since when jobs have been idle, and since when more jobs wait than are needed."""
+        connected = self.file.connected
+        idle = [job.job_id for job in self.jobs.live(JobState.RUNNING) if connected.get(job.job_id) == 0]
+        first = self.file.valid_since(now)
+        self._idle_since = {job_id: self._idle_since.get(job_id, first) for job_id in idle}
+        has_surplus = self.missing < 0 and bool(self.waiting())
+        self.surplus_since = (now if self.surplus_since is None else self.surplus_since) if has_surplus else None
+
+    def idle(self, patience_s: float, now: float) -> list[Job]:
+        """The jobs that have certainly been idle for so long."""
+        least_s = max(patience_s, CERTAIN_S) - ROUNDING_S
+        return [
+            self.jobs.listed[job_id]
+            for job_id, since in self._idle_since.items()
+            if now >= since + least_s and not self.jobs.is_removed(job_id)
+        ]
+
+    def waiting(self) -> list[Job]:
+        """The jobs that wait in the queue, without evicted jobs that the master still believes to be connected."""
+        return [job for job in self.jobs.live(JobState.QUEUED) if job.job_id not in self.file.connected]
+
+    def unconnected(self) -> list[Job]:
+        """The jobs that have run for a long time without connecting."""
+        running = self.jobs.live(JobState.RUNNING)
+        return [job for job in running if job.job_id not in self.file.connected and job.running_s >= UNCONNECTED_S]
+
+    @property
+    def coming(self) -> int:
+        """How many of its jobs are on their way to the master."""
+        live = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
+        connected = sum(job.job_id in self.file.connected for job in live)
+        return len(live) - connected - len(self.unconnected()) + self.jobs.unlisted
+
+    @property
+    def unproven(self) -> int:
+        """How many of its jobs have yet to show that they work well."""
+        young = [job for job in self.jobs.live(JobState.QUEUED, JobState.RUNNING) if job.running_s < YOUNG_S]
+        return len(young) + self.jobs.unlisted
+
+    @property
+    def missing(self) -> int:
+        """How many more jobs are needed; negative if more are coming than are needed."""
+        return -(-self.file.slaves_needed // self.slaves_per_job) - self.coming
+
+    def check(self) -> None:
+        """Check that what is kept agrees.
+
+        Raises:
+            AssertionError: it does not.
+        """
+        self.jobs.check()
+        assert not self.done or not self.jobs.occupied, f"{self.mark} is done and has jobs"
+        assert not self.done or self.finished_at is not None, f"{self.mark} is done and not finished"

@@ -1,0 +1,109 @@
+"""What happens to an overseer, and what its core wants done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field, frozen
+
+from mwpy._core.overseer.files import Need
+from mwpy._values.jobs import Job, Outcome
+
+__all__ = [
+    "Ended",
+    "FileRead",
+    "FileUnread",
+    "Listed",
+    "NotListed",
+    "NotRemoved",
+    "NotSubmitted",
+    "OverseerActions",
+    "OverseerEvent",
+    "Submit",
+    "Submitted",
+]
+
+
+@frozen
+class FileRead:
+    """A resource file was read."""
+
+    mark: str
+    need: Need
+
+
+@frozen
+class FileUnread:
+    """A resource file could not be read, or its content is wrong."""
+
+    mark: str
+    reason: str
+
+
+@frozen
+class Listed:
+    """The batch system listed all its jobs."""
+
+    jobs: Sequence[Job]
+
+
+@frozen
+class NotListed:
+    """The batch system did not answer."""
+
+    reason: str
+
+
+@frozen
+class Ended:
+    """The answer to a question: how a job ended that is no longer in the list; None if that is not known."""
+
+    job_id: str
+    outcome: Outcome | None
+
+
+@frozen
+class Submitted:
+    """Jobs were put into the queue."""
+
+    mark: str
+    job_ids: Sequence[str]
+
+
+@frozen
+class NotSubmitted:
+    """The batch system refused to submit, or its answer was lost."""
+
+    mark: str
+    count: int
+    reason: str
+
+
+@frozen
+class NotRemoved:
+    """The batch system refused to remove jobs, or its answer was lost."""
+
+    job_ids: Sequence[str]
+    reason: str
+
+
+OverseerEvent = FileRead | FileUnread | Listed | NotListed | Ended | Submitted | NotSubmitted | NotRemoved
+
+
+@frozen
+class Submit:
+    """Put this many jobs of a computation into the queue."""
+
+    mark: str
+    count: int
+
+
+@define
+class OverseerActions:
+    """Everything that must be done now; the fields are in the order of doing."""
+
+    say: list[str] = field(factory=list)
+    ask: list[str] = field(factory=list)
+    """Jobs that have ended: ask how. Answer each with `Ended`, then call `decide` again."""
+    remove: list[str] = field(factory=list)
+    submit: list[Submit] = field(factory=list)

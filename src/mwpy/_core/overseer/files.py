@@ -1,0 +1,82 @@
+"""What the core knows about a resource file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define, frozen
+
+from mwpy._values.staleness import is_stale
+
+__all__ = ["FileView", "Need"]
+
+
+@frozen
+class Need:
+    """The content of a resource file, as far as an overseer needs it."""
+
+    generation: str
+    finished: bool
+    written: float
+    """The timestamp in the file. It is only compared with the one before."""
+    age_s: float
+    """The age of the file, by the clocks of both machines."""
+    interval_s: float
+    """Seconds until the master writes the file again."""
+    slaves_needed: int
+    connected: Mapping[str, int]
+    """The connected jobs, and how many slaves of each are at work."""
+
+
+@define(eq=False)
+class FileView:
+    """A resource file as it was last read."""
+
+    need: Need | None = None
+    readable: bool = False
+    """Whether the last attempt to read the file succeeded."""
+    _changed_at: float | None = None
+    """When a changed timestamp was last seen; None before the first change."""
+
+    def take(self, need: Need, now: float) -> bool:
+        """Take in the content of the file; return whether another master has written it."""
+        last, self.need, self.readable = self.need, need, True
+        if last is not None and need.written != last.written:
+            self._changed_at = now
+        return last is not None and need.generation != last.generation
+
+    def fail(self) -> None:
+        """Note that the file could not be read."""
+        self.readable = False
+
+    @property
+    def slaves_needed(self) -> int:
+        """How many slaves were missing when the file was written, besides the connected jobs."""
+        return self.need.slaves_needed if self.need is not None else 0
+
+    @property
+    def connected(self) -> Mapping[str, int]:
+        """The connected jobs, and how many slaves of each are at work."""
+        return self.need.connected if self.need is not None else {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the file says that the computation is finished."""
+        return self.need is not None and self.need.finished
+
+    def is_current(self, now: float) -> bool:
+        """Whether decisions can rest on the file: it is readable, not finished, and its master still writes it."""
+        return self.readable and not self.finished and not self.is_stale(now)
+
+    def is_stale(self, now: float) -> bool:
+        """Whether the master has missed updates. Once it was seen to write, the clocks' difference does not matter."""
+        if self.need is None:
+            return True
+        age_s = self.need.age_s if self._changed_at is None else now - self._changed_at
+        return is_stale(age_s, self.need.interval_s)
+
+    def valid_since(self, now: float) -> float:
+        """Since when the content has been valid, if this is the first look at it."""
+        if self.need is None or self._changed_at is not None:
+            return now
+        return now - max(0.0, self.need.age_s)

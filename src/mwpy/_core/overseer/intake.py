@@ -1,0 +1,124 @@
+"""Takes in what resource files and the batch system say, and decides when the next round is due."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define
+
+from mwpy._core.overseer.complaints import About, Complaints
+from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.failures import YOUNG_S, explain, is_failure
+from mwpy._core.overseer.files import Need
+from mwpy._core.overseer.state import OverseerState
+from mwpy._values.jobs import Job, JobState, Outcome
+
+__all__ = ["Intake"]
+
+LONGEST_PAUSE_S = 600.0
+"""The longest time between two rounds while the batch system does not answer; each pause is twice the one before."""
+
+STDERR_LINES = 20
+"""How many lines of a failed job's standard error are shown."""
+
+
+@define(eq=False)
+class Intake:
+    """Takes in resource files, lists of jobs, and how jobs ended."""
+
+    _state: OverseerState
+    _complaints: Complaints
+    _listed: bool = False
+    """There is a list since the last decision."""
+    _round_at: float = 0.0
+    _pause_s: float = 0.0
+
+    # ---- resource files --------------------------------------------------------------------------------------
+
+    def take_file(self, mark: str, need: Need, now: float) -> None:
+        """Take in the content of a resource file."""
+        computation = self._state.computations[mark]
+        self._complaints.resolve(computation, About.FILE, "the resource file is readable again")
+        if computation.file.take(need, now):
+            self._state.say(computation, "another master has taken over")
+            computation.failures.end()
+        if not need.finished:
+            computation.resume()
+        self._complaints.report_staleness(computation, now)
+
+    def take_unreadable_file(self, mark: str, reason: str, now: float) -> None:
+        """Take in that a resource file could not be read."""
+        computation = self._state.computations[mark]
+        computation.file.fail()
+        self._complaints.complain(computation, About.FILE, f"nothing is decided: {reason}", now)
+
+    # ---- the batch system ------------------------------------------------------------------------------------
+
+    def take_list(self, jobs: Sequence[Job], now: float) -> None:
+        """Take in the list of all jobs, and ask how missing ones ended."""
+        self._round_at, self._pause_s, self._listed = now, self._state.settings.interval_s, True
+        self._complaints.resolve(None, About.BATCH, "the batch system answers again")
+        for computation in self._state.computations.values():
+            own = {job.job_id: job for job in jobs if job.mark == computation.mark}
+            for job in computation.jobs.take_list(own, now):
+                text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
+                self._state.say(computation, text)
+                self._count_failure(computation, text, "", now)
+            self._notice_success(computation, now)
+            questions = computation.jobs.questions()
+            if computation.finished_at is None:
+                self._state.actions.ask += questions
+
+    def take_no_list(self, reason: str, now: float) -> None:
+        """Take in that the batch system did not answer; the next round comes later."""
+        self._round_at, self._listed = now, False
+        self._pause_s = min(max(2 * self._pause_s, self._state.settings.interval_s), LONGEST_PAUSE_S)
+        text = f"nothing is decided, the batch system does not answer: {reason}"
+        self._complaints.complain(None, About.BATCH, text, now)
+
+    def take_end(self, job_id: str, outcome: Outcome | None, now: float) -> None:
+        """Take in the answer to a question."""
+        for computation in self._state.computations.values():
+            if computation.jobs.take_answer(job_id, ended=outcome is not None) and outcome is not None:
+                self._judge(computation, job_id, outcome, now)
+
+    def _judge(self, computation: WatchedComputation, job_id: str, outcome: Outcome, now: float) -> None:
+        if is_failure(outcome):
+            text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
+            last_line = outcome.stderr.strip().splitlines()[-1:]
+            self._state.say(computation, ": ".join([text, *last_line]))
+            self._count_failure(computation, text, outcome.stderr, now)
+        elif outcome.ran_s >= YOUNG_S and computation.failures.succeed(now):
+            self._state.say(computation, f"job {job_id} has run well, so more are submitted")
+
+    def _notice_success(self, computation: WatchedComputation, now: float) -> None:
+        for job in computation.jobs.live(JobState.RUNNING):
+            grown_up_at = now - (job.running_s - YOUNG_S)
+            if job.running_s >= YOUNG_S and computation.failures.succeed(grown_up_at):
+                self._state.say(computation, f"job {job.job_id} runs well, so more are submitted")
+
+    def _count_failure(self, computation: WatchedComputation, reason: str, stderr: str, now: float) -> None:
+        pause_s = computation.failures.fail(now)
+        if pause_s is None:
+            return
+        lines = "".join(f"\n    | {line}" for line in stderr.strip().splitlines()[-STDERR_LINES:])
+        self._state.say(
+            computation,
+            f"{computation.failures.failures} jobs in a row died within {YOUNG_S:.0f} s of their start or were held, "
+            f"so nothing is submitted for {pause_s:.0f} s, or until the master is started again. Then one job is "
+            f"tried. The last failure: {reason}" + (f". The end of its standard error:{lines}" if lines else ""),
+        )
+
+    # ---- rounds ----------------------------------------------------------------------------------------------
+
+    def complete_round(self) -> bool:
+        """Whether everything is in for this round's decisions; true once a round."""
+        if not self._listed or self._state.actions.ask:
+            return False
+        self._listed = False
+        return True
+
+    @property
+    def next_round_at(self) -> float:
+        """When the next round is due."""
+        return self._round_at + self._pause_s

@@ -1,0 +1,91 @@
+"""Which jobs to remove.
+
+Removals are patient: a job that is surplus now is often needed again when the master algorithm has looked at its
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define
+
+from mwpy._core.overseer.complaints import About, Complaints
+from mwpy._core.overseer.computation import CERTAIN_S, ROUNDING_S, WatchedComputation
+from mwpy._core.overseer.state import OverseerState
+from mwpy._core.overseer.wording import count_of_jobs, ids_of
+from mwpy._values.jobs import Job, JobState
+
+__all__ = ["Removals"]
+
+FINISH_S = 60.0
+"""Seconds in which the jobs of a finished computation can end by themselves."""
+
+
+@define(eq=False)
+class Removals:
+    """Decides removals, and takes in how they went."""
+
+    _state: OverseerState
+    _complaints: Complaints
+
+    def take_refused(self, job_ids: Sequence[str], reason: str, now: float) -> None:
+        """Take in that jobs were not removed, or perhaps not."""
+        self._complaints.complain(None, About.REMOVAL, f"jobs could not be removed: {reason}", now)
+        for computation in self._state.computations.values():
+            computation.jobs.unmark_removed(job_ids)
+
+    def finish(self, computation: WatchedComputation, now: float) -> None:
+        """Bring a finished computation to its end: remove what waits at once, and after a while what still runs."""
+        if computation.done:
+            return
+        running = computation.jobs.live(JobState.RUNNING)
+        if computation.finished_at is None:
+            computation.finished_at = now
+            self._state.say(computation, f"is finished; its jobs end by themselves ({len(running)} running)")
+        waiting = computation.jobs.live(JobState.QUEUED, JobState.HELD)
+        self._remove(computation, waiting, "no longer needed", now)
+        if now >= computation.finished_at + FINISH_S:
+            self._remove(computation, running, f"still running {FINISH_S:.0f} s after the end", now)
+        computation.jobs.stop_asking()
+        computation.done = not computation.jobs.occupied and not computation.jobs.listed
+        if computation.done:
+            self._state.say(computation, "is finished, and no job of it is left")
+
+    def remove_surplus(self, computation: WatchedComputation, now: float) -> None:
+        """Remove jobs that have waited or idled for a while without being needed."""
+        patience_s = self._state.settings.patience_s
+        since = computation.surplus_since
+        if since is not None and now >= since + patience_s - ROUNDING_S:
+            surplus = computation.waiting()[computation.missing :]
+            self._remove(computation, surplus, "waiting, and no longer needed", now)
+        if computation.file.slaves_needed == 0:
+            idle = computation.idle(patience_s, now)
+            self._remove(computation, idle, f"idle for {max(patience_s, CERTAIN_S):.0f} s", now)
+
+    def make_room(self, active: Sequence[WatchedComputation], priority: int, count: int, now: float) -> None:
+        """Remove `count` waiting jobs of computations with a lower priority, the least important ones first."""
+        for other in reversed([each for each in active if each.priority < priority]):
+            jobs = other.waiting()[-count:] if count else []
+            self._remove(other, jobs, "waiting, and others are more important", now)
+            count -= len(jobs)
+
+    def cut(self, active: Sequence[WatchedComputation], count: int, now: float) -> None:
+        """Remove `count` jobs: first waiting, then idle ones, the least important first; never jobs at work."""
+        reason = f"more than --max {self._state.settings.max_jobs}"
+        for computation in reversed(active):
+            jobs = computation.waiting()[-count:] if count else []
+            self._remove(computation, jobs, f"waiting, and {reason}", now)
+            count -= len(jobs)
+        for computation in reversed(active):
+            jobs = computation.idle(0.0, now)[-count:] if count else []
+            self._remove(computation, jobs, f"idle, and {reason}", now)
+            count -= len(jobs)
+
+    def _remove(self, computation: WatchedComputation, jobs: Sequence[Job], reason: str, now: float) -> None:
+        if not jobs:
+            return
+        job_ids = [job.job_id for job in jobs]
+        self._state.actions.remove += job_ids
+        computation.jobs.mark_removed(job_ids, now)
+        self._state.say(computation, f"removes {count_of_jobs(len(jobs))}, {reason}: {ids_of(job_ids)}")

@@ -1,0 +1,39 @@
+"""The state that the parts of an overseer's core share."""
+
+from __future__ import annotations
+
+from attrs import define, field, frozen
+
+from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.events import OverseerActions
+
+__all__ = ["OverseerSettings", "OverseerState"]
+
+
+@frozen
+class OverseerSettings:
+    """The options that the core needs; `cli/oversee.py` describes them."""
+
+    max_jobs: int = 1000
+    max_per_minute: int = 200
+    patience_s: float = 60.0
+    interval_s: float = 10.0
+
+
+@define(eq=False)
+class OverseerState:
+    """The watched computations, and the actions that were decided."""
+
+    settings: OverseerSettings
+    computations: dict[str, WatchedComputation] = field(factory=dict)
+    """By their marks."""
+    actions: OverseerActions = field(factory=OverseerActions)
+
+    def say(self, computation: WatchedComputation | None, text: str) -> None:
+        """Have a line printed, about a computation or about all."""
+        self.actions.say.append(f"{computation.name}: {text}" if computation else text)
+
+    def active(self, now: float) -> list[WatchedComputation]:
+        """The computations whose files are current, the most important ones first."""
+        found = [each for each in self.computations.values() if each.file.is_current(now)]
+        return sorted(found, key=lambda each: -each.priority)

@@ -1,0 +1,130 @@
+"""How many jobs to submit, within the limits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from attrs import define, field, frozen
+
+from mwpy._core.overseer.complaints import About, Complaints
+from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.events import Submit
+from mwpy._core.overseer.state import OverseerState
+from mwpy._core.overseer.wording import count_of_jobs, count_of_slaves, ids_of
+
+__all__ = ["Shortage", "Submissions", "Wish", "share"]
+
+FIRST_RETRY_S = 10.0
+"""Seconds until a batch system that refused is tried again. Each pause is twice the one before."""
+
+LONGEST_RETRY_S = 600.0
+
+
+@frozen
+class Wish:
+    """How many jobs a computation would submit without limits, and what decides its share."""
+
+    count: int
+    priority: int = 0
+    occupied: int = 0
+    """How many places in the queue it has already."""
+
+
+@frozen
+class Shortage:
+    """A computation, and how many of its useful jobs the limit of jobs in the queue does not allow."""
+
+    computation: WatchedComputation
+    count: int
+
+
+def share(wishes: Sequence[Wish], budget: int) -> list[int]:
+    """Divide `budget` jobs: wishes of higher priority first; equal ones so that all have equally many places."""
+    shares = [0] * len(wishes)
+    for _ in range(min(budget, sum(wish.count for wish in wishes))):
+        open_wishes = [number for number, wish in enumerate(wishes) if shares[number] < wish.count]
+        shares[min(open_wishes, key=lambda n: (-wishes[n].priority, wishes[n].occupied + shares[n]))] += 1
+    return shares
+
+
+@define(eq=False)
+class Submissions:
+    """Decides submissions, and takes in how they went."""
+
+    _state: OverseerState
+    _complaints: Complaints
+    _recent: deque[tuple[float, int]] = field(factory=deque)
+    """The submissions of the last minute: when, and how many jobs."""
+
+    def take_submitted(self, mark: str, job_ids: Sequence[str], now: float) -> None:
+        """Take in that jobs were submitted."""
+        computation = self._state.computations[mark]
+        computation.jobs.add_submitted(job_ids, now)
+        computation.retry_s = 0.0
+        self._complaints.resolve(computation, About.SUBMISSION, "the batch system accepts jobs again")
+
+    def take_refused(self, mark: str, count: int, reason: str, now: float) -> None:
+        """Take in that jobs were not submitted, or perhaps not."""
+        computation = self._state.computations[mark]
+        computation.jobs.add_uncertain(count, now)
+        computation.retry_s = min(max(2 * computation.retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
+        computation.retry_at = now + computation.retry_s
+        text = f"the batch system submitted nothing, as far as is known: {reason}"
+        self._complaints.complain(computation, About.SUBMISSION, text, now)
+
+    def settle(self, now: float) -> None:
+        """Stop waiting for submitted jobs that never showed in the list."""
+        for computation in self._state.computations.values():
+            if lost := computation.jobs.settle(now):
+                text = f"{count_of_jobs(len(lost))} never showed in the queue after the submission: {ids_of(lost)}"
+                self._state.say(computation, text)
+
+    def decide(self, active: Sequence[WatchedComputation], now: float) -> list[Shortage]:
+        """Submit the missing jobs of these computations, the most important ones first, as far as the limits allow.
+
+        Returns:
+            For each computation that wants jobs, the most important ones first: how many of them the limit of jobs in
+            the queue does not allow. Places that removed jobs will leave count as free.
+        """
+        wanting = [(each, wish) for each in active if (wish := self._wish(each, now)).count]
+        budget = min(self.free, self._allowance(now))
+        for (computation, _), count in zip(wanting, share([wish for _, wish in wanting], budget), strict=True):
+            self._submit(computation, count, now)
+        left = max(0, self.free + self.freeing)
+        shortages = []
+        for computation, wish in wanting:
+            shortages.append(Shortage(computation, max(0, wish.count - left)))
+            left = max(0, left - wish.count)
+        return shortages
+
+    @property
+    def free(self) -> int:
+        """How many places the limit leaves free; negative if there are too many jobs."""
+        return self._state.settings.max_jobs - sum(each.jobs.occupied for each in self._state.computations.values())
+
+    @property
+    def freeing(self) -> int:
+        """How many places removed jobs will leave."""
+        return sum(each.jobs.freeing for each in self._state.computations.values())
+
+    def _wish(self, computation: WatchedComputation, now: float) -> Wish:
+        blocked = computation.jobs.unexplained or now < computation.retry_at
+        missing = 0 if blocked else max(0, computation.missing)
+        count = computation.failures.limit(missing, computation.unproven, now)
+        return Wish(count, computation.priority, computation.jobs.occupied)
+
+    def _allowance(self, now: float) -> int:
+        """How many jobs may be submitted now without exceeding the limit per minute."""
+        while self._recent and now >= self._recent[0][0] + 60.0:
+            self._recent.popleft()
+        return self._state.settings.max_per_minute - sum(count for _, count in self._recent)
+
+    def _submit(self, computation: WatchedComputation, count: int, now: float) -> None:
+        if not count:
+            return
+        self._recent.append((now, count))
+        self._state.actions.submit.append(Submit(computation.mark, count))
+        missing = count_of_slaves(computation.file.slaves_needed)
+        on_the_way = count_of_jobs(computation.coming)
+        self._state.say(computation, f"submits {count_of_jobs(count)}: {missing} missing, {on_the_way} on the way")
