@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import Stage
 
-from mwpy import slave
 from mwpy._core.agent.watch import SILENT_S
+from mwpy._roles.task_runner import GATHER_S
 
 PROMISED_S = 0.05
 """A finished result has left its slave after so long."""
@@ -26,8 +26,8 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 def test_the_times_that_a_result_may_wait_add_up_to_what_is_promised() -> None:
     """A slave gathers results for some time, and only one that is silent for longer has its journal read."""
-    assert 0 < slave.GATHER_S < SILENT_S
-    assert slave.GATHER_S + SILENT_S <= PROMISED_S
+    assert 0 < GATHER_S < SILENT_S
+    assert GATHER_S + SILENT_S <= PROMISED_S
 
 
 def test_a_finished_result_leaves_its_slave_at_once_even_when_the_next_task_runs_for_an_hour(stage: Stage) -> None:

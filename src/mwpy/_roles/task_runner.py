@@ -1,0 +1,334 @@
+"""Runs tasks in a slave process, one at a time, and sends their results to the agent.
+
+The agent sends groups of tasks. Before the runner starts a task, it writes the task's position into shared memory, so
+that the agent knows which task runs. Small results are gathered for up to `GATHER_S` in the journal. The agent reads
+the journal if this process dies, or if it is busy with one task for long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count as counted
+from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mwpy._core.holding import count_of, take
+from mwpy._system.clock import perf_counter
+from mwpy._transport import wire
+from mwpy._transport.channel import SlaveEnd
+from mwpy._transport.codec import Codec, loads_call, loads_function
+from mwpy._values import messages
+from mwpy._values.algorithm import find
+from mwpy._values.errors import AlgorithmUnavailable, ExitCode
+from mwpy._values.ids import Buffer, SlaveId
+
+__all__ = ["FOREVER_S", "GATHER_S", "ResultNotPicklable", "ResultTooLarge", "TaskRunner"]
+
+GATHER_S = 0.01
+"""How long finished results are gathered, in seconds, counted from the moment at which the agent begins to count the
+silence of this slave. Shorter times mean more messages: a thousand slaves could send ten thousand groups a second, too
+many for a master. Longer times break the promise that a finished result leaves its slave within 50 ms."""
+
+FOREVER_S = 86400.0
+"""How long a slave without tasks waits at most before it looks again, in seconds."""
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class ResultTooLarge(Exception):
+    """A result is over the master's limit."""
+
+    __module__ = "mwpy.slave"  # users see the name in the results of their tasks
+
+
+class ResultNotPicklable(Exception):
+    """A result cannot be sent; the cause says why."""
+
+    __module__ = "mwpy.slave"
+
+
+class _Waiting(Struct, frozen=True, eq=False):
+    """Tasks of one algorithm that arrived and were not started; see `holding`."""
+
+    first: int
+    count: int
+    attempt: int
+    position: int
+    """The position of the first task, counted from 1 in the order in which tasks arrived."""
+    number: int
+    """The algorithm's number."""
+    calls: Sequence[Any]
+    buffers: Sequence[Sequence[Buffer]]
+
+    def cut(self, count: int) -> tuple[_Waiting, _Waiting]:
+        """Split into the first `count` tasks and the others."""
+        rest = _Waiting(
+            self.first + count,
+            self.count - count,
+            self.attempt,
+            self.position + count,
+            self.number,
+            self.calls[count:],
+            self.buffers[count:],
+        )
+        return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
+
+
+class TaskRunner:
+    """The part of a slave that talks to the agent and runs tasks.
+
+    Args:
+        end: the channel to the agent.
+        number: the slave's number within its agent.
+        result_group: how many results to send at a time; 0 to gather results for `GATHER_S`.
+        max_result_bytes: the largest result that the master accepts.
+    """
+
+    def __init__(self, end: SlaveEnd, number: int, result_group: int, max_result_bytes: int) -> None:
+        self._end = end
+        self._number = number
+        self.result_group = result_group
+        self._limit = max_result_bytes
+        self._codec = Codec()
+        self._functions: dict[int, Callable[..., Any]] = {}
+        """The algorithms that can run here, by number."""
+        self._unavailable: dict[int, str] = {}
+        """Why the other algorithms cannot run here."""
+        self._waiting: deque[_Waiting] = deque()
+        """Tasks that arrived and were not started. The agent may have taken some of them back."""
+        self._arrived = 0
+        """How many tasks ever arrived; also the position of the last one."""
+        self._due = 0.0
+        """When the gathered results must be sent."""
+        self._ready = False
+        self.completed = 0
+        """How many tasks were run."""
+        self.shut_down = False
+        """Whether the master sent this slave home."""
+        self.sid: SlaveId | None = None
+        """The id that the master gave this slave; None until it arrives."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no task will come any more: the master ended this slave, or the agent is gone."""
+        return self.shut_down or self._end.eof
+
+    @property
+    def num_waiting(self) -> int:
+        """How many tasks arrived and were not started."""
+        return sum(map(count_of, self._waiting))
+
+    @property
+    def num_unsent(self) -> int:
+        """How many results are finished and not sent."""
+        return self._end.journal.count
+
+    def get_ready(self) -> None:
+        """Read the definitions that are here, then say that this slave is ready for tasks. Only the first call does it.
+
+        Definitions come first, because a module that ends the interpreter when it is imported must do so before the
+        agent counts this slave as started.
+        """
+        if not self._ready:
+            self._ready = True
+            while self.receive():
+                pass
+            self._send(messages.SlaveReady(self._number))
+
+    def turn(self, timeout: float | None, most: int) -> None:
+        """Wait for tasks if none is here, then run up to `most` of those that are here.
+
+        Args:
+            timeout: how long to wait, in seconds; None for as long as it takes.
+        """
+        self.get_ready()
+        waiting, end = self._waiting, self._end
+        if not waiting:
+            self.receive()
+        if not waiting:
+            self.flush()
+            if not self.ended and timeout != 0.0:
+                self.receive(FOREVER_S if timeout is None else timeout)
+        self._due = max(self._due, end.fed_at + GATHER_S)
+        most = min(most, self.num_waiting)
+        while waiting and most > 0 and not end.eof:
+            span = waiting.popleft()
+            ran = self._run(span, most)
+            most -= ran
+            if ran < span.count:
+                waiting.appendleft(span.cut(ran)[1])
+                if most > 0 and not end.eof:
+                    self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends which ones
+
+    def _run(self, span: _Waiting, most: int) -> int:
+        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
+
+        The loop is what each task costs a slave. Therefore everything is looked up before it, and it calls little.
+        """
+        function = self._functions.get(span.number)
+        if function is None:
+            return self._refuse(span)
+        end, group, limit, attempt = self._end, self.result_group, self._limit, span.attempt
+        start, journal, dumps = end.start, end.journal, self._codec.dumps_value
+        note = journal.add
+        ran = 0
+        tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
+        for task_id, position, call, buffers in tasks:
+            if end.eof or not start(position):
+                break
+            ran += 1
+            began = ended = 0.0
+            args = kwargs = value = result = large = (
+                None  # free the objects of the last task before this one has its own
+            )
+            failed = False
+            try:
+                args, kwargs = loads_call(call, buffers)
+                began = perf_counter()
+                value = function(*args, **kwargs)
+                ended = perf_counter()
+                result, large = dumps(value)
+                if large or len(result) > limit:
+                    self._check_size(len(result) + sum(map(len, large)))
+            except BaseException as error:
+                failed, large = True, ()
+                result = self._codec.dumps_failure(error if not ended else _not_sendable(error, value))
+                ended = ended or perf_counter()
+            if end.forked:
+                _end_fork(task_id)
+            seconds = ended - began if began else 0.0
+            if large or not note(task_id, attempt, seconds, failed, result):
+                self._send_or_note(task_id, attempt, seconds, failed, result, large)
+            if journal.count >= group if group else ended > self._due:
+                self.flush()
+        self.completed += ran
+        return ran
+
+    def _refuse(self, span: _Waiting) -> int:
+        """Give the tasks of an algorithm back that cannot run here, and return how many these are."""
+        if not self._end.start(span.position):
+            return 0
+        reason = self._unavailable.get(span.number, "it was never defined")
+        spans = [span.first], [span.count], [span.attempt]
+        self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans))
+        return span.count
+
+    def _send_or_note(
+        self, task_id: int, attempt: int, seconds: float, failed: bool, result: bytes, large: Sequence[Buffer]
+    ) -> None:
+        """Send the journal's results, then note this result in the empty journal, or send it if it is too large."""
+        self.flush()
+        if large or not self._end.journal.add(task_id, attempt, seconds, failed, result):
+            position = [0] if failed else []
+            group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], position, [len(large)])
+            self._send(group, [messages.payload(1, [result]), *large])
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limit:
+            raise ResultTooLarge(
+                f"its result is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): "
+                f"write it to a file and return the name, or raise the limit"
+            )
+
+    def flush(self) -> None:
+        """Send the gathered results."""
+        journal = self._end.journal
+        if journal.count and (noted := journal.read(self._number)) is not None:
+            self._send(*noted)
+            journal.clear()
+            self._due = perf_counter() + GATHER_S
+
+    # ---- messages -------------------------------------------------------------------------------------------
+
+    def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self._end.send(wire.encode(message, frames))
+
+    def receive(self, timeout: float = 0.0) -> bool:
+        """Handle the messages that are here, and return whether there were any.
+
+        Args:
+            timeout: how long to wait for the first message, in seconds.
+        """
+        received = self._end.receive(timeout)
+        for frames in received:
+            self._handle(*wire.parse(frames))
+        return bool(received)
+
+    def _handle(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
+        match message:
+            case messages.Tasks():
+                self._take_in(message, payload)
+            case messages.Revoked():
+                self._end.recall_heard()
+                for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
+                    take(self._waiting, first, count, attempt)
+            case messages.Algorithms():
+                self._define(message, payload)
+            case messages.SlaveNamed():
+                self.sid = message.sid
+            case messages.Shutdown():
+                self.shut_down = True
+            case _:
+                pass
+
+    def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        calls, buffers = messages.entries(group, frames)
+        start = 0
+        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, strict=True)
+        for first, count, attempt, number in columns:
+            own = slice(start, start + count)
+            span = _Waiting(first, count, attempt, self._arrived + 1, number, calls[own], buffers[own])
+            self._waiting.append(span)
+            self._arrived += count
+            start += count
+
+    def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
+        pickles = iter(payload)
+        for definition in message.definitions:
+            by_value = None if definition.reference else next(pickles)
+            loaded = _load(definition, by_value)
+            if callable(loaded):
+                self._functions[definition.number] = loaded
+            else:
+                self._unavailable[definition.number] = loaded
+
+
+def _not_sendable(error: BaseException, value: object) -> BaseException:
+    """What the failed result says of an error that was raised after the task had returned `value`."""
+    if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
+        return error
+    failure = ResultNotPicklable(
+        f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _end_fork(task_id: int) -> NoReturn:
+    """End a child process that a task forked and that returned from the task: only the slave itself sends results."""
+    text = f"mwpy: a process that task {task_id} forked came back from the task, and ends here: end it with os._exit"
+    print(text, file=sys.stderr, flush=True)
+    os._exit(ExitCode.FAILED)
+
+
+def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> Callable[..., Any] | str:
+    """Load a task algorithm; if it cannot run here, return the reason."""
+    try:
+        if pickled is None:
+            return find(definition.reference, definition.digest)
+        if definition.python != _PYTHON:
+            return (
+                f"{definition.name} travels by value, which Python {definition.python} (master) and {_PYTHON} "
+                f"(slave) cannot do: use the same minor version, or give the slave the script"
+            )
+        return loads_function(pickled)
+    except AlgorithmUnavailable as error:
+        return str(error)
+    except BaseException:
+        return f"{definition.name} cannot be loaded:\n{traceback.format_exc()}"

@@ -1,0 +1,239 @@
+"""The part of a slave that runs tasks, with a fake channel: what it sends, and in which order it does things."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from mwpy._roles import task_runner
+from mwpy._roles.task_runner import TaskRunner
+from mwpy._transport import wire
+from mwpy._transport.channel import SlaveEnd
+from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
+from mwpy._transport.codec import Codec, loads
+from mwpy._values import messages
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy.slave import Slave
+
+CODEC = Codec()
+PYTHON = task_runner._PYTHON
+
+
+class _End:
+    """A channel whose other end is the test."""
+
+    def __init__(self) -> None:
+        self.journal = Journal(memoryview(bytearray(JOURNAL_BYTES)))
+        self.incoming: deque[list[Buffer]] = deque()
+        self.sent: list[tuple[messages.Message, Sequence[Buffer]]] = []
+        self.waits: list[float] = []
+        self.started: list[int] = []
+        self.recalls: list[Callable[[], None]] = []
+        """What the agent does when the slave starts the next task; each recalls tasks."""
+        self.recalls_heard = 0
+        self.fed_at = 0.0
+        self.eof = self.forked = False
+
+    def arrive(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        self.incoming.append(wire.encode(message, frames))
+
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
+        if timeout_s:
+            self.waits.append(timeout_s)
+            self.eof = not self.incoming  # nothing would ever end this wait
+        found = list(self.incoming)
+        self.incoming.clear()
+        return found
+
+    def send(self, frames: list[Buffer]) -> None:
+        self.sent.append(wire.decode([bytes(frame) for frame in frames]))
+
+    def start(self, position: int) -> bool:
+        self.started.append(position)
+        if self.recalls:
+            self.recalls.pop(0)()
+            return False
+        return True
+
+    def recall_heard(self) -> None:
+        self.recalls_heard += 1
+
+
+@pytest.fixture
+def end() -> _End:
+    return _End()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The moments that a task's clock shows; the last one stays."""
+    moments = [1.0]
+    monkeypatch.setattr(task_runner, "perf_counter", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
+    return moments
+
+
+def _runner(end: _End, result_group: int = 100, limit: int = 1000) -> TaskRunner:
+    return TaskRunner(cast(SlaveEnd, end), 7, result_group, limit)
+
+
+def _define(end: _End, *functions: Callable[..., Any]) -> None:
+    """Define functions under the numbers from 1 on."""
+    headers = [messages.AlgorithmDefinition(n, f"f{n}", "", "", PYTHON) for n in range(1, len(functions) + 1)]
+    end.arrive(messages.Algorithms(headers), [CODEC.dumps_function(each, "f") for each in functions])
+
+
+def _give(end: _End, first: int, count: int = 1, number: int = 1, args: Sequence[Any] = (), attempt: int = 1) -> None:
+    payload, _ = CODEC.dumps_call(tuple(args), {}, "f")
+    group = messages.Tasks(7, [first], [count], [attempt], [number])
+    end.arrive(group, [messages.payload(count, [payload] * count)])
+
+
+def _results(end: _End) -> dict[int, Any]:
+    """What was sent of each task, failures as (type name, text, ...)."""
+    found = {}
+    for message, frames in end.sent:
+        if isinstance(message, messages.Results):
+            values, buffers = messages.entries(message, frames)
+            for (task, _), value, own in zip(messages.each_task(message), values, buffers, strict=True):
+                found[task] = loads(value, own)
+    return found
+
+
+def test_a_slave_is_ready_once_its_definitions_are_loaded(end: _End) -> None:
+    """And says so once."""
+    runner = _runner(end)
+    _define(end, lambda: None)
+    runner.get_ready()
+    assert not end.incoming
+    runner.get_ready()
+    assert [message for message, _ in end.sent] == [messages.SlaveReady(7)]
+
+
+def test_a_turn_runs_up_to_the_given_number_of_tasks(end: _End) -> None:
+    """What is left stays for the next turn, and results go out when there is nothing else to do."""
+    runner = _runner(end)
+    _define(end, lambda x: x + 1)
+    _give(end, 1, 3, args=[6])
+    runner.turn(0.0, 2)
+    assert (runner.completed, runner.num_waiting, runner.num_unsent) == (2, 1, 2)
+    runner.turn(0.0, 100)
+    assert (runner.completed, runner.num_waiting, runner.num_unsent, end.started) == (3, 0, 3, [1, 2, 3])
+    runner.turn(0.0, 100)
+    assert (_results(end), runner.num_unsent, end.waits) == ({1: 7, 2: 7, 3: 7}, 0, [])
+
+
+@pytest.mark.parametrize(("timeout", "waited"), [(None, task_runner.FOREVER_S), (0.5, 0.5)])
+def test_a_turn_without_tasks_waits_for_some(end: _End, timeout: float | None, waited: float) -> None:
+    runner = _runner(end)
+    runner.turn(timeout, 1)
+    assert end.waits == [waited]
+    assert runner.ended
+    assert not runner.shut_down
+
+
+def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:
+    """The slave waits for the message that names them, and runs the others."""
+    runner = _runner(end)
+    _define(end, lambda x: x)
+    _give(end, 5, 1, args=[5])
+    _give(end, 6, 2, args=[6])
+    end.recalls.append(lambda: end.arrive(messages.Revoked(7, [6], [1], [1])))
+    runner.turn(0.0, 100)
+    runner.flush()
+    assert (_results(end), runner.completed, end.recalls_heard) == ({5: 5, 7: 6}, 2, 1)
+    assert end.started == [1, 1, 3]
+    assert end.waits == [task_runner.FOREVER_S]
+
+
+@pytest.mark.parametrize(
+    ("group", "moments", "sent"),
+    [
+        (2, [0.0], [2]),
+        (0, [0.0] * 5 + [1.0], [3]),
+        (0, [0.0, 0.001, 0.001, 0.002, 0.002, 0.02, 0.02], [3]),
+        (0, [0.0, 0.02, 0.02, 0.021, 0.022, 0.023, 0.024, 0.025], [1]),
+    ],
+    ids=["a group is full", "a task took long", "10 ms are over", "10 ms begin anew after each sending"],
+)
+def test_results_are_gathered_until_they_are_due(
+    end: _End, clock: list[float], group: int, moments: list[float], sent: list[int]
+) -> None:
+    runner = _runner(end, result_group=group)
+    _define(end, lambda: None)
+    _give(end, 1, 3)
+    clock[:] = moments
+    runner.turn(0.0, 100)
+    assert [sum(each.counts) for each, _ in end.sent if isinstance(each, messages.Results)] == sent
+    assert runner.num_unsent == 3 - sum(sent)
+
+
+def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
+    """Also what is raised when its result is pickled, or when its result is too large."""
+    runner = _runner(end, limit=100)
+
+    def leave() -> None:
+        raise SystemExit("enough")
+
+    _define(end, leave, lambda: (x for x in "x"), lambda: "x" * 101, lambda: b"fine")
+    for task in range(1, 5):
+        _give(end, task, number=task)
+    runner.turn(0.0, 100)
+    runner.flush()
+    found = _results(end)
+    assert [found[task][0] for task in (1, 2, 3)] == [
+        "SystemExit",
+        "mwpy.slave.ResultNotPicklable",
+        "mwpy.slave.ResultTooLarge",
+    ]
+    assert "its result, a generator, cannot be pickled" in found[2][1]
+    assert "its result is 103 bytes, the limit is 100 bytes" in found[3][1]
+    assert found[4] == b"fine"
+    assert isinstance(found[3][3], task_runner.ResultTooLarge)
+
+
+def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(end: _End) -> None:
+    """With the reason; the tasks of others run."""
+    runner = _runner(end)
+    end.arrive(messages.Algorithms([messages.AlgorithmDefinition(1, "f", "no_such_module:f", "", PYTHON)]))
+    end.arrive(messages.Algorithms([messages.AlgorithmDefinition(2, "g", "", "", "2.7")]), [b"pickle"])
+    end.arrive(messages.Algorithms([messages.AlgorithmDefinition(3, "h", "", "", PYTHON)]), [b"no pickle"])
+    end.arrive(messages.Algorithms([messages.AlgorithmDefinition(4, "max", "builtins:max", "", PYTHON)]))
+    for number in (1, 2, 3, 4, 5):
+        _give(end, 10 * number, 3, number=number, args=[1, 2])
+    runner.turn(0.0, 100)
+    refused = [each for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]
+    assert [(each.number, each.tasks, each.counts, each.attempts) for each in refused] == [
+        (number, [10 * number], [3], [1]) for number in (1, 2, 3, 5)
+    ]
+    reasons = ("no_such_module", "which Python 2.7 (master)", "h cannot be loaded:\nTraceback", "it was never defined")
+    for each, reason in zip(refused, reasons, strict=True):
+        assert reason in each.reason
+    runner.flush()
+    assert _results(end) == {40: 2, 41: 2, 42: 2}
+    end.recalls.append(lambda: end.arrive(messages.Revoked(7, [60], [1], [1])))
+    _give(end, 60, number=1)
+    runner.turn(0.0, 100)
+    assert len([each for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]) == 4
+
+
+def test_a_slave_algorithm_sees_what_the_runner_knows(end: _End) -> None:
+    """Six values after each call, the id of the slave, and how it ended."""
+    slave = Slave(_runner(end, result_group=5))
+    end.arrive(messages.SlaveNamed(7, SlaveId("SLAVE-3")))
+    assert slave.sid == "SLAVE-3"
+    _define(end, lambda: None)
+    _give(end, 1, 2)
+    assert slave.loop_iterate() == (False, False, 1, 1, 1, 5)
+    assert slave.loop(0.0) == (False, False, 2, 0, 2, 5)
+    end.arrive(messages.Shutdown(True, 0.0))
+    assert slave.loop(0.0) == (True, True, 2, 0, 0, 5)
+    assert slave.loop_simple() == 0
+
+
+def test_a_slave_whose_agent_is_gone_has_no_id_and_ends_with_255(end: _End) -> None:
+    slave = Slave(_runner(end))
+    assert slave.sid == ""
+    assert slave.loop_simple() == 255
