@@ -28,7 +28,7 @@ class Degrees(float):
     """A subclass of a plain type."""
 
 
-VALUES = [
+VALUES: list[object] = [
     *(None, True, False, 0, -1, 2**64 - 1, -(2**63), 2**64, -(2**63) - 1, 10**100, 1.5, 1.0, float("inf")),
     *("", "word", "\u00e9\0", "\ud800", b"", b"bytes", b"\x80\x05", (), (1, [2]), [], {}, {"a": {3}}, Degrees(3.5)),
 ]
@@ -44,7 +44,8 @@ def test_a_value_comes_back_equal(value: object) -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 def test_an_argument_comes_back_equal_beside_any_other_argument(value: object) -> None:
-    for others in ((), (0,), ([],)):
+    beside: list[tuple[object, ...]] = [(), (0,), ([],)]
+    for others in beside:
         args, kwargs = read(*CODEC.dumps_call((value, *others), {"word": value}, "f"))
         assert (tuple(args), kwargs) == ((value, *others), {"word": value})
         assert type(args[0]) is type(kwargs["word"]) is type(value)

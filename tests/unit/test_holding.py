@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from attrs import frozen
@@ -106,7 +107,7 @@ def test_the_attempt_that_is_meant_is_found_behind_another() -> None:
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6), st.randoms(), st.data()
 )
 def test_taking_is_what_it_would_be_task_by_task(
-    shapes: list[tuple[int, int, int]], random: st.random.Random, data: st.DataObject
+    shapes: list[tuple[int, int, int]], random: Random, data: st.DataObject
 ) -> None:
     """Nothing is lost, doubled, reordered or changed, however often something is taken; no piece is empty."""
     spans: list[tuple[int, int, int]] = []

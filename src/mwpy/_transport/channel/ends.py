@@ -1,0 +1,253 @@
+"""The two ends of a channel: the agent's, which never blocks, and the slave's, which waits."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import weakref
+from collections import deque
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
+from mwpy._transport.channel.stream import Reader, pack
+from mwpy._values.ids import Buffer
+
+__all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
+
+SETTLE_S = 0.001
+"""How long an agent waits after a recall before it reads `started`, in seconds."""
+
+READS = 16
+"""How often one `AgentEnd.receive` reads at most, so that a slave that sends much does not keep the others waiting."""
+
+
+@frozen
+class SlaveFds:
+    """The slave's end, as file descriptors that the slave process inherits."""
+
+    stream: int
+    memory: int
+
+    def numbers(self) -> tuple[int, int]:
+        """Return all of them, for the call that starts the slave."""
+        return self.stream, self.memory
+
+    def close(self) -> None:
+        """Close them in the agent, after the slave was started or could not be started."""
+        for fd in self.numbers():
+            os.close(fd)
+
+
+def open_channel() -> tuple[AgentEnd, SlaveFds]:
+    """Make a channel. Start the slave with the `SlaveFds` inherited, then close them here.
+
+    Raises:
+        OSError: out of file descriptors or memory.
+    """
+    agent, slave = socket.socketpair()
+    memory = make_file()
+    return AgentEnd(agent, os.dup(memory)), SlaveFds(slave.detach(), memory)
+
+
+class AgentEnd:
+    """The agent's end; made by `open_channel`. Nothing here ever blocks."""
+
+    def __init__(self, stream: socket.socket, file: int) -> None:
+        stream.setblocking(False)
+        self._file = file
+        self._memory = SharedMemory(file)
+        self._stream = stream
+        self._reader = Reader(stream)
+        self._unsent: deque[memoryview] = deque()
+        self.journal = self._memory.journal
+        self.eof = False
+        """Whether the slave's end of the stream is closed, by the slave and by every process that it forked."""
+
+    def fileno(self) -> int:
+        """Return the descriptor of the stream, to wait for."""
+        return self._stream.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether a message waits until the slave reads: call `flush` when the stream can be written."""
+        return bool(self._unsent)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send as much of a message as can be sent at once; the rest waits for `flush`.
+
+        The frames are not copied: do not change them any more. A message to a slave that is gone is dropped without
+        an error, because the slave's exit is noticed anyway.
+        """
+        self._unsent.extend(pack(frames))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the slave is ready to take."""
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
+                sent = self._stream.send(piece)
+                if sent < len(piece):
+                    self._unsent[0] = piece[sent:]
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()
+
+    def receive(self) -> list[list[Buffer]]:
+        """Receive what the slave sent; sets `eof` after the last of it.
+
+        One call reads a limited amount. If the stream can still be read, call again when it is this slave's turn.
+
+        Returns:
+            The messages that are complete by now, each as its frames. Large frames are writable memoryviews.
+
+        Raises:
+            ProtocolError: the bytes are no messages, because some code in the slave wrote into the stream. Kill the
+                slave.
+        """
+        messages: list[list[Buffer]] = []
+        try:
+            for _ in range(READS):
+                found = self._reader.read()
+                if found is None:
+                    self.eof = True
+                    break
+                messages += found
+                if self._reader.emptied:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.eof = True
+        return messages
+
+    def recall(self) -> None:
+        """Stop the slave from starting another task until it has received a message that names the recalled tasks.
+
+        After this call, wait `SETTLE_S`, read `started`, and send that message. Before it, send nothing else that the
+        slave must know earlier.
+        """
+        self._memory.recalls[0] += 1
+
+    def feed(self, now: float) -> None:
+        """Record that tasks are about to be sent to a slave that has none, at a moment of the monotonic clock."""
+        self._memory.fed[0] = now
+
+    @property
+    def started(self) -> int:
+        """Position of the task that the slave started last, 0 before the first; final `SETTLE_S` after a recall."""
+        return self._memory.started[0]
+
+    def fault(self, most: int) -> bytes:
+        """Return the last `most` bytes that the slave's fault handler wrote; usually it wrote nothing."""
+        end = os.fstat(self._file).st_size
+        return os.pread(self._file, most, max(MEMORY_BYTES, end - most))
+
+    def close(self) -> None:
+        """Close the agent's end."""
+        os.close(self._file)
+        self._stream.close()
+        self._memory.close()
+
+
+class SlaveEnd:
+    """The slave's end. Receiving and sending block.
+
+    Raises:
+        OSError: the file descriptors are not those of a channel.
+    """
+
+    def __init__(self, fds: SlaveFds) -> None:
+        for fd in fds.numbers():
+            os.set_inheritable(fd, False)
+        self._memory = SharedMemory(fds.memory)
+        self._started, self._recalls = self._memory.started, self._memory.recalls
+        self.journal = self._memory.journal
+        self.fault: int = fds.memory
+        """A file descriptor for the fault handler, which the agent reads after the slave's exit; never closed."""
+        os.lseek(self.fault, 0, os.SEEK_END)
+        self._recalls_heard = 0
+        self._stream = socket.socket(fileno=fds.stream)
+        self._stream.setblocking(True)
+        self._reader = Reader(self._stream)
+        self._ready = select.poll()
+        self._ready.register(fds.stream, select.POLLIN)
+        self.eof = False
+        """Whether the agent is gone."""
+        self.forked = False
+        """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
+        reference = weakref.ref(self)
+
+        def after_fork() -> None:
+            end = reference()
+            if end is not None:
+                end._abandon()
+
+        os.register_at_fork(after_in_child=after_fork)
+
+    def _abandon(self) -> None:
+        self.forked = True
+        self.close()
+
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
+        """Wait for a message, and for the rest of one that has begun to arrive; sets `eof` when the agent is gone.
+
+        Args:
+            timeout_s: how long to wait for the first message, in seconds.
+
+        Returns:
+            The messages that are here, each as its frames. Large frames are writable memoryviews.
+        """
+        found: list[list[Buffer]] | None = []
+        try:
+            if self._ready.poll(timeout_s * 1000):
+                while not found:
+                    found = self._reader.read()
+                    if found is None:
+                        self.eof = True
+                        return []
+        except OSError:
+            if self.forked:
+                raise
+            self.eof = True
+        return found or []
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message; sets `eof` when the agent is gone."""
+        try:
+            for piece in pack(frames):
+                self._stream.sendall(piece)
+        except OSError:
+            if self.forked:
+                raise
+            self.eof = True
+
+    def start(self, position: int) -> bool:
+        """Record that the task at this position starts now.
+
+        Returns:
+            False if tasks were recalled, perhaps this one. Then do not run it: receive until the message that names
+            the recalled tasks, call `recall_heard`, and start again.
+        """
+        self._started[0] = position
+        return self._recalls[0] == self._recalls_heard
+
+    @property
+    def fed_at(self) -> float:
+        """When the agent last sent tasks to this slave while it had none."""
+        return self._memory.fed[0]
+
+    def recall_heard(self) -> None:
+        """Record that the message of one recall was received."""
+        self._recalls_heard += 1
+
+    def close(self) -> None:
+        """Close the slave's end."""
+        self._stream.close()
+        self._memory.close()

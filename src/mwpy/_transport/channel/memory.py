@@ -1,0 +1,67 @@
+"""The memory that an agent shares with one of its slaves.
+
+Its first part holds three numbers, each in a cache line of its own, because one side writes while the other reads:
+
+- `started`: the position of the task that the slave started last. Only the slave writes it.
+- `recalls`: how often the agent has recalled tasks. Only the agent writes it.
+- `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
+
+The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
+what it knows of a crash in native code. So this survives whatever a task did to its standard error.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
+
+__all__ = ["MEMORY_BYTES", "SharedMemory", "make_file"]
+
+LINE_BYTES = 64
+"""The size of a cache line."""
+
+_STARTED, _RECALLS, _FED, _JOURNAL = (line * LINE_BYTES for line in range(4))
+MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
+"""The size of the memory; what follows in the file is written by the fault handler."""
+
+
+def make_file() -> int:
+    """Make the file of a new memory, all zeros, and return its descriptor.
+
+    Raises:
+        OSError: out of file descriptors or memory.
+    """
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("mwpy-slave")
+    else:  # pragma: no cover (macOS)
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, MEMORY_BYTES)
+    return fd
+
+
+class SharedMemory:
+    """One side's view of the memory.
+
+    Args:
+        file: the descriptor of its file.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, MEMORY_BYTES)
+        view = memoryview(self._memory)
+        self.started = view[_STARTED : _STARTED + 8].cast("Q")
+        self.recalls = view[_RECALLS : _RECALLS + 8].cast("Q")
+        self.fed: memoryview[float] = view[_FED : _FED + 8].cast("d")
+        self.journal = Journal(view[_JOURNAL:])
+        view.release()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.journal.close()
+        for number in (self.started, self.recalls, self.fed):
+            number.release()
+        self._memory.close()
