@@ -1,17 +1,38 @@
-"""What a simulated computation runs on: machines with agents, their slaves, their connections; and at which pace."""
+"""Simulated machines: each runs the agent's loop that ships over a simulated link, simulated slaves and signals."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import math
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from attrs import define, field, frozen
 
 from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import AgentSettings
+from mwpy._core.agent.output import HELD_BACK_S
+from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S
+from mwpy._roles.agent import Agent, Edges
+from mwpy._roles.edges import SlaveParts
+from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
+from mwpy._simulation.slaves import SIGKILL, SimulatedOutlet, SimulatedSlave, Workload
+from mwpy._simulation.world import World
+from mwpy._values import records
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import SlaveId
 
-__all__ = ["AgentHost", "Connection", "Pace", "SlaveProcess"]
+__all__ = ["AgentHost", "AgentProcess", "Pace", "due"]
+
+SIGNALS_FD = 3
+
+EXITS_S = 0.05
+"""Seconds between an agent's decision to exit and its end, for its last messages to leave."""
+
+LONGEST_FREEZE_S = 5.0
+
+SOON = 1000
+"""An agent that iterates this often without an end has entered an endless loop."""
 
 
 @frozen
@@ -30,47 +51,245 @@ class Pace:
     """When faults end."""
 
 
-@define(eq=False)
-class SlaveProcess:
-    """A simulated slave: it holds tasks, runs one at a time, and gathers results."""
-
-    number: int
-    sid: SlaveId | None = None
-    algorithms: dict[int, bool] = field(factory=dict)
-    """The numbers of the algorithms that it knows, and whether it can run them."""
-    tasks: deque[tuple[int, int, int, int]] = field(factory=deque)
-    """Position, task, attempt and algorithm of what was passed on to it and not started."""
-    passed_on: int = 0
-    started: int = 0
-    """Positions of the last task passed on to it, and of the last that it started."""
-    running: int = 0
-    gathered: list[tuple[int, int, float]] = field(factory=list)
-    stopping: bool = False
-    dead: bool = False
+def due(now: float, timeout_s: float) -> float:
+    """When a poller returns: it counts whole milliseconds, and rounds up."""
+    return now + max(0.001, math.ceil(timeout_s * 1000) / 1000)
 
 
 @define(eq=False)
-class Connection:
-    """A simulated connection: in order, delayed, until it breaks."""
+class _Signals:
+    """The signals of an agent process."""
 
-    peer: bytes
-    broken: bool = False
-    to_master_at: float = 0.0
-    to_agent_at: float = 0.0
+    _link: SimulatedAgentLink
+    _caught: list[signal.Signals] = field(factory=list)
+
+    def catch(self, number: signal.Signals) -> None:
+        """A signal arrives."""
+        self._caught.append(number)
+        self._link.readable(SIGNALS_FD, True)
+
+    def fileno(self) -> int:
+        """To wait for."""
+        return SIGNALS_FD
+
+    def clear(self) -> None:
+        """Wait for the next one."""
+        self._link.readable(SIGNALS_FD, False)
+
+    def take(self) -> Sequence[signal.Signals]:
+        """Those that were caught since the last call."""
+        caught, self._caught = self._caught, []
+        return caught
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@define(eq=False)
+class _Trail:
+    """Takes an agent's records and drops them."""
+
+    def write(self, happened: Sequence[records.Record], now: float) -> None:
+        """Drop them."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@define(eq=False)
+class _SettlingClock:
+    """An agent's clock. While the agent waits for what its slaves have started, these may go on."""
+
+    _world: World
+    _slaves: dict[int, SimulatedSlave]
+
+    def monotonic(self) -> float:
+        """The simulated time."""
+        return self._world.now
+
+    def wall(self) -> float:
+        """The simulated time."""
+        return self._world.now
+
+    def sleep(self, seconds: float, /) -> None:
+        """Slaves that would finish their task meanwhile may do so now."""
+        for slave in list(self._slaves.values()):
+            if self._world.random.random() < 0.5:
+                slave.hurry(self._world.now + seconds)
+
+
+class AgentProcess:
+    """An agent from its start to its end.
+
+    Args:
+        host: the machine.
+        network: the way to the master.
+        checker: watches its slaves.
+        durations: what tasks take.
+        start_s: the longest start of a slave.
+    """
+
+    def __init__(
+        self,
+        host: AgentHost,
+        world: World,
+        network: Network,
+        checker: HistoryChecker,
+        durations: Sequence[float],
+        start_s: float,
+    ) -> None:
+        self._host = host
+        self._world = world
+        self._network = network
+        self._checker = checker
+        self.connection: Connection = network.connect(self.wake)
+        self._link = self.connection.link
+        self._workload = Workload(world, checker, durations, start_s, host.able, self.connection.peer)
+        self.slaves: dict[int, SimulatedSlave] = {}
+        self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
+        self._signals = _Signals(self._link)
+        settings = AgentSettings("simulated", "g1", host.name, 1, "3.11", slaves=host.num_slaves, job=host.job)
+        self.core = AgentCore(settings)
+        clock = _SettlingClock(world, self.slaves)
+        self._agent = Agent(self.core, Edges(self._link, self, self.outlets, self._signals, _Trail(), clock))
+        self._over = False
+        self._frozen_until = 0.0
+        self._was_frozen = False
+        self._wakes_at = math.inf
+        self._alarm = 0
+        """Number of the alarm that counts; older ones do nothing."""
+        self._agent.begin()
+
+    def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
+        """Start a slave, as its launcher; sometimes there is no memory."""
+        if self._world.chance(0.02):
+            raise OSError("no memory")
+        slave = SimulatedSlave(number, self._workload, self._link, self.outlets, self._slave_ended)
+        self.slaves[number] = slave
+        return SlaveParts(slave, slave.channel, slave.outputs)
+
+    def _slave_ended(self, slave: SimulatedSlave) -> None:
+        if not self._over:
+            name, running = f"slave {slave.number} on {self._host.name}", slave.running
+            self._world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
+            self._signals.catch(signal.SIGCHLD)
+
+    # ---- the loop ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Let the agent iterate as soon as it can."""
+        self._set_alarm(self._world.now)
+
+    def _set_alarm(self, time: float) -> None:
+        if time < self._wakes_at:
+            self._wakes_at = time
+            self._alarm += 1
+            self._world.at(time, partial(self._ring, self._alarm))
+
+    def _ring(self, alarm: int) -> None:
+        if self._over or alarm != self._alarm:
+            return
+        self._wakes_at = math.inf
+        if self._world.now < self._frozen_until:
+            self._set_alarm(self._frozen_until)
+            return
+        for _ in range(SOON):
+            code = self._agent.iterate()
+            self.core.check()
+            if code is not None:
+                self._exit(code)
+                return
+            if not self._link.pending:
+                break
+        else:
+            raise AssertionError("an agent iterates without an end")
+        timeout_s = self._agent.timeout(self._world.now)
+        if timeout_s is not None:
+            self._set_alarm(due(self._world.now, timeout_s))
+
+    def _exit(self, code: ExitCode) -> None:
+        self._world.note(f"the agent on {self._host.name} exits with {code.name}")
+        self._check_output()
+        self._agent.close()
+        self._over = True
+        self._world.after(EXITS_S, lambda: self._host.end(self, code))
+
+    def stop(self) -> None:
+        """The process is gone, and its slaves and its connection with it."""
+        self._over = True
+        for slave in self.slaves.values():
+            slave.end(SIGKILL)
+        self._network.cut(self.connection)
+
+    # ---- faults --------------------------------------------------------------------------------------------
+
+    def terminate(self) -> None:
+        """The batch system sends SIGTERM."""
+        self._signals.catch(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """The agent stops for a while. What arrives meanwhile is read in its order afterwards."""
+        if self._world.now >= self._frozen_until:
+            self._was_frozen = True
+            self._frozen_until = self._world.now + self._world.random.random() * LONGEST_FREEZE_S
+
+    def fill_outlets(self) -> None:
+        """The agent's own standard streams take nothing for a while."""
+        for outlet in self.outlets.values():
+            outlet.full_until = self._world.now + self._world.random.random() * 20
+
+    def hang(self, slave: SimulatedSlave) -> None:
+        """A slave closes its stream and does not exit: the agent must kill it."""
+        slave.hang()
+        limit = EXIT_S + LONGEST_FREEZE_S + 1.0
+        self._world.after(limit, lambda: self._check_killed(slave))
+
+    def _check_killed(self, slave: SimulatedSlave) -> None:
+        frozen = self._world.now < self._frozen_until + EXIT_S
+        assert self._over or frozen or slave.code is not None, f"slave {slave.number} hangs and was not killed"
+
+    def kill_with(self, slave: SimulatedSlave) -> None:
+        """The batch system kills a slave and then the agent: this death must not be charged."""
+        self._checker.killed_together(self.connection.peer, slave.number)
+        slave.end(SIGKILL)
+        delay = self._world.random.random() * 0.9 * KILLED_TOO_S
+        self._world.after(delay, lambda: self._host.end(self, None))
+
+    # ---- what the user sees --------------------------------------------------------------------------------
+
+    def _check_output(self) -> None:
+        """Each slave's standard error was printed, and identical failures of starting slaves only once."""
+        shown = self.outlets[2].data.decode()
+        collected = [slave for slave in self.slaves.values() if slave.channel.closed and slave.printed]
+        slow = [slave for slave in collected if slave.ended_at - slave.began_at >= HELD_BACK_S and not slave.is_up]
+        for slave in collected:
+            times = shown.count(slave.printed)
+            assert times, f"the output of slave {slave.number} was not printed"
+            assert times == 1 or slow or self._was_frozen, f"{slave.printed!r} was printed {times} times"
 
 
 @define(eq=False)
 class AgentHost:
-    """A simulated machine with an agent on it."""
+    """A machine on which agents run, one after the other."""
 
     name: str
     ended: Callable[[ExitCode | None], None]
-    """Called when the agent is gone, with what it exited with; None if it was killed."""
+    """Called when the agent is gone, with its exit code; None if it was killed."""
     num_slaves: int = 2
     job: str = ""
     able: bool = True
     """It can run every algorithm: were no host able, waiting for ever would be right."""
-    core: AgentCore | None = None
-    connection: Connection | None = None
-    slaves: dict[int, SlaveProcess] = field(factory=dict)
-    frozen_until: float = 0.0
+    process: AgentProcess | None = None
+    """The agent that runs now."""
+
+    @property
+    def core(self) -> AgentCore | None:
+        """The core of the agent that runs now."""
+        return None if self.process is None else self.process.core
+
+    def end(self, process: AgentProcess, code: ExitCode | None) -> None:
+        """The process of an agent ends, unless it has ended before; if no code is given it was killed."""
+        if self.process is process:
+            process.stop()
+            self.process = None
+            self.ended(code)

@@ -1,0 +1,221 @@
+"""The simulated network: connections that delay messages, keep their order, repeat some, and break.
+
+The two links behave as the real ones do (see `_transport/link.py`). Nothing that was sent over a connection arrives
+after it broke. Each end notices the break in its own time. A peer counts as unreachable only once, and only if the
+master has heard of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from attrs import define, field
+
+from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.world import World
+from mwpy._transport import wire
+from mwpy._transport.link import Broken, Connected, Frames, StrangerSeen, Unreachable
+from mwpy._values import messages
+from mwpy._values.ids import Buffer
+from mwpy._values.last_words import NO_WORDS
+
+__all__ = ["Connection", "Network", "SimulatedAgentLink", "SimulatedMasterLink"]
+
+ADDRESS = "simulated"
+
+
+def _kind(message: messages.Message) -> bytes:
+    """The first bytes of the header of such a message: version and kind."""
+    return bytes(wire.encode(message)[0][:2])
+
+
+REFUSED = _kind(messages.Refused(""))
+CHECKED = (_kind(messages.SlaveDied(0, 0, "", NO_WORDS)), _kind(messages.Leaving("")))
+"""The messages that a checker wants to see when the master gets them."""
+
+
+class SimulatedAgentLink:
+    """An agent's end of its connection. `poll` returns at once what has arrived."""
+
+    def __init__(self, send: Callable[[Sequence[Buffer]], None], wake: Callable[[], None]) -> None:
+        self.send = send
+        self.wake = wake
+        """Let the agent iterate."""
+        self._inbox: deque[list[Buffer]] = deque()
+        self._broken: list[Connected | Broken] = []
+        self._watched: dict[int, None] = {}
+        self._ready: dict[int, None] = {}
+        """The file descriptors that can be read, watched or not."""
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Report when a file descriptor can be read."""
+        self._watched[fd] = None
+
+    def unwatch(self, fd: int) -> None:
+        """Report it no more."""
+        del self._watched[fd]
+
+    def readable(self, fd: int, now_readable: bool) -> None:
+        """A file descriptor can be read from now on, or has been read empty."""
+        if now_readable:
+            self._ready[fd] = None
+            self.wake()
+        else:
+            self._ready.pop(fd, None)
+
+    def arrive(self, frames: list[Buffer]) -> None:
+        """A message of the master arrives."""
+        self._inbox.append(frames)
+        self.wake()
+
+    def break_off(self) -> None:
+        """The agent notices that its connection is broken."""
+        self._broken.append(Broken("lost", "the connection broke"))
+        self.wake()
+
+    @property
+    def pending(self) -> bool:
+        """Whether `poll` would return something."""
+        return bool(self._inbox or self._broken) or any(fd in self._watched for fd in self._ready)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """One message, then the end of the connection; and the file descriptors that can be read."""
+        ready = [fd for fd in self._ready if fd in self._watched]
+        if self._inbox:
+            return [], [self._inbox.popleft()], ready
+        broken, self._broken = self._broken, []
+        return broken, [], ready
+
+    def close(self, linger_s: float) -> None:
+        """Do nothing: the machine decides when the connection ends."""
+
+
+@define(eq=False)
+class Connection:
+    """A simulated connection."""
+
+    peer: bytes
+    link: SimulatedAgentLink
+    broken: bool = False
+    to_master_at: float = 0.0
+    """When the last message to the master arrives; later ones arrive later."""
+    to_agent_at: float = 0.0
+
+
+class SimulatedMasterLink:
+    """The master's end of all connections. `poll` returns at once what has arrived."""
+
+    asleep = False
+
+    def __init__(self, send: Callable[[bytes, Sequence[Buffer]], None], wake: Callable[[], None]) -> None:
+        self._send = send
+        self.wake = wake
+        """Let the master iterate."""
+        self._known: dict[bytes, None] = {}
+        """The peers that sent something and are not gone."""
+        self._inbox: list[Frames | StrangerSeen | Unreachable] = []
+
+    def arrive(self, event: Frames | StrangerSeen) -> None:
+        """A message arrives, or a stranger comes."""
+        if isinstance(event, Frames):
+            self._known[event.peer] = None
+        self._inbox.append(event)
+        self.wake()
+
+    def lose(self, peer: bytes) -> None:
+        """The master notices that a connection is broken."""
+        if peer in self._known:
+            del self._known[peer]
+            self._inbox.append(Unreachable(peer))
+            self.wake()
+
+    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
+        """Everything that has happened."""
+        happened, self._inbox = self._inbox, []
+        return happened
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to a peer."""
+        self._send(peer, frames)
+
+    def forget(self, peer: bytes) -> None:
+        """Report the end of this connection no more."""
+        self._known.pop(peer, None)
+
+    def close(self, linger_s: float) -> None:
+        """Do nothing: the master decides when the history ends."""
+
+
+@define(eq=False)
+class Network:
+    """All connections to one master."""
+
+    _world: World
+    _checker: HistoryChecker
+    _wake_master: Callable[[], None]
+    _connections: dict[bytes, Connection] = field(factory=dict)
+    """Those that are not broken."""
+    _peers: int = 0
+    master: SimulatedMasterLink = field(init=False)
+
+    @master.default
+    def _link(self) -> SimulatedMasterLink:
+        return SimulatedMasterLink(self._to_agent, self._wake_master)
+
+    def connect(self, wake_agent: Callable[[], None]) -> Connection:
+        """A new connection."""
+        self._peers += 1
+        peer = f"peer {self._peers}".encode()
+        link = SimulatedAgentLink(lambda frames: self._to_master(connection, frames), wake_agent)
+        connection = self._connections[peer] = Connection(peer, link)
+        return connection
+
+    def _delay(self) -> float:
+        return 0.0005 + self._world.random.expovariate(200.0)
+
+    def _to_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
+        connection.to_master_at = max(connection.to_master_at, self._world.now + self._delay())
+        for _ in range(2 if self._world.chance(0.02) else 1):
+            self._world.at(connection.to_master_at, lambda: self._arrive_at_master(connection, frames))
+
+    def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
+        if connection.broken:
+            return
+        if bytes(frames[0][:2]) in CHECKED:
+            self._checker.heard(connection.peer, wire.decode(frames)[0])
+        self.master.arrive(Frames(connection.peer, ADDRESS, frames))
+
+    def _to_agent(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        if bytes(frames[0][:2]) == REFUSED:
+            self._checker.unheard[peer] = None
+        connection = self._connections.get(peer)
+        if connection is None:
+            self._world.after(0.0, lambda: self.master.lose(peer))
+            return
+        connection.to_agent_at = max(connection.to_agent_at, self._world.now + self._delay())
+        self._world.at(connection.to_agent_at, lambda: self._arrive_at_agent(connection, list(frames)))
+
+    def _arrive_at_agent(self, connection: Connection, frames: list[Buffer]) -> None:
+        if not connection.broken:
+            connection.link.arrive(frames)
+
+    def cut(self, connection: Connection) -> None:
+        """Break a connection: nothing that is under way arrives, and both ends notice, each in its time."""
+        if connection.broken:
+            return
+        connection.broken = True
+        del self._connections[connection.peer]
+        self._checker.unheard[connection.peer] = None
+        self._world.after(self._world.random.random(), lambda: self.master.lose(connection.peer))
+        self._world.after(self._world.random.random(), connection.link.break_off)
+
+    def send_garbage(self, connection: Connection) -> None:
+        """Something that is no message arrives at the master; the connection breaks."""
+        if not connection.broken:
+            self.master.arrive(Frames(connection.peer, ADDRESS, [b"nonsense"]))
+            self.cut(connection)
+
+    def stranger(self) -> None:
+        """Somebody without keys comes to the master."""
+        self.master.arrive(StrangerSeen(ADDRESS, "no key"))

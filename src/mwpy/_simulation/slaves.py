@@ -1,0 +1,406 @@
+"""Simulated slave processes: the process, its channel to the agent, and its standard output and error.
+
+A simulated slave follows the protocol of the real one (see `_transport/channel`). It notes the position of a task
+before it starts it, and starts nothing between a recall and the message that says which tasks were taken back. It
+notes results in its journal and sends them later. It crashes, hangs, and writes nonsense into its stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+
+from attrs import define, field
+
+from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.network import SimulatedAgentLink
+from mwpy._simulation.world import World
+from mwpy._transport import wire
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
+from mwpy._values.exits import describe_exit
+from mwpy._values.ids import Buffer, SlaveId
+
+__all__ = ["SimulatedOutlet", "SimulatedSlave", "Workload"]
+
+LONG_S = 30.0
+"""Seconds that a few tasks take longer than the others."""
+
+WAKE_S = 0.0005
+"""The longest time between a message to an idle slave and its reading, in seconds."""
+
+SIGKILL, SIGSEGV = -9, -11
+
+
+@define(eq=False)
+class Workload:
+    """What the slaves of an agent have to do, and who watches them."""
+
+    world: World
+    checker: HistoryChecker
+    durations: Sequence[float]
+    """What the tasks of each algorithm take on the average, in seconds."""
+    start_s: float
+    """The longest start of a slave."""
+    able: bool
+    """Whether the slaves can run every algorithm."""
+    peer: bytes
+    """The connection of their agent."""
+
+
+@define(eq=False)
+class SimulatedOutlet:
+    """A standard stream of an agent."""
+
+    _world: World
+    data: bytearray = field(factory=bytearray)
+    full_until: float = 0.0
+    """Until when it takes nothing."""
+    found_full: bool = False
+    """Whether the agent knows that it is full."""
+    waiting: bool = False
+
+    def patience_until(self) -> float | None:
+        """Until when slaves have to wait, as it is full; None if it is not."""
+        self.found_full = self._world.now < self.full_until
+        return self.full_until if self.found_full else None
+
+    def pass_on(self, data: bytes | bytearray, now: float) -> None:
+        """Write."""
+        self.data += data
+
+    def flush(self, now: float, patience_s: float = 0.0) -> None:
+        """Do nothing: everything is written."""
+
+
+@define(eq=False)
+class SimulatedPipe:
+    """Standard output or error of a slave."""
+
+    _fd: int
+    _link: SimulatedAgentLink
+    _outlet: SimulatedOutlet
+    ended: bool = False
+    _closed: bool = False
+    _unread: bytearray = field(factory=bytearray)
+    _all: bytearray = field(factory=bytearray)
+
+    def write(self, text: str) -> None:
+        """The slave writes."""
+        self._unread += text.encode()
+        self._link.readable(self._fd, True)
+
+    def close(self) -> None:
+        """The slave ends."""
+        self._closed = True
+        self._link.readable(self._fd, True)
+
+    def fileno(self) -> int:
+        """To wait for."""
+        return self._fd
+
+    def read(self) -> bytes:
+        """What was written since the last reading."""
+        assert not self._outlet.found_full, "an agent reads a slave's output though its own stream is full"
+        return self.read_rest()
+
+    def read_rest(self) -> bytes:
+        """The same, whatever the agent's own stream takes."""
+        data = bytes(self._unread)
+        self._unread.clear()
+        self._all += data
+        self.ended = self._closed and not data
+        if self.ended or not self._closed:
+            self._link.readable(self._fd, False)
+        return data
+
+    @property
+    def end(self) -> str:
+        """All that was read."""
+        return self._all.decode()
+
+
+@define(eq=False)
+class SimulatedJournal:
+    """The results that a slave has finished and not sent."""
+
+    _sent_meanwhile: Callable[[], bool]
+    results: list[tuple[int, int, float]] = field(factory=list)
+    """Task, attempt and seconds of each."""
+
+    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
+        """Read it; sometimes the slave sends the results meanwhile."""
+        return None if self._sent_meanwhile() else self.group(slave)
+
+    def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
+        """The results as a group."""
+        tasks, attempts, seconds = [list(column) for column in zip(*self.results, strict=True)] or [[], [], []]
+        group = messages.Results(slave, *messages.spans_of(tasks, attempts), seconds, [])
+        return group, [messages.payload(len(tasks), [bytes(len(tasks))])]
+
+
+@define(eq=False)
+class SimulatedChannel:
+    """The agent's end of the channel to a slave, and what the slave does to the other end."""
+
+    _fd: int
+    _link: SimulatedAgentLink
+    _wake_slave: Callable[[], None]
+    journal: SimulatedJournal
+    started: int = 0
+    recalls: int = 0
+    eof: bool = False
+    wants_write: bool = False
+    closed: bool = False
+    """Whether the agent has collected the slave."""
+    to_slave: deque[Sequence[Buffer]] = field(factory=deque)
+    _to_agent: list[list[Buffer]] = field(factory=list)
+    _ended: bool = False
+    _nonsense: bool = False
+
+    def fileno(self) -> int:
+        """To wait for."""
+        return self._fd
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the slave."""
+        self.to_slave.append(frames)
+        self._wake_slave()
+
+    def flush(self) -> None:
+        """Do nothing: everything is sent."""
+
+    def receive(self) -> list[list[Buffer]]:
+        """What the slave has sent."""
+        self._link.readable(self._fd, False)
+        if self._nonsense:
+            self._nonsense = False
+            raise ProtocolError("simulated nonsense")
+        received, self._to_agent = self._to_agent, []
+        self.eof = self._ended
+        return received
+
+    def recall(self) -> None:
+        """Let the slave start nothing more."""
+        self.recalls += 1
+
+    def feed(self, now: float) -> None:
+        """Do nothing: a simulated slave gathers results by chance, not by time."""
+
+    def fault(self, most: int) -> bytes:
+        """Nothing was written by a fault handler."""
+        return b""
+
+    def close(self) -> None:
+        """The agent has collected the slave."""
+        self.closed = True
+
+    # ---- the slave's end -----------------------------------------------------------------------------------
+
+    def reply(self, message: messages.Message, payload: Sequence[Buffer] = ()) -> None:
+        """The slave sends a message, unless its end is closed."""
+        if not self._ended:
+            self._to_agent.append(wire.encode(message, payload))
+            self._link.readable(self._fd, True)
+
+    def end(self) -> None:
+        """The slave closes its end."""
+        self._ended = True
+        self._link.readable(self._fd, True)
+
+    def write_nonsense(self) -> None:
+        """Some code in the slave writes into the stream. It is behind everything that the slave has sent."""
+        if not self._to_agent:
+            self._nonsense = True
+            self._link.readable(self._fd, True)
+
+
+class SimulatedSlave:
+    """A simulated slave process: it holds tasks, runs one at a time, and gathers results.
+
+    Args:
+        number: its number in its agent.
+        work: what it has to do.
+        link: its agent's link.
+        outlets: its agent's standard streams.
+        ended: called when the process ends; the agent gets a signal.
+    """
+
+    peak_bytes = 0
+
+    def __init__(
+        self,
+        number: int,
+        work: Workload,
+        link: SimulatedAgentLink,
+        outlets: dict[int, SimulatedOutlet],
+        ended: Callable[[SimulatedSlave], None],
+    ) -> None:
+        self.number = self.pid = number
+        self._work = work
+        self._world = work.world
+        self._ended = ended
+        self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
+        self.outputs = {fd: SimulatedPipe(10 * number + fd, link, outlets[fd]) for fd in (1, 2)}
+        self.began_at = self._world.now
+        self.ended_at = 0.0
+        self.is_up = False
+        self.code: int | None = None
+        """Its exit code, or the negative number of the signal that ended it."""
+        self.printed = ""
+        """What it wrote to standard error when it started."""
+        self.sid: SlaveId | None = None
+        self._algorithms: dict[int, bool] = {}
+        """The algorithms that it knows, by number, and whether it can run them."""
+        self._tasks: deque[tuple[int, int, int, int]] = deque()
+        """Position, task, attempt and algorithm of each task that it has not started."""
+        self._passed_on = 0
+        self._recalls_heard = 0
+        self.running = 0
+        self._attempt = 0
+        self._seconds = 0.0
+        self._finishes_at = 0.0
+        self._stopping = False
+        self._hangs = False
+        self._woken = False
+        self._world.after(self._world.random.random() * work.start_s, self._start)
+
+    # ---- the process as its agent sees it ------------------------------------------------------------------
+
+    def poll(self) -> int | None:
+        """Its exit code, if it has ended."""
+        return self.code
+
+    def describe_exit(self) -> str:
+        """Its end in words."""
+        assert self.code is not None, "it has not ended"
+        return describe_exit(self.code)
+
+    def kill(self) -> None:
+        """End it."""
+        self.end(SIGKILL)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    # ---- faults --------------------------------------------------------------------------------------------
+
+    def end(self, code: int) -> None:
+        """The process ends."""
+        if self.code is None:
+            self.code, self.ended_at = code, self._world.now
+            self.channel.end()
+            for pipe in self.outputs.values():
+                pipe.close()
+            self._ended(self)
+
+    def hang(self) -> None:
+        """Some code closes all file descriptors and never ends: the stream ends, the process does not."""
+        self._hangs = True
+        self.channel.end()
+
+    def hurry(self, until: float) -> None:
+        """Finish the running task early if it ends before `until`: while the agent waits for what was started."""
+        if self.running and self._finishes_at <= until:
+            self._finish(self.running, self._attempt)
+
+    # ---- what it does --------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self.code is not None or self._hangs:
+            return
+        random = self._world.random
+        if self._world.chance(0.1):
+            self.printed = f"no module named m{random.randint(1, 2)}\n"
+            self.outputs[2].write(self.printed)
+            self.end(1)
+            return
+        if random.random() < 0.1:
+            self.printed = f"slave {self.number} is slow today\n"
+            self.outputs[2].write(self.printed)
+        self.is_up = True
+        self.channel.reply(messages.SlaveReady(self.number))
+        self._step()
+
+    def _wake(self) -> None:
+        """A message came: read it soon, unless a task runs."""
+        if self.is_up and not (self._woken or self.running):
+            self._woken = True
+            self._world.after(self._world.random.random() * WAKE_S, self._step)
+
+    def _step(self) -> None:
+        """Read messages, then start the next task, or send results and end if there is none."""
+        self._woken = False
+        if self.code is not None or self.running or self._hangs:
+            return
+        while self.channel.to_slave:
+            self._hear(wire.decode(self.channel.to_slave.popleft())[0])
+        while self._tasks and not self._stopping:
+            self.channel.started, task, attempt, algorithm = self._tasks[0]
+            if self.channel.recalls != self._recalls_heard:
+                return  # the message that says which tasks were taken back wakes it
+            self._tasks.popleft()
+            if self._algorithms[algorithm]:
+                self._run(task, attempt, algorithm)
+                return
+            refusal = messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt])
+            self.channel.reply(refusal)
+        self._send()
+        if self._stopping:
+            self.end(0)
+
+    def _hear(self, message: messages.Message) -> None:
+        match message:
+            case messages.Algorithms(definitions):
+                unable = not self._work.able and self._world.chance(0.05)
+                self._algorithms.update((definition.number, not unable) for definition in definitions)
+            case messages.SlaveNamed(_, sid):
+                self.sid = sid
+            case messages.Tasks():
+                algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
+                for (task, attempt), algorithm in zip(messages.each_task(message), algorithms, strict=True):
+                    self._passed_on += 1
+                    self._tasks.append((self._passed_on, task, attempt, algorithm))
+            case messages.Revoked():
+                self._recalls_heard += 1
+                taken = set(messages.each_task(message))
+                self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
+            case messages.Shutdown():
+                self._stopping = True
+
+    def _run(self, task: int, attempt: int, algorithm: int) -> None:
+        random = self._world.random
+        self._work.checker.started(task, self.sid, self._work.peer)
+        self.running, self._attempt = task, attempt
+        self._seconds = random.expovariate(1.0) * self._work.durations[algorithm]
+        if random.random() < 0.01:
+            self._seconds += LONG_S
+        self._finishes_at = self._world.now + self._seconds
+        self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
+
+    def _finish(self, task: int, attempt: int) -> None:
+        if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
+            return
+        if task in self._work.checker.killers:
+            self.end(SIGSEGV)
+            return
+        self.running = 0
+        self.channel.journal.results.append((task, attempt, self._seconds))
+        if self._world.random.random() < 0.3:
+            self._send()
+        self._step()
+
+    def _sends_now(self) -> bool:
+        """Whether it sends its results just when the agent reads them."""
+        if self.code is not None or not self.channel.journal.results or not self._world.chance(0.1):
+            return False
+        self._send()
+        return True
+
+    def _send(self) -> None:
+        """Send the results in the journal."""
+        journal = self.channel.journal
+        if journal.results:
+            self.channel.reply(*journal.group(self.number))
+            journal.results = []
