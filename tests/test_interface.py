@@ -40,8 +40,18 @@ MADE_BY_USERS = (
     "LoopCounts",
     "SlaveLoop",
 )
-FOR_THE_SIMULATOR = ("add_agent", "cut_off", "end_agent", "needs", "run_until", "terminate")
-"""Methods of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""
+FOR_THE_SIMULATOR = (
+    "add_agent",
+    "core",
+    "cut_off",
+    "end_agent",
+    "needs",
+    "now",
+    "run_until",
+    "terminate",
+    "transcript",
+)
+"""Members of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""
 
 COMMANDS = ("doctor", "logs", "oversee", "pack", "slave")
 

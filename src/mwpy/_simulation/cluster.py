@@ -90,6 +90,21 @@ class _LocalAgent:
         """Do nothing."""
 
 
+@define(eq=False)
+class _Trail:
+    """The master's audit file: a checker reads the records."""
+
+    _checker: HistoryChecker
+
+    def write(self, happened: Sequence[records.Record], now: float) -> None:
+        """Check the records."""
+        for record in happened:
+            self._checker.recorded(record)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+
 class Cluster:
     """One simulated computation.
 
@@ -111,7 +126,9 @@ class Cluster:
         random = self._world.random
         group = random.choice([None, None, None, 1, 7])
         settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
-        self.io = MasterIo(MasterCore(settings), self._network.master, self, self._world, self._start_local)
+        self.io = MasterIo(
+            MasterCore(settings), self._network.master, _Trail(self.checker), self._world, self._start_local
+        )
         self.over = False
         """Whether the master has ended."""
         self._wakes_at = inf
@@ -158,6 +175,11 @@ class Cluster:
     def submitted(self) -> int:
         """How many tasks were submitted so far."""
         return self.io.submissions.total
+
+    @property
+    def faulty(self) -> bool:
+        """Whether faults still happen."""
+        return self._world.faulty
 
     @property
     def complete(self) -> bool:
@@ -274,14 +296,6 @@ class Cluster:
                 self.cut_off(host)
         else:
             self._set_alarm(due(self.now, timeout_s))
-
-    def write(self, happened: Sequence[records.Record], now: float) -> None:
-        """Take the master's records, as its audit file."""
-        for record in happened:
-            self.checker.recorded(record)
-
-    def close(self) -> None:
-        """Do nothing: there is no audit file."""
 
     # ---- agents --------------------------------------------------------------------------------------------
 
