@@ -24,8 +24,9 @@ from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
 from tests.loopback import Agent, Loopback, Master, loopback
 from zmq.utils.monitor import parse_monitor_message
 
-from mwpy._transport import link as _link
-from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, member_keys, server_keys
+from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, master_link, member_keys, server_keys
+from mwpy._transport.link.door import NO_MESSAGE
+from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.ids import Buffer
 
 TIMEOUT_S = 1.0
@@ -533,7 +534,7 @@ def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
     ends.hello(ends.agent(master), master, b"and new")
     ends.until(lambda: master.strangers, "sign of it")
     assert master.messages == [[b"hello"], [b"as before"], [b"and new"]]
-    assert [each.address in ("127.0.0.1", "somebody who left at once") for each in master.strangers] == [True]
+    assert [each.address in ("127.0.0.1", "unknown address") for each in master.strangers] == [True]
     assert master.gone == []
 
 
@@ -547,7 +548,7 @@ def test_strangers_that_say_nothing_are_in_nobodys_way_and_told_of_when_they_lea
             stranger.close()
     assert [type(each) for each in master.events] == [Frames]
     ends.until(lambda: len(master.strangers) == 50, "sign of them")
-    assert {(each.address, each.reason) for each in master.strangers} == {("127.0.0.1", _link._NO_WORD)}
+    assert {(each.address, each.reason) for each in master.strangers} == {("127.0.0.1", NO_MESSAGE)}
 
 
 def test_a_listener_that_is_no_master_is_told_from_one(ends: Loopback) -> None:
@@ -567,7 +568,7 @@ def test_a_listener_that_is_no_master_is_told_from_one(ends: Loopback) -> None:
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let frames be hardly larger than the largest payload, so that a test need not send so much."""
-    monkeypatch.setattr(_link, "MAX_FRAME_SLACK", 1000)
+    monkeypatch.setattr(master_link, "MAX_FRAME_SLACK", 1000)
 
 
 def test_too_large_a_frame_for_the_master_breaks_its_senders_connection_only(tight: None, ends: Loopback) -> None:
@@ -624,7 +625,7 @@ def test_large_frames_arrive_as_memory_that_can_be_used_and_changed(ends: Loopba
 
 def test_large_frames_are_not_copied_when_they_are_sent_and_small_ones_are(ends: Loopback) -> None:
     """So who sends a large buffer must not change it after; what small ones held when they were sent is sent."""
-    small, large = bytearray(_link.LARGE_BYTES - 1), bytearray(_link.LARGE_BYTES)
+    small, large = bytearray(LARGE_BYTES - 1), bytearray(LARGE_BYTES)
 
     def change() -> None:
         small[0] = large[0] = 1

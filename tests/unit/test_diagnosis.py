@@ -28,7 +28,7 @@ WELL = Report(
 )
 
 CLOSED = [Address("tcp://a:1", "nobody listens there", 0.1)]
-STRANGE = [Address("tcp://a:1", "whoever listens there has other keys, so it is another computation", 0.1)]
+STRANGE = [Address("tcp://a:1", "the process that listens there has other keys, so it is another computation", 0.1)]
 UNKNOWN = [Address("tcp://a:1", "no such host is known here", 0.1)]
 
 

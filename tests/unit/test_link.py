@@ -14,7 +14,6 @@ import pytest
 import zmq
 from tests.loopback import CALM_S, PATIENCE_S, PROBE, Agent, Loopback, Master, loopback
 
-from mwpy._transport import link as _link
 from mwpy._transport.link import (
     AgentLink,
     Broken,
@@ -22,10 +21,12 @@ from mwpy._transport.link import (
     CurvePair,
     Frames,
     Unreachable,
+    master_link,
     member_keys,
     new_key,
     server_keys,
 )
+from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 
@@ -174,7 +175,7 @@ def test_a_due_round_of_probes_starts_at_once(ends: Loopback) -> None:
 def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(
     ends: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_link, "MESSAGES_A_POLL", 3)
+    monkeypatch.setattr(master_link, "MESSAGES_A_POLL", 3)
     master, agent, peer = ends.pair()
     sent: list[list[Buffer]] = [[b"%d" % number] for number in range(50)]
     for message in sent:
@@ -286,7 +287,7 @@ def test_a_failed_send_reports_once_that_the_peer_is_gone(ends: Loopback) -> Non
 def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
     """Otherwise its last results and its goodbye would have no sender."""
     master, agent, peer = ends.pair()
-    words = [[b"%d" % number] for number in range(3 * _link.MESSAGES_A_POLL)]
+    words = [[b"%d" % number] for number in range(3 * master_link.MESSAGES_A_POLL)]
     for word in words:
         agent.link.send(word)
     ends.close(agent, PATIENCE_S)
@@ -322,7 +323,7 @@ def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: li
 @pytest.mark.parametrize("over", [-1, 0])
 def test_only_large_frames_stay_in_the_memory_of_zeromq(ends: Loopback, over: int) -> None:
     master, agent, peer = ends.pair()
-    frame = bytes(_link.LARGE_BYTES + over)
+    frame = bytes(LARGE_BYTES + over)
     agent.link.send([frame])
     master.link.send(peer, [frame])
     ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
@@ -392,5 +393,5 @@ def test_a_send_after_the_end_of_the_connection_is_not_an_error(ends: Loopback) 
     ends.close(master)
     ends.until(lambda: agent.broken, "end")
     agent.link.send([b"word"])
-    agent.link.send([bytes(_link.LARGE_BYTES)])
+    agent.link.send([bytes(LARGE_BYTES)])
     assert agent.link.poll(0.0) == ([], [], [])

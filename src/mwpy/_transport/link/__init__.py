@@ -1,0 +1,42 @@
+"""The connection between master and agents: the only place that uses ZeroMQ.
+
+The master has a ROUTER socket, each agent a DEALER socket, and CURVE is always on. The design relies on these facts of
+libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
+
+- A peer that dies leaves no message on a ROUTER. But the ROUTER's monitor reports DISCONNECTED, and a send to that peer
+  soon raises EHOSTUNREACH (ROUTER_MANDATORY): usually the first or the second send after the ROUTER has looked for
+  messages. So every DISCONNECTED starts two rounds of probes, and a slow round of probes is repeated for ever. Messages
+  that the peer sent before may still be unread then. So a peer is reported as gone only when nothing is left to read.
+- ZMTP heartbeats are answered by libzmq's own thread, also while Python holds the interpreter lock. A host that is
+  frozen or has vanished becomes unreachable after the timeout.
+- Without a routing id, a ROUTER gives each connection a new name, so no peer is mistaken for another. With
+  RECONNECT_IVL -1 a broken connection stays broken. So a reconnect is always a new connection, and nothing that was
+  queued for the old connection is delivered on the new one.
+- A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH. A client that expects another server's key sees
+  HANDSHAKE_FAILED_NO_DETAIL. If nobody listens, it sees CLOSED.
+- The server's monitor reports ACCEPTED and DISCONNECTED with the file descriptor of the connection, and each message
+  has the descriptor too (SRCFD). So a connection that was accepted and ended without a message was a stranger's. The
+  thread that reads the messages also answers the requests for admission (ZAP), so it has seen ACCEPTED before the first
+  message.
+"""
+
+from mwpy._transport.link.agent_link import AgentLink, Broken, Connected
+from mwpy._transport.link.door import StrangerSeen
+from mwpy._transport.link.keys import CurvePair, member_keys, new_key, server_keys
+from mwpy._transport.link.master_link import Frames, MasterLink, Unreachable
+from mwpy._transport.link.sockets import library_versions
+
+__all__ = [
+    "AgentLink",
+    "Broken",
+    "Connected",
+    "CurvePair",
+    "Frames",
+    "MasterLink",
+    "StrangerSeen",
+    "Unreachable",
+    "library_versions",
+    "member_keys",
+    "new_key",
+    "server_keys",
+]

@@ -1,0 +1,117 @@
+"""An agent's end of its connection to the master."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+from msgspec import Struct
+
+from mwpy._transport.link.keys import CurvePair
+from mwpy._transport.link.sockets import configure, events, milliseconds, receive, send
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer
+
+__all__ = ["AgentLink", "Broken", "Connected"]
+
+
+class Connected(Struct, frozen=True):
+    """The master accepted the connection: send a `Hello`."""
+
+
+class Broken(Struct, frozen=True):
+    """There is no connection any more, or there never was. `fate` is `refused`, `unreachable` or `lost`."""
+
+    fate: str
+    reason: str
+
+
+_FATES: dict[int, Broken] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Broken(
+        "refused", "the process that listens there has other keys, so it is another computation or no master at all"
+    ),
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Broken("refused", "the process that listens there is no master of mwpy"),
+    zmq.EVENT_CLOSED: Broken("unreachable", "nobody listens there"),
+    zmq.EVENT_DISCONNECTED: Broken("lost", "the connection broke"),
+}
+
+
+class AgentLink:
+    """An agent's end: one connection to one address. A reconnect is a new link.
+
+    Args:
+        address: `tcp://HOST:PORT`.
+        server_public: the master's public key.
+        member: the key pair of members.
+        timeout_s: after this silence of the network the master is gone.
+
+    Raises:
+        UsageError: this is no address.
+    """
+
+    def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float) -> None:
+        self.address = address
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        configure(self._dealer, timeout_s)
+        self._dealer.reconnect_ivl = -1
+        self._dealer.curve_serverkey = server_public.encode()
+        self._dealer.curve_publickey = member.public.encode()
+        self._dealer.curve_secretkey = member.secret.encode()
+        self._monitor = self._dealer.get_monitor_socket()
+        self._poller = zmq.Poller()
+        self._poller.register(self._dealer, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            self._dealer.connect(address)
+        except zmq.ZMQError as error:
+            self.close(0.0)
+            raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
+
+    def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
+        """Let `poll` wait for a file descriptor too."""
+        self._poller.register(fd, (zmq.POLLIN if readable else 0) | (zmq.POLLOUT if writable else 0))
+
+    def unwatch(self, fd: int) -> None:
+        """Stop waiting for a file descriptor."""
+        self._poller.unregister(fd)
+
+    def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
+        """Wait for something to happen.
+
+        Args:
+            timeout_s: how long to wait at most; None for as long as it takes.
+
+        Returns:
+            What became of the connection, the messages that arrived, and the file descriptors that are ready.
+        """
+        ready: dict[Any, int] = dict(
+            zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else milliseconds(timeout_s))
+        )
+        fates: list[Connected | Broken] = []
+        received: list[list[Buffer]] = []
+        if ready.pop(self._dealer, 0):
+            received.append(receive(self._dealer)[0])
+        if ready.pop(self._monitor, 0) and not received:  # all messages are read before the end is reported
+            for event, _ in events(self._monitor):
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    fates.append(Connected())
+                elif (fate := _FATES.get(event)) is not None:
+                    fates.append(fate)
+        return fates, received, list(ready)
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send to the master without waiting. Only an answer shows that the message arrived."""
+        try:
+            send(self._dealer, frames)
+        except zmq.ZMQError:
+            pass  # the monitor reports what became of the connection
+
+    def close(self, linger_s: float) -> None:
+        """Close. Messages that were sent have `linger_s` seconds to leave."""
+        self._dealer.disable_monitor()
+        self._dealer.close(int(linger_s * 1000))
+        self._monitor.close(0)
+        self._context.term()

@@ -1,0 +1,189 @@
+"""The master's end of all connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import zmq
+from msgspec import Struct
+
+from mwpy._transport.link.door import Door, StrangerSeen
+from mwpy._transport.link.keys import member_keys, raw, server_keys
+from mwpy._transport.link.sockets import PROBES_A_TIMEOUT, configure, has_more, milliseconds, receive, send
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer
+
+__all__ = ["Frames", "MasterLink", "Unreachable"]
+
+MESSAGES_A_POLL = 256
+"""How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
+
+FAST_PROBE_S = 0.05
+"""Seconds between the two rounds of probes after a connection ended."""
+
+MAX_FRAME_SLACK = 32 << 20
+"""How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
+
+
+class Frames(Struct, frozen=True):
+    """A peer's message. `peer` names its connection and is never used twice."""
+
+    peer: bytes
+    address: str
+    frames: Sequence[Buffer]
+
+
+class Unreachable(Struct, frozen=True):
+    """A peer's connection is gone."""
+
+    peer: bytes
+
+
+class MasterLink:
+    """The master's end. Used by one thread; only `wake` may be called from others.
+
+    Args:
+        host: the interface to bind, or `*` for all.
+        port: the port to bind, or 0 for any.
+        key: the computation's key.
+        timeout_s: after this silence of the network a peer is gone.
+        max_payload: bytes of the largest payload frame that is accepted.
+        probe: the frames of a message that does nothing.
+
+    Raises:
+        UsageError: it cannot be bound.
+    """
+
+    def __init__(
+        self, host: str, port: int, key: str, timeout_s: float, max_payload: int, probe: Sequence[Buffer]
+    ) -> None:
+        keys = server_keys(key)
+        self._context = zmq.Context()
+        self._door = Door(self._context, raw(member_keys(key).public))
+        self._router = self._context.socket(zmq.ROUTER)
+        configure(self._router, timeout_s)
+        self._router.maxmsgsize = max_payload + MAX_FRAME_SLACK
+        self._router.router_mandatory = True
+        self._router.zap_domain = b"mwpy"
+        self._router.curve_server = True
+        self._router.curve_publickey = keys.public.encode()
+        self._router.curve_secretkey = keys.secret.encode()
+        self._monitor = self._door.watch(self._router)
+        self._probe = list(probe)
+        self._probe_interval_s = timeout_s / PROBES_A_TIMEOUT
+        self._probe_at = 0.0
+        self._probe_rounds = 0
+        self._addresses: dict[bytes, str] = {}
+        """The address of each peer from which a message was read."""
+        self._gone: dict[bytes, None] = {}
+        """Peers to which a send failed."""
+        self._bell_out, self._bell_in = os.pipe()
+        os.set_blocking(self._bell_out, False)
+        os.set_blocking(self._bell_in, False)
+        self.asleep = False
+        """Whether it waits in `poll`, or is about to. Another thread that has something for it must call `wake`."""
+        self._poller = zmq.Poller()
+        for readable in (self._router, self._door.requests, self._monitor, self._bell_out):
+            self._poller.register(readable, zmq.POLLIN)
+        self.port = self._bind(host, port)
+
+    def _bind(self, host: str, port: int) -> int:
+        try:
+            self._router.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as error:
+            self.close(0)
+            raise UsageError(
+                f"cannot listen on {host}, port {port or 'any'}: {error.strerror}; give another --mw-master-port "
+                f"(or none, for any free one), or another --mw-master-host"
+            ) from error
+        endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT))
+        return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+
+    def wake(self) -> None:
+        """End the wait in `poll`; from any thread."""
+        self.asleep = False
+        try:
+            os.write(self._bell_in, b"!")
+        except BlockingIOError:
+            pass  # the pipe is full, so `poll` will not wait
+
+    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
+        """Wait for something to happen, and return what happened.
+
+        Args:
+            timeout_s: how long to wait at most.
+            now: seconds on a monotonic clock.
+        """
+        door = self._door
+        if self._gone or door.ended:
+            timeout_s = 0.0
+        elif self._probe_rounds:
+            timeout_s = min(timeout_s, FAST_PROBE_S)
+        ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._probe_at - now))))
+        self.asleep = False
+        happened: list[Frames | StrangerSeen | Unreachable] = []
+        if self._bell_out in ready:
+            os.read(self._bell_out, 4096)
+        if door.requests in ready:
+            door.answer()
+        if self._monitor in ready:
+            strangers, any_ended = door.read()
+            happened += strangers
+            if any_ended:
+                self._probe_rounds = 2
+        if self._router in ready:
+            self._receive(happened)
+        if self._probe_rounds or now >= self._probe_at:
+            self._probe_rounds = max(0, self._probe_rounds - 1)
+            self._probe_at = now + self._probe_interval_s
+            for peer in list(self._addresses):
+                self.send(peer, self._probe)
+        if (self._gone or door.ended) and not has_more(self._router):
+            happened += self._report_gone()
+            happened += door.report_ended()
+        return happened
+
+    def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+        router, addresses = self._router, self._addresses
+        for _ in range(MESSAGES_A_POLL):
+            (name, *frames), last = receive(router)
+            peer = bytes(name)
+            address = addresses.get(peer)
+            if address is None:
+                address = addresses[peer] = str(last.get("Peer-Address"))
+                self._door.message_read(int(last.get(zmq.SRCFD)))
+            happened.append(Frames(peer, address, frames))
+            if not has_more(router):
+                return
+
+    def _report_gone(self) -> list[Unreachable]:
+        gone = list(self._gone)
+        self._gone.clear()
+        for peer in gone:
+            del self._addresses[peer]
+        return [Unreachable(peer) for peer in gone]
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
+        if peer in self._gone:
+            return
+        try:
+            send(self._router, [peer, *frames])
+        except zmq.ZMQError:
+            if peer in self._addresses:
+                self._gone[peer] = None
+
+    def forget(self, peer: bytes) -> None:
+        """Stop probing a peer."""
+        self._addresses.pop(peer, None)
+        self._gone.pop(peer, None)
+
+    def close(self, linger_s: float) -> None:
+        """Close. Messages that were sent have `linger_s` seconds to leave."""
+        self._router.disable_monitor()
+        self._router.close(int(linger_s * 1000))
+        self._door.close()
+        self._context.term()
+        os.close(self._bell_in)
+        os.close(self._bell_out)

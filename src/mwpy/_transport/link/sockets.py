@@ -1,0 +1,98 @@
+"""What both ends of the link do with ZeroMQ's sockets."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from mwpy._values.ids import Buffer
+
+__all__ = [
+    "LARGE_BYTES",
+    "PROBES_A_TIMEOUT",
+    "configure",
+    "events",
+    "has_more",
+    "library_versions",
+    "milliseconds",
+    "receive",
+    "send",
+]
+
+LARGE_BYTES = 64 * 1024
+"""Frames of this size and larger are not copied: they are views of ZeroMQ's memory."""
+
+PROBES_A_TIMEOUT = 3
+"""How many heartbeats, or slow rounds of probes, there are within one timeout."""
+
+LONGEST_POLL_MS = 2**31 - 1
+"""The longest time that a poller accepts, three weeks."""
+
+_EVENT = struct.Struct("=Hi")
+"""The first frame of a monitor's message; see zmq_socket_monitor(3). pyzmq's own function imports asyncio."""
+
+_POLLIN = int(zmq.POLLIN)
+_NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""These flags are plain numbers because they are used for each message, and operators of enumerations are slow."""
+
+_send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.backend.Socket.send  # type: ignore[assignment]
+"""The method of the base class of `zmq.Socket`: what the subclass adds is not needed here and takes as long again."""
+
+
+def configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
+    """Set the options that both ends have."""
+    end.linger = 0
+    end.sndhwm = end.rcvhwm = 0  # the core limits what is sent; here nothing is dropped
+    end.heartbeat_ivl = max(100, int(timeout_s * 1000 / PROBES_A_TIMEOUT))
+    end.heartbeat_timeout = max(200, int(timeout_s * 1000))
+    end.ipv6 = False
+
+
+def milliseconds(seconds: float) -> int:
+    """Convert a time for a poller: rounded up, so that what is due is due when it returns, and at most its longest."""
+    return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
+
+
+def events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
+    """Read the events of a socket monitor, each with its value."""
+    found: list[tuple[int, int]] = []
+    while monitor.poll(0):
+        event, value = _EVENT.unpack(monitor.recv_multipart()[0])
+        found.append((event, value))
+    return found
+
+
+def has_more(end: zmq.Socket[bytes]) -> bool:
+    """Whether another message is here. This is quicker than the error that `receive` would raise."""
+    return bool(zmq.zmq_poll([(end, _POLLIN)], 0))
+
+
+def receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
+    """Receive a message that is here. Return its frames, and the last frame itself, which knows the sender.
+
+    This is `recv_multipart`, except that a frame itself says whether another follows, and large frames are not copied.
+    """
+    buffers: list[Buffer] = []
+    receive_frame = end.recv  # looking up an attribute of a socket or frame is slow
+    while True:
+        frame = receive_frame(_NOBLOCK, False)
+        buffers.append(frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes)
+        if not frame.more:
+            return buffers, frame
+
+
+def send(end: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
+    """Send a message without waiting. This is `send_multipart`, except that large frames are not copied."""
+    copy = max(map(len, frames)) < LARGE_BYTES
+    for frame in frames[:-1]:
+        _send_frame(end, frame, _NOBLOCK_MORE, copy)
+    _send_frame(end, frames[-1], _NOBLOCK, copy)
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of libzmq and of pyzmq."""
+    return {"libzmq": zmq.zmq_version(), "pyzmq": zmq.pyzmq_version()}
