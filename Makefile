@@ -1,36 +1,43 @@
-# What to do with this repository; `make help` tells. It needs Python 3.11 or later, make and pip, and
-# installs everything else into .venv. Set PYTHON to use another interpreter than the first that is found.
+# What can be done with this repository; `make help` lists it. It needs Python 3.11 or later, make and pip. All other
+# packages are installed into .venv. Set PYTHON to use another interpreter than the first one that is found.
 
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 OLDEST := .venv-oldest
 BIN := $(VENV)/bin
+PYTHON_CODE := src tests examples
 PINGS ?= 10000
 SEEDS ?= 10000
 
-# Debian's pip of a virtual environment is in a package of its own (python3-venv). Without it the
-# environment is made without pip, and the pip outside installs into it.
+# In Debian, the package python3-venv puts pip into virtual environments. Without this package, the environment has no
+# pip, and the pip outside installs into it.
 PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || \
 	echo $(PYTHON) -m pip --python $(BIN)/python) --disable-pip-version-check
 
-# The folders of which every line and every branch must be run by the tests: values and decisions.
+# The tests of the core must run every line and every branch of these folders: values and decisions.
 COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 
 .DELETE_ON_ERROR:
-.PHONY: help ping test test-core test-processes test-condor test-batch test-oldest simulate bench clean
+.PHONY: help ping check test test-core test-processes test-condor test-batch test-oldest simulate bench clean
 
-help: ## say what can be made
+help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 ping: $(VENV)/installed ## install and run the ping example on local slaves (PINGS=10000)
 	$(BIN)/python examples/ping/ping.py --pings $(PINGS)
 
-test: $(VENV)/installed-for-tests ## install what the tests need and run them all, in four parts at a time
-	@echo "four parts run at a time, ten minutes or so; each shows what it has to say when it has ended"
+check: $(VENV)/installed-for-tests ## for all-day use, about a minute: lint, types, unit tests and 100 simulator seeds
+	$(BIN)/ruff check $(PYTHON_CODE)
+	$(BIN)/ruff format --check $(PYTHON_CODE)
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q --seeds 100 tests/unit tests/scenarios tests/simulation tests/test_*.py
+
+test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in about ten minutes
+	@echo "four parts run at a time, for about ten minutes; each part prints its output when it has ended"
 	$(MAKE) --jobs 4 --keep-going --output-sync=target test-core test-processes test-condor test-batch test-oldest
 
-test-core: $(VENV)/installed-for-tests ## the tests without processes, and that they reach every line of the core
+test-core: $(VENV)/installed-for-tests ## the tests without processes, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios tests/simulation --seeds 100
 	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
@@ -40,30 +47,30 @@ test-processes: $(VENV)/installed-for-tests ## the tests with real processes on 
 	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios \
 		--ignore tests/simulation --ignore tests/batch
 
-test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped where it cannot be
+test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian
 	$(BIN)/python -m pytest tests/batch -k condor --durations 10
 
-test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped where these cannot be
+test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped unless run by root on Debian
 	$(BIN)/python -m pytest tests/batch -k 'not condor' --durations 10
 
-test-oldest: ## the quick tests with the oldest versions of all that mwpy needs
+test-oldest: ## the quick tests with the oldest versions of all packages that mwpy needs
 	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
 	$(OLDEST)/bin/python -m pytest tests/unit tests/scenarios tests/integration/test_examples.py
 
-simulate: $(VENV)/installed-for-tests ## run the simulator with every fault on (SEEDS=10000)
+simulate: $(VENV)/installed-for-tests ## run the simulator with every kind of fault (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
 
-bench: $(VENV)/installed-for-tests ## measure, and print a table
+bench: $(VENV)/installed-for-tests ## measure the speed, and print a table
 	$(BIN)/python bench/bench.py
 
-clean: ## remove what was made
+clean: ## remove everything that was made
 	rm -rf $(VENV) $(OLDEST) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps: a second `make ping` finds nothing to install. Sources are installed as links, so only a
-# change of pyproject.toml installs again.
+# These empty files record what is installed, so a second `make ping` installs nothing. Sources are installed as links:
+# only a change of pyproject.toml installs them again.
 $(VENV)/pyvenv.cfg:
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later is here: install one (apt-get install python3), or set PYTHON"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later was found: install one (apt-get install python3), or set PYTHON"; exit 1; }
 	@if $(PYTHON) -m ensurepip --version >/dev/null 2>&1; \
 		then set -x; $(PYTHON) -m venv --clear $(VENV); \
 		else set -x; $(PYTHON) -m venv --clear --without-pip $(VENV); fi

@@ -49,6 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def seeds(pytestconfig: pytest.Config) -> range:
     """The seeds to simulate: 0, 1, 2 and so on. `--seeds` sets their number."""
+    if (seed := pytestconfig.getoption("--seed")) is not None:
+        return range(seed, seed + 1)
     return range(pytestconfig.getoption("--seeds"))
 
 
