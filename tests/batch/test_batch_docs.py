@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
-from tests.integration.test_docs import blocks, faults
+import pytest
+from tests.integration.test_docs import BY_HAND, blocks, faults, sections
 from tests.systems.condor import CondorPool
+from tests.systems.namespace import run
 from tests.systems.slurm import SlurmNode
 from tests.systems.system import ROOT, System
 
 TEXT = (ROOT / "docs" / "batch-systems.md").read_text(encoding="utf-8")
-SECTIONS = {part.split("\n", 1)[0]: part for part in TEXT.split("\n## ")[1:]}
+SECTIONS = sections(TEXT)
 
 CANNOT_RUN = {"make ping": "what it makes is there already, made by the fixture"}
 """The commands that are shown and not run, and why."""
@@ -39,7 +43,7 @@ def follow(system: System, folder: Path, text: str) -> None:
 
 
 def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[str]:
-    """Run a command on this machine, whose pip knows where packages are to be had."""
+    """Run a command on this machine, where pip knows a package index."""
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=PACKING_S, check=check)
 
 
@@ -51,6 +55,17 @@ def test_what_is_shown_of_htcondor_works(condor: CondorPool, pool_dir: Path) -> 
 def test_what_is_shown_of_slurm_works(slurm: SlurmNode, slurm_dir: Path) -> None:
     """A user comes from nothing to a finished computation."""
     follow(slurm, slurm_dir, SECTIONS["Slurm"])
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "tests/systems/README.md"])
+def test_what_is_shown_of_a_pool_by_hand_works(condor: CondorPool, document: str) -> None:
+    """The pool is up already, and stays up as long as this run of the tests uses it."""
+    [shown] = [text for title, text in sections((ROOT / document).read_text()).items() if BY_HAND in title.lower()]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for block in blocks(shown):
+        for command in block.commands():
+            run(["sh", "-c", f"PATH={path}; {command.line}"], cwd=ROOT)
+    assert condor.is_up
 
 
 def test_no_code_escapes() -> None:
