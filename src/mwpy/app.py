@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mwpy.audit import AuditFile
     from mwpy.master import Master
 
-__all__ = ["local_master", "main", "version_string"]
+__all__ = ["local_master", "main", "report_errors", "version_string"]
 
 VERSION = "0.1.0"
 
@@ -53,25 +53,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         ...     sys.exit(mwpy.main())
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return report_errors(lambda: _run(arguments))
+
+
+def report_errors(run: Callable[[], int]) -> int:
+    """Call the main function of a process. If it raises an error of mwpy, print one line and return the exit code."""
     try:
-        options, rest = parse(arguments, os.environ)
-        if SLAVE_VARIABLE in os.environ:
-            return slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)
-        if options.help:
-            print(help_text(sys.argv[0]))
-            return ExitCode.OK
-        if options.version_string:
-            print(version_string())
-            return ExitCode.OK
-        if options.role is Role.SLAVE:
-            REGISTRY.slave()  # a fault in the script is better told of before anything is started
-            return run_agent(options, _command_line())
-        return _run_master(options, rest)
+        return run()
     except MwpyError as error:
         print(f"mwpy: {error}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
+    options, rest = parse(arguments, os.environ)
+    if SLAVE_VARIABLE in os.environ:
+        return slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)
+    if options.help:
+        print(help_text(sys.argv[0]))
+        return ExitCode.OK
+    if options.version_string:
+        print(version_string())
+        return ExitCode.OK
+    if options.role is Role.SLAVE:
+        REGISTRY.slave()  # a fault in the script is better told of before anything is started
+        return run_agent(options, _command_line())
+    return _run_master(options, rest)
 
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:

@@ -44,7 +44,7 @@ def test_slaves_give_up_a_master_that_does_not_return(jobs: Jobs) -> None:
     for tries in (2, 4):
         assert held(jobs, slaves) == "ended 2 times or more without success: is the master running?"
         assert jobs.queue(slaves)[0]["NumJobCompletions"] >= tries
-        assert "is it running, is its resource file fresh?" in jobs.text(f"slaves.{slaves}.0.err")
+        assert "is it running, and is its resource file fresh?" in jobs.text(f"slaves.{slaves}.0.err")
         jobs.do("condor_release", slaves)
 
 

@@ -40,7 +40,7 @@ def test_a_healthy_computation_is_told_of_as_such(desk: Desk) -> None:
     run = doctor(desk, "--line", "allowed_execute_duration = 550")
     assert run.end() == 0, run.out
     assert run.out.endswith("all is well\n")
-    assert re.search(r"^ok +master: let it in as AGENT-1; there and back in [\d.]+ ms$", run.out, re.MULTILINE)
+    assert re.search(r"^ok +master: accepted it as AGENT-1; round trip [\d.]+ ms$", run.out, re.MULTILINE)
     assert re.search(r"^ok +time left: 5\d\d s$", run.out, re.MULTILINE), run.out
     assert re.search(r"^job \d+\.0 is submitted$", run.out, re.MULTILINE)
     until(lambda: "AGENT-1 -> left: it was an examination" in master.out, "its leaving in the audit trail")
@@ -60,8 +60,8 @@ def test_what_is_wrong_there_is_told_of(desk: Desk) -> None:
     ]
     told = [faults(run) for run in runs]
     assert [len(each) for each in told] == [1, 1, 1], told
-    assert told[0][0].startswith("master: did not let it in: ")
-    assert told[1][0].startswith("job: it told nothing: exit code 1.")
+    assert told[0][0].startswith("master: did not accept it: ")
+    assert told[1][0].startswith("job: there is no report: exit code 1.")
     assert "No module named mwpy" in runs[1].out
     assert told[2][0].startswith("job: it is held: ")
     assert "missing.dat" in told[2][0]

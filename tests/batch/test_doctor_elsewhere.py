@@ -33,7 +33,7 @@ def is_well(desk: Desk, *options: object, user: str = "submit") -> str:
     desk.master()
     run = desk.start(desk.folder / ".venv/bin/mwpy", "doctor", desk.resource, *options, user=user)
     assert run.end() == 0, run.out
-    assert re.search(r"^ok +master: let it in as AGENT-1; there and back in [\d.]+ ms$", run.out, re.MULTILINE)
+    assert re.search(r"^ok +master: accepted it as AGENT-1; round trip [\d.]+ ms$", run.out, re.MULTILINE)
     assert run.out.endswith("all is well\n")
     return run.out
 

@@ -59,7 +59,7 @@ def test_a_healthy_computation_is_told_of_as_such(stage: Stage, master: Running,
         *("machine", "Python", "libraries", "clock", "resource file", "address", "master", "application"),
         *("memory", "disk", "time left"),
     ]
-    assert "let it in as AGENT-0; there and back in " in told["master"]
+    assert "accepted it as AGENT-0; round trip " in told["master"]
     assert re.search(r"libzmq \S+, pyzmq \S+, msgspec \S+, cloudpickle \S+, attrs \S+$", told["libraries"])
     assert asked.out.endswith("all is well\n")
     until(lambda: "AGENT-0 -> left: it was an examination" in stage.audit.read_text(), "its leaving in the audit file")
@@ -85,7 +85,7 @@ def test_wrong_keys(stage: Stage, master: Running) -> None:
 def test_a_stale_generation(stage: Stage, master: Running) -> None:
     """The file of an earlier life of the master."""
     [(found, remedy)] = faults(doctor(stage, spoilt(stage, generation="earlier")))
-    assert found.startswith("master: did not let it in: ")
+    assert found.startswith("master: did not accept it: ")
     assert "generation earlier" in found
     assert "a fresh copy" in remedy
 
@@ -94,7 +94,7 @@ def test_a_closed_port(stage: Stage, master: Running) -> None:
     """Nobody listens at the address."""
     [(found, remedy)] = faults(doctor(stage, spoilt(stage, master_addresses=["tcp://127.0.0.1:9"])))
     assert found == "address: tcp://127.0.0.1:9: nobody listens there"
-    assert "see whether the master lives" in remedy
+    assert "check that the master is running" in remedy
 
 
 def test_an_application_that_cannot_be_imported(stage: Stage) -> None:
@@ -109,7 +109,7 @@ def test_an_application_that_cannot_be_imported(stage: Stage) -> None:
 def test_a_program_that_is_not_there(stage: Stage, master: Running) -> None:
     """The job ends without a word of mwpy, and what it wrote instead is shown."""
     [(found, remedy)] = faults(doctor(stage, stage.resource, "--command", "/no/such/python"))
-    assert found.startswith("job: it told nothing: exit code 127. It wrote last:\n")
+    assert found.startswith("job: there is no report: exit code 127. It wrote last:\n")
     assert "/no/such/python" in found
     assert "another --command" in remedy
 

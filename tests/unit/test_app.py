@@ -43,7 +43,7 @@ def test_the_version_is_printed(ask: Callable[[], int], capsys: pytest.CaptureFi
         ([], "no master algorithm"),
         (["--mw-nonsense"], "unknown option --mw-nonsense"),
         (["--mw-master"], "no master algorithm"),
-        (["--mw-slave"], "a slave must know its master"),
+        (["--mw-slave"], "a slave needs to know its master"),
         (["--mw-slave", "--mw-resource-file", "/nowhere"], "/nowhere"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a doctor makes of what was found: which of it is a fault, and what it says to do."""
+"""Which findings of an examination are faults, and their remedies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from mwpy._doctor.diagnosis import Address, Report, diagnose
+from mwpy._doctor.diagnosis import Address, Report, diagnose, no_report, stuck
+from mwpy._values.jobs import Job, JobState, Outcome
 
 WELL = Report(
     host="node1",
@@ -27,36 +28,36 @@ WELL = Report(
     imports={"numpy": "2.4"},
 )
 
-CLOSED = [Address("tcp://a:1", "nobody listens there", 0.1)]
-STRANGE = [Address("tcp://a:1", "the process that listens there has other keys, so it is another computation", 0.1)]
-UNKNOWN = [Address("tcp://a:1", "no such host is known here", 0.1)]
+CLOSED = [Address("tcp://a:1", "nobody listens there", 0.1, "unreachable")]
+STRANGE = [Address("tcp://a:1", "it has other keys", 0.1, "refused")]
+UNKNOWN = [Address("tcp://a:1", "no such host", 0.1, "unknown host")]
 
 
 def faults(there: Report, here: Report | None = None) -> list[tuple[str, str, str]]:
-    """What is wrong, by a clock here that stood at 999 s before and at 1001 s after."""
+    """Return the faults, if the clock here showed 999 s before and 1001 s after the examination."""
     found = diagnose(there, here, 999.0, 1001.0)
     return [(each.about, each.found, each.remedy) for each in found if each.remedy]
 
 
 @pytest.mark.parametrize("here", [None, WELL])
 def test_all_is_well(here: Report | None) -> None:
-    """Every thing is told of all the same; that one address of several works is enough."""
+    """Everything is reported all the same. One address that works is enough."""
     assert faults(WELL, here) == []
-    told = {each.about: each.found for each in diagnose(WELL, here, 999.0, 1001.0)}
-    assert told["machine"] == "node1, 8 cores"
-    assert told["address"] == "tcp://b:1: connected in 2 ms, and the keys are right"
-    assert told["master"] == "let it in as AGENT-3; there and back in 1.0 ms"
-    assert told["application"] == "imported; its packages: numpy 2.4"
-    assert told["time left"] == "3600 s"
+    found = {each.about: each.found for each in diagnose(WELL, here, 999.0, 1001.0)}
+    assert found["machine"] == "node1, 8 cores"
+    assert found["address"] == "tcp://b:1: connected in 2 ms, and the keys are right"
+    assert found["master"] == "accepted it as AGENT-3; round trip 1.0 ms"
+    assert found["application"] == "imported; its packages: numpy 2.4"
+    assert found["time left"] == "3600 s"
 
 
 def test_what_is_not_known_is_no_fault() -> None:
-    """A machine that does not tell its memory, a job without a limit of time, an application without packages."""
+    """The memory of a machine is not known, a job has no limit of time, an application has no packages."""
     dim = evolve(WELL, memory=None, seconds_left=None, imports={}, cores=1)
     assert faults(dim) == []
-    told = {each.about: each.found for each in diagnose(dim, None, 999.0, 1001.0)}
-    assert (told["memory"], told["time left"]) == ("not known", "no limit is known")
-    assert told["application"].endswith("none")
+    found = {each.about: each.found for each in diagnose(dim, None, 999.0, 1001.0)}
+    assert (found["memory"], found["time left"]) == ("not known", "no limit is known")
+    assert found["application"].endswith("none")
 
 
 @pytest.mark.parametrize(
@@ -64,12 +65,12 @@ def test_what_is_not_known_is_no_fault() -> None:
     [
         ({"clock": 900.0}, "clock", "at least 99 s behind the one here", "NTP"),
         ({"clock": 1101.0}, "clock", "at least 100 s ahead of the one here", "NTP"),
-        ({"file_fault": "cannot read it"}, "resource file", "cannot read it", "see that the job gets it"),
+        ({"file_fault": "cannot read it"}, "resource file", "cannot read it", "check that the job gets the file"),
         ({"file_age": 5000.0}, "resource file", "written 5000 s ago", "a fresh copy"),
-        ({"addresses": CLOSED, "agent": ""}, "address", "nobody listens there", "whether the master lives"),
-        ({"addresses": STRANGE, "agent": ""}, "address", "has other keys", "another computation has that address"),
+        ({"addresses": CLOSED, "agent": ""}, "address", "nobody listens there", "that the master is running"),
+        ({"addresses": STRANGE, "agent": ""}, "address", "it has other keys", "another computation has this address"),
         ({"addresses": UNKNOWN, "agent": ""}, "address", "no such host", "--mw-master-host"),
-        ({"agent": "", "refused": "it is stale"}, "master", "did not let it in: it is stale", "a fresh copy"),
+        ({"agent": "", "refused": "it is stale"}, "master", "did not accept it: it is stale", "a fresh copy"),
         ({"imports": None, "import_fault": "No module"}, "application", "No module", "pack the script"),
         ({"memory": 1 << 20}, "memory", "1 MB free", "ask the batch system"),
         ({"disk": 1 << 20}, "disk", "1 MB free", "ask the batch system"),
@@ -77,11 +78,11 @@ def test_what_is_not_known_is_no_fault() -> None:
     ],
 )
 def test_a_fault_comes_with_its_remedy(changes: dict[str, Any], about: str, found: str, remedy: str) -> None:
-    """One fault, told once, and the rest is well."""
-    told = faults(evolve(WELL, **changes), WELL)
-    assert [each[0] for each in told] == [about]
-    assert found in told[0][1]
-    assert remedy in told[0][2]
+    """There is one fault, and the rest is well."""
+    wrong = faults(evolve(WELL, **changes), WELL)
+    assert [each[0] for each in wrong] == [about]
+    assert found in wrong[0][1]
+    assert remedy in wrong[0][2]
 
 
 @pytest.mark.parametrize(
@@ -93,21 +94,44 @@ def test_a_fault_comes_with_its_remedy(changes: dict[str, Any], about: str, foun
     ],
 )
 def test_another_version_than_here_is_a_fault(changes: dict[str, Any], about: str, found: str) -> None:
-    """Of Python's minor versions, of mwpy, of a package of the application; not if nothing is known of here."""
-    told = faults(evolve(WELL, **changes), WELL)
-    assert [each[0] for each in told] == [about]
-    assert found in told[0][1]
+    """This holds for Python's minor versions, mwpy, and the application's packages, if there is a report from here."""
+    wrong = faults(evolve(WELL, **changes), WELL)
+    assert [each[0] for each in wrong] == [about]
+    assert found in wrong[0][1]
     assert faults(evolve(WELL, **changes)) == []
 
 
-def test_another_library_or_patch_of_python_is_told_of_and_no_fault() -> None:
-    """Master and agents of mwpy understand each other over these."""
+def test_another_version_of_a_library_or_another_patch_version_of_python_is_no_fault() -> None:
+    """Master and agents understand each other all the same."""
     other = evolve(WELL, python="3.11.2", libraries={"mwpy": "1.0", "pyzmq": "26"})
     assert faults(other, WELL) == []
     assert "pyzmq 26 there, 27 here" in diagnose(other, WELL, 999.0, 1001.0)[2].found
 
 
 def test_a_finished_computation_has_no_addresses() -> None:
-    """Then nothing is said of a connection."""
-    told = {each.about for each in diagnose(evolve(WELL, addresses=[], agent=""), None, 999.0, 1001.0)}
-    assert not told & {"address", "master"}
+    """Then nothing is reported about a connection."""
+    found = {each.about for each in diagnose(evolve(WELL, addresses=[], agent=""), None, 999.0, 1001.0)}
+    assert not found & {"address", "master"}
+
+
+def test_a_job_that_is_held_or_does_not_end_is_a_fault() -> None:
+    """The batch system's note is shown."""
+    held = stuck(Job("1", "m", JobState.HELD, note="no such file"), 600.0)
+    assert (held.found, held.remedy) == (
+        "it is held: no such file",
+        "correct what the batch system names, and try again",
+    )
+    waiting = stuck(Job("1", "m", JobState.QUEUED), 600.0)
+    assert waiting.found == "it is still queued after 600 s"
+    assert "--timeout" in waiting.remedy
+
+
+def test_a_job_without_a_report_is_a_fault() -> None:
+    """What it wrote instead is shown."""
+    ended = no_report("1", Outcome.of_process(127, 0.0, "python: not found\n"), "/logs")
+    assert ended.found == "there is no report: exit code 127. It wrote last:\npython: not found"
+    assert "another --command" in ended.remedy
+    silent = no_report("1", Outcome.of_process(0, 0.0, ""), "/logs")
+    assert silent.found.endswith("It wrote last:\n(nothing)")
+    unknown = no_report("1", None, "/logs")
+    assert (unknown.found, unknown.remedy) == ("it is not known how 1 ended", "look into /logs")

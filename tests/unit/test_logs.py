@@ -65,9 +65,9 @@ def test_with_the_number_of_a_task_it_prints_all_slaves_that_died_while_running_
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ([], "`mwpy logs` with 0 names: write mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]"),
-        (["a", "b", "c"], "with 3 names"),
-        (["a", "--every"], "unknown option --every"),
+        ([], "the following arguments are required: AUDIT_FILE"),
+        (["a", "b", "c"], "unrecognized arguments: c; `mwpy logs --help` shows the options"),
+        (["a", "--every"], "unrecognized arguments: --every"),
         (["no.audit"], "cannot read the audit file no.audit: No such file"),
         (["."], "cannot read the audit file .: Is a directory"),
         (["FILE", "SLAVE-7"], "contains no end of a slave SLAVE-7: `mwpy logs "),

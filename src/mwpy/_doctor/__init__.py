@@ -1,1 +1,1 @@
-"""`mwpy doctor`: what an examination looks at on an execute machine, and what follows from it."""
+"""`mwpy doctor`: `consultation` sends an examination, `examination` runs on the agent's machine, `diagnosis` judges."""

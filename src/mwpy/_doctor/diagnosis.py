@@ -1,43 +1,56 @@
-"""What a doctor concludes from what an examination found where agents are to run.
+"""What a doctor concludes from the report of an examination.
 
-An examination tells what it saw and judges nothing. Here it is held against what an agent needs, and against the same
-examination on this machine, where there is one; each fault comes with what to do about it.
+A report contains facts and no judgement. Here it is compared with what an agent needs, and with a report from this
+machine, if there is one. Each fault comes with its remedy.
 """
 
 from __future__ import annotations
 
 from attrs import field, frozen
 
+from mwpy._values.jobs import Job, JobState, Outcome
 from mwpy._values.staleness import is_stale
 
-__all__ = ["Address", "Finding", "Report", "diagnose"]
+__all__ = ["Address", "Finding", "Report", "diagnose", "no_report", "stuck"]
 
 SKEW_S = 30.0
-"""A clock that is wrong by more confuses the age of a resource file, and the time that a job has left."""
+"""A clock that is wrong by more seconds falsifies the age of a resource file and the time that a job has left."""
 
 LEAST_MEMORY = 256 << 20
-"""Bytes: an agent and a slave with nothing to do take a third of it."""
+"""Bytes. An agent and a slave without work need a third of this."""
 
 LEAST_DISK = 100 << 20
-"""Bytes: a packed application unpacks itself to more than half of it."""
+"""Bytes. A packed application unpacks itself to more than half of this."""
 
 LEAST_LEFT_S = 60.0
-"""Seconds: a job with less is over before it is of use."""
+"""A job with fewer seconds ends before it is useful."""
+
+REMEDIES = {
+    "refused": "give the job a fresh copy of the resource file: another computation has this address now",
+    "unknown host": "start the master with --mw-master-host and an address that is known there",
+}
+"""For an address without a connection, by its fate."""
+
+OTHER_REMEDY = (
+    "check that the master is running, and that no firewall blocks the port; --mw-master-port chooses an open port"
+)
 
 
 @frozen
 class Address:
-    """A candidate address of the master, and what came of trying it."""
+    """A candidate address of the master, and the result of an attempt to connect to it."""
 
     address: str
     fault: str
-    """Empty if whoever listens there has the master's key, and took ours."""
+    """Empty if the program that listens there has the master's key and accepted ours."""
     seconds: float
+    fate: str = ""
+    """Without a connection: `refused`, `unreachable`, `lost` or `unknown host`."""
 
 
 @frozen
 class Report:
-    """What was found where an agent would run."""
+    """What an examination found on the machine of an agent."""
 
     host: str
     python: str
@@ -45,51 +58,51 @@ class Report:
     clock: float
     """Unix seconds."""
     libraries: dict[str, str]
-    """mwpy, and what it is made of, with versions."""
+    """The versions of mwpy and of the libraries that it uses."""
     cores: int
     memory: int | None
-    """Bytes that are free, or that the job has left; None if that is not to be had."""
+    """Bytes that are free, or that the job has left; None if that is not known."""
     disk: int
     """Bytes that are free in the folder of the job."""
     seconds_left: float | None = None
-    """What is left of the time that the job was given; None if it was given no limit, or none is known."""
+    """The rest of the job's time; None if it has no limit, or none is known."""
     file_fault: str = ""
     file_age: float | None = None
-    """Seconds, by the clock there."""
+    """Seconds, by the clock of that machine."""
     update_interval: float = 0.0
     addresses: list[Address] = field(factory=list)
     """Those that were tried: none after the first that works."""
     agent: str = ""
-    """What the master named it; empty if it was not let in."""
+    """The name that the master gave it; empty if the master did not accept it."""
     refused: str = ""
-    """Why the master did not let it in, though it was connected."""
+    """Why the master did not accept it, although it was connected."""
     round_trip_s: float | None = None
     imports: dict[str, str] | None = None
-    """Packages that the application imported, with versions; None if it could not be imported."""
+    """The versions of the packages that the application imported; None if it could not be imported."""
     import_fault: str = ""
 
 
 @frozen
 class Finding:
-    """One thing that was looked at: what was found, and what to do if it is a fault."""
+    """One thing that was examined: what was found, and the remedy if it is a fault."""
 
     about: str
     found: str
     remedy: str = ""
-    """Empty if all is well."""
+    """Empty if there is no fault."""
 
 
 def diagnose(there: Report, here: Report | None, earliest: float, latest: float) -> list[Finding]:
-    """Draw conclusions.
+    """Draw conclusions from a report.
 
     Args:
-        there: from the machine where agents are to run.
+        there: from the machine where agents run.
         here: from this machine, if that is another one.
-        earliest: when the clock there was read at the earliest, by the clock here.
-        latest: when at the latest.
+        earliest: the earliest time at which the clock there was read, by the clock here.
+        latest: the latest such time.
     """
     return [
-        Finding("machine", f"{there.host}, {_counted(there.cores, 'core')}"),
+        Finding("machine", f"{there.host}, {_count(there.cores, 'core')}"),
         _python(there, here),
         _libraries(there, here),
         _clock(there, earliest, latest),
@@ -102,11 +115,31 @@ def diagnose(there: Report, here: Report | None, earliest: float, latest: float)
     ]
 
 
+def stuck(job: Job, timeout_s: float) -> Finding:
+    """The fault of a job that did not end in time, or that is held."""
+    note = f": {job.note}" if job.note else ""
+    if job.state is JobState.HELD:
+        return Finding("job", f"it is held{note}", "correct what the batch system names, and try again")
+    remedy = "ask for resources that the batch system has, or wait longer (--timeout)"
+    return Finding("job", f"it is still {job.state.value} after {timeout_s:.0f} s{note}", remedy)
+
+
+def no_report(job_id: str, outcome: Outcome | None, log_dir: str) -> Finding:
+    """The fault of a job that ended without a report."""
+    if outcome is None:
+        return Finding("job", f"it is not known how {job_id} ended", f"look into {log_dir}")
+    stderr = outcome.stderr.strip() or "(nothing)"
+    remedy = "check that its program, Python and mwpy are there, or give another --command"
+    return Finding("job", f"there is no report: {outcome.description}. It wrote last:\n{stderr}", remedy)
+
+
 def _python(there: Report, here: Report | None) -> Finding:
     found = f"{there.python} ({there.executable})"
     if here is None or _minor(there) == _minor(here):
         return Finding("Python", found)
-    remedy = "use the same minor version there, or pack the script for it; else functions by value do not run there"
+    remedy = (
+        "use the same minor version there, or pack the script for it; otherwise functions by value do not run there"
+    )
     return Finding("Python", f"{found}, here {here.python}", remedy)
 
 
@@ -115,11 +148,11 @@ def _minor(report: Report) -> list[str]:
 
 
 def _libraries(there: Report, here: Report | None) -> Finding:
-    found = _listed(there.libraries)
+    found = _list(there.libraries)
     other = _differences(there.libraries, here.libraries if here else {})
     if "mwpy" in other:
-        return Finding("libraries", f"{found}; {_listed(other)}", "install the same version of mwpy there")
-    return Finding("libraries", f"{found}{f'; {_listed(other)}' if other else ''}")
+        return Finding("libraries", f"{found}; {_list(other)}", "install the same version of mwpy there")
+    return Finding("libraries", f"{found}{f'; {_list(other)}' if other else ''}")
 
 
 def _differences(there: dict[str, str], here: dict[str, str]) -> dict[str, str]:
@@ -133,56 +166,63 @@ def _differences(there: dict[str, str], here: dict[str, str]) -> dict[str, str]:
 def _clock(there: Report, earliest: float, latest: float) -> Finding:
     skew = min(0.0, there.clock - earliest) + max(0.0, there.clock - latest)
     if abs(skew) <= SKEW_S:
-        return Finding("clock", f"as here, within {max(1.0, latest - earliest):.0f} s")
-    direction = "ahead of" if skew > 0 else "behind"
-    return Finding("clock", f"at least {abs(skew):.0f} s {direction} the one here", "have both set by NTP")
+        return Finding("clock", f"the same time as here, within {max(1.0, latest - earliest):.0f} s")
+    relation = "ahead of" if skew > 0 else "behind"
+    return Finding("clock", f"at least {abs(skew):.0f} s {relation} the one here", "let NTP set both clocks")
 
 
 def _file(there: Report) -> Finding:
     if there.file_fault:
-        return Finding("resource file", there.file_fault, "see that the job gets it, or that the path is shared")
+        return Finding(
+            "resource file", there.file_fault, "check that the job gets the file, or that its path is shared"
+        )
     age = there.file_age or 0.0
     if is_stale(age, there.update_interval):
         return Finding(
             "resource file",
             f"written {age:.0f} s ago, though its master writes it every {there.update_interval:.0f} s",
-            "see whether the master lives, and give the job a fresh copy",
+            "check that the master is running, and give the job a fresh copy",
         )
     return Finding("resource file", f"read, written {age:.0f} s ago")
 
 
 def _connection(there: Report) -> list[Finding]:
-    """One address that works is enough: the others are told of, and are no faults."""
+    """One address that works is enough. The others are reported, and are no faults then."""
     works = any(not each.fault for each in there.addresses)
     tried = []
     for each in there.addresses:
         found = each.fault or f"connected in {1000 * each.seconds:.0f} ms, and the keys are right"
-        tried.append(Finding("address", f"{each.address}: {found}", "" if works else _way(each.fault)))
+        tried.append(
+            Finding("address", f"{each.address}: {found}", "" if works else REMEDIES.get(each.fate, OTHER_REMEDY))
+        )
     if there.agent:
-        trip = 1000 * (there.round_trip_s or 0.0)
-        return [*tried, Finding("master", f"let it in as {there.agent}; there and back in {trip:.1f} ms")]
+        round_trip_ms = 1000 * (there.round_trip_s or 0.0)
+        return [*tried, Finding("master", f"accepted it as {there.agent}; round trip {round_trip_ms:.1f} ms")]
     if works:
-        remedy = "give the job a fresh copy of the resource file, or see what the master says"
-        return [*tried, Finding("master", f"did not let it in: {there.refused}", remedy)]
+        remedy = "give the job a fresh copy of the resource file, or read the messages of the master"
+        return [*tried, Finding("master", f"did not accept it: {there.refused}", remedy)]
     return tried
 
 
-def _way(fault: str) -> str:
-    """What to do about an address that does not work."""
+def _remedy(fault: str) -> str:
+    """The remedy for an address that does not work."""
     if "key" in fault or "no master of mwpy" in fault:
-        return "give the job a fresh copy of the resource file: another computation has that address now"
+        return "give the job a fresh copy of the resource file: another computation has this address now"
     if "no such host" in fault:
         return "start the master with --mw-master-host and an address that is known there"
-    return "see whether the master lives, and a firewall is between; --mw-master-port chooses a port that is open"
+    return (
+        "check that the master is running, and that no firewall blocks the port; --mw-master-port chooses an open port"
+    )
 
 
 def _imports(there: Report, here: Report | None) -> Finding:
     if there.imports is None:
-        return Finding("application", there.import_fault, "install there what it lacks, or pack the script (mwpy pack)")
-    found = f"imported; its packages: {_listed(there.imports) or 'none'}"
+        remedy = "install the missing packages there, or pack the script (mwpy pack)"
+        return Finding("application", there.import_fault, remedy)
+    found = f"imported; its packages: {_list(there.imports) or 'none'}"
     other = _differences(there.imports, (here.imports if here else None) or {})
     if other:
-        return Finding("application", f"{found}; but {_listed(other)}", "install the same versions, or pack the script")
+        return Finding("application", f"{found}; but {_list(other)}", "install the same versions, or pack the script")
     return Finding("application", found)
 
 
@@ -199,9 +239,9 @@ def _time(there: Report) -> Finding:
     return Finding("time left", f"{there.seconds_left:.0f} s", remedy)
 
 
-def _listed(things: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in things.items())
+def _list(values: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _counted(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,9 +1,9 @@
-"""Look whether an agent could serve here, without being one: what `mwpy doctor` sends in an agent's place.
+"""Check whether an agent could serve on this machine: `mwpy doctor` sends this examination instead of an agent.
 
-It does what an agent does, up to the point where that would start its slaves: reads the resource file, tries the
-addresses until one works, and says Hello with no slaves and then Goodbye, so that the computation goes on as if nothing
-had happened. Its slave is started once, to see whether the script can be imported, and ends there. What was found is
-the last line of standard error, since that is what every batch system brings back.
+The examination does what an agent does until it would start its slaves: it reads the resource file, tries the addresses
+until one works, and sends Hello, without slaves, and then Goodbye. So the computation is not disturbed. It also starts
+one slave, which exits after its imports, to check whether the script can be imported. The report is the last line of
+standard error, because every batch system brings standard error back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attrs import asdict
 
 from mwpy import resource_file
 from mwpy._doctor.diagnosis import Address, Report
-from mwpy._roles.join import CONNECT_S, Direction, find_master, try_address
+from mwpy._roles.join import CONNECT_S, MasterContact, find_master, try_address
 from mwpy._system import clock, packages, process
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, library_versions
@@ -32,32 +32,32 @@ from mwpy._values.options import Options
 __all__ = ["read_report", "run"]
 
 MARK = "MWPY-EXAMINATION "
-"""What the line with the report begins with."""
+"""The start of the line with the report."""
 
 IMPORT_S = 120.0
-"""Seconds that a script gets for its imports."""
+"""Seconds that the imports of a script may take."""
 
 FAULT_CHARACTERS = 1500
 PACKAGES_REPORTED = 100
-"""Limits of a report: of what was written to standard error, batch systems bring back 8 KiB."""
+"""Limits of a report. Batch systems bring back the last 8 KiB of standard error."""
 
 
 def run(options: Options, slave_command: Sequence[str], version: str) -> int:
-    """Examine as this version of mwpy, and write the report to standard error; returns the exit code, always 0."""
-    told = asdict(_examine(options, slave_command, version))
-    sys.stderr.write(f"\n{MARK}{json.dumps(told)}\n")
+    """Examine as this version of mwpy, and write the report to standard error; return the exit code, always 0."""
+    report = asdict(_examine(options, slave_command, version))
+    sys.stderr.write(f"\n{MARK}{json.dumps(report)}\n")
     sys.stderr.flush()
     return ExitCode.OK
 
 
 def read_report(text: str) -> Report | None:
-    """Find the report in what an examination wrote to standard error; None if there is none."""
+    """Find the report in the standard error of an examination; None if there is none."""
     lines = [line.removeprefix(MARK) for line in text.splitlines() if line.startswith(MARK)]
     if not lines:
         return None
-    told: dict[str, Any] = json.loads(lines[-1])
-    told["addresses"] = [Address(**each) for each in told["addresses"]]
-    return Report(**told)
+    fields: dict[str, Any] = json.loads(lines[-1])
+    fields["addresses"] = [Address(**each) for each in fields["addresses"]]
+    return Report(**fields)
 
 
 def _examine(options: Options, slave_command: Sequence[str], version: str) -> Report:
@@ -80,7 +80,7 @@ def _examine(options: Options, slave_command: Sequence[str], version: str) -> Re
 
 
 def _free_memory() -> int | None:
-    """What the machine has free, or the control group of the job if that is less."""
+    """Return the free memory of the machine, or of the job's control group if that is less."""
     free: list[int] = []
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -95,36 +95,36 @@ def _free_memory() -> int | None:
 
 
 def _connection(options: Options) -> dict[str, Any]:
-    """What came of the resource file and of each address in it."""
+    """Read the resource file and try its addresses; return the results as fields of a report."""
     found: dict[str, Any] = {}
     try:
         if options.resource_file is not None:
-            given = resource_file.read(options.resource_file)
-            found = {"file_age": clock.wall() - given.timestamp, "update_interval": given.update_interval}
-        direction = find_master(options)
+            content = resource_file.read(options.resource_file)
+            found = {"file_age": clock.wall() - content.timestamp, "update_interval": content.update_interval}
+        contact = find_master(options)
     except MwpyError as error:
         return {**found, "file_fault": str(error)}
-    if direction is None:
+    if contact is None:
         return {**found, "file_fault": "it says that the computation is finished"}
     found["addresses"] = []
-    for address in direction.addresses:
+    for address in contact.addresses:
         began = clock.monotonic()
-        link = try_address(direction, address, options.client_timeout)
-        fault = "" if isinstance(link, AgentLink) else link.reason
-        found["addresses"].append(Address(address, fault, clock.monotonic() - began))
-        if isinstance(link, AgentLink):  # as an agent, go no further
-            found |= _visit(link, direction)
+        link = try_address(contact, address, options.client_timeout)
+        fault, fate = ("", "") if isinstance(link, AgentLink) else (link.reason, link.fate)
+        found["addresses"].append(Address(address, fault, clock.monotonic() - began, fate))
+        if isinstance(link, AgentLink):  # like an agent, try no other
+            found |= _visit(link, contact)
             link.close(1.0)
             break
     return found
 
 
-def _visit(link: AgentLink, direction: Direction) -> dict[str, Any]:
-    """Say Hello, hear the answer, and say Goodbye."""
+def _visit(link: AgentLink, contact: MasterContact) -> dict[str, Any]:
+    """Send Hello, wait for the answer, and send Goodbye."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     job = os.environ.get(JOB_VARIABLE, "")
     began = clock.monotonic()
-    hello = messages.Hello(direction.member_id, direction.generation, platform.node(), os.getpid(), python, 0, job)
+    hello = messages.Hello(contact.member_id, contact.generation, platform.node(), os.getpid(), python, 0, job)
     link.send(wire.encode(hello))
     answer = _answer(link)
     match answer:
@@ -134,7 +134,7 @@ def _visit(link: AgentLink, direction: Direction) -> dict[str, Any]:
         case messages.Refused(reason):
             return {"refused": reason}
         case messages.Shutdown():
-            return {"refused": "the computation ends"}
+            return {"refused": "the computation is ending"}
         case _:
             return {"refused": str(answer)}
 
@@ -150,11 +150,11 @@ def _answer(link: AgentLink) -> messages.Message | str:
                 return str(error)
         if fates:
             return "it ended the connection"
-    return f"no answer within {CONNECT_S:.0f} s, though it took the keys"
+    return f"no answer within {CONNECT_S:.0f} s, though it accepted the keys"
 
 
 def _imports(slave_command: Sequence[str]) -> dict[str, Any]:
-    """What came of starting a slave."""
+    """Start a slave that only imports; return the result as fields of a report."""
     try:
         ran = process.run(slave_command, environment={SLAVE_VARIABLE: EXAMINED}, timeout_s=IMPORT_S)
     except process.TimedOut as error:

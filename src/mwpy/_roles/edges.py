@@ -12,6 +12,7 @@ from typing import Protocol
 
 from attrs import frozen
 
+from mwpy._system.clock import Clock
 from mwpy._transport.link import Broken, Connected, Frames, StrangerSeen, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
@@ -31,14 +32,6 @@ __all__ = [
     "SlaveParts",
     "Trail",
 ]
-
-
-class Clock(Protocol):
-    """The module `_system.clock`."""
-
-    def monotonic(self) -> float: ...
-    def wall(self) -> float: ...
-    def sleep(self, seconds: float, /) -> None: ...
 
 
 class Trail(Protocol):

@@ -1,4 +1,4 @@
-"""Where an agent finds its master, what lets it in, and the way there: by a resource file, by options, or by both."""
+"""How an agent finds and connects to its master: through a resource file, through options, or through both."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mwpy._transport.link import AgentLink, Broken, Connected, CurvePair, member
 from mwpy._values.errors import MasterUnreachable, MwpyError, Refused, UsageError
 from mwpy._values.options import Options
 
-__all__ = ["Direction", "connect", "find_master", "read_key", "try_address"]
+__all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address"]
 
 CONNECT_S = 5.0
-"""Seconds that one candidate address gets to answer."""
+"""Seconds in which one candidate address must answer."""
 
 LATE_S = 3.0
-"""Seconds for which a resource file that is missing or torn is read again: a file system may show it late or half."""
+"""Seconds for which a missing or torn resource file is read again. A shared file system may show it late or in part."""
 
 READ_AGAIN_S = 0.1
 
 
 @frozen
-class Direction:
-    """Where the master is, and what it takes to be let in."""
+class MasterContact:
+    """The addresses of the master, and what the master requires from an agent."""
 
     addresses: Sequence[str]
     server_public: str
@@ -37,35 +37,35 @@ class Direction:
     generation: str
 
 
-def find_master(options: Options) -> Direction | None:
-    """Where to go, by the resource file and the options; None if the computation is finished."""
-    given = None
+def find_master(options: Options) -> MasterContact | None:
+    """Return the contact from the resource file and the options; None if the computation is finished."""
+    content = None
     if options.resource_file is not None:
         try:
-            given = _read(options.resource_file)
+            content = _read(options.resource_file)
         except MwpyError as error:
             if options.master_host is None or options.master_port is None:
                 raise
-            print(f"mwpy: warning: {error}; going by --mw-master-host and --mw-master-port", file=sys.stderr)
-    if given is None:
-        return _by_hand(options)
-    if given.computation_status == resource_file.FINISHED:
+            print(f"mwpy: warning: {error}; using --mw-master-host and --mw-master-port", file=sys.stderr)
+    if content is None:
+        return _from_options(options)
+    if content.computation_status == resource_file.FINISHED:
         print(f"mwpy: the computation is finished, says {options.resource_file}", file=sys.stderr)
         return None
-    if resource_file.is_stale(given, clock.wall()):
-        age = clock.wall() - given.timestamp
+    if resource_file.is_stale(content, clock.wall()):
+        age = clock.wall() - content.timestamp
         print(
             f"mwpy: warning: {options.resource_file} was written {age:.0f} s ago, though its master writes it every "
-            f"{given.update_interval:.0f} s: it may be an old copy, or its master dead",
+            f"{content.update_interval:.0f} s: the file may be an old copy, or its master may be dead",
             file=sys.stderr,
         )
-    addresses: Sequence[str] = given.master_addresses
+    addresses: Sequence[str] = content.master_addresses
     if options.after_file & {"master_host", "master_port"}:
         addresses = _overridden(options, addresses)
-    keys = given.keys
+    keys = content.keys
     member = CurvePair(keys.member_public, keys.member_secret)
-    member_id = options.directed_to(given.member_id)
-    return Direction(addresses, keys.server_public, member, member_id, given.generation)
+    member_id = options.directed_to(content.member_id)
+    return MasterContact(addresses, keys.server_public, member, member_id, content.generation)
 
 
 def _read(path: str) -> resource_file.ResourceFile:
@@ -89,21 +89,23 @@ def _overridden(options: Options, addresses: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(changed))
 
 
-def _by_hand(options: Options) -> Direction:
+def _from_options(options: Options) -> MasterContact:
     if options.master_host is None or options.master_port is None:
         raise UsageError(
-            "a slave must know its master: give --mw-resource-file FILE, or --mw-master-host, --mw-master-port "
+            "a slave needs to know its master: give --mw-resource-file FILE, or --mw-master-host, --mw-master-port "
             "and --mw-key-file"
         )
     key = read_key(options)
     if key is None:
-        raise UsageError("a slave directed by hand needs the master's key: give --mw-key-file FILE, or set MWPY_KEY")
+        raise UsageError(
+            "without a resource file a slave needs the master's key: give --mw-key-file FILE, or set MWPY_KEY"
+        )
     address = f"tcp://{options.master_host}:{options.master_port}"
-    return Direction([address], server_keys(key).public, member_keys(key), options.member_id, "")
+    return MasterContact([address], server_keys(key).public, member_keys(key), options.member_id, "")
 
 
 def read_key(options: Options) -> str | None:
-    """The key given by file or environment, or None if there is neither.
+    """Return the key from the key file or the environment; None if there is neither.
 
     Raises:
         UsageError: the file cannot be read or is empty.
@@ -119,32 +121,37 @@ def read_key(options: Options) -> str | None:
     return key
 
 
-def connect(direction: Direction, client_timeout: float) -> AgentLink:
+def connect(contact: MasterContact, client_timeout: float) -> AgentLink:
     """Try the candidate addresses one after the other.
 
     Raises:
-        Refused: somebody at one of them did not let us in.
-        MasterUnreachable: nobody answered.
+        Refused: the program at one of the addresses did not accept this agent.
+        MasterUnreachable: no address answered.
     """
     tried: list[str] = []
     refused = False
-    for address in direction.addresses:
-        found = try_address(direction, address, client_timeout)
+    for address in contact.addresses:
+        found = try_address(contact, address, client_timeout)
         if isinstance(found, AgentLink):
             return found
         refused = refused or found.fate == "refused"
         tried.append(f"{address}: {found.reason}")
     error = Refused if refused else MasterUnreachable
-    raise error(f"no master at any of its addresses ({'; '.join(tried)}): is it running, is its resource file fresh?")
+    raise error(
+        f"no master at any of its addresses ({'; '.join(tried)}): is it running, and is its resource file fresh?"
+    )
 
 
-def try_address(direction: Direction, address: str, client_timeout: float) -> AgentLink | Broken:
-    """Connect to one candidate address: the connection, or why there is none."""
+def try_address(contact: MasterContact, address: str, client_timeout: float) -> AgentLink | Broken:
+    """Connect to one candidate address; return the connection, or why there is none.
+
+    Besides the fates of the link there is `unknown host`.
+    """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     found = ipv4_of(host)
     if found is None:
-        return Broken("unreachable", "no such host is known here")
-    link = AgentLink(f"tcp://{found}:{port}", direction.server_public, direction.member, client_timeout)
+        return Broken("unknown host", "no such host is known here")
+    link = AgentLink(f"tcp://{found}:{port}", contact.server_public, contact.member, client_timeout)
     fate = _first_fate(link)
     if isinstance(fate, Connected):
         return link

@@ -40,10 +40,11 @@ from mwpy._core.overseer.files import Need
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles.overseen_files import OverseenFiles, mark_of, paths_of
 from mwpy._system import clock
+from mwpy._system.clock import Clock
 from mwpy._values.errors import ExitCode, ResourceFileError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["Clock", "Files", "Overseer", "OverseerOptions", "remove", "run"]
+__all__ = ["Files", "Overseer", "OverseerOptions", "remove", "run"]
 
 
 @frozen
@@ -88,19 +89,6 @@ class Files(Protocol):
         Raises:
             OSError: the folder for their output cannot be made.
         """
-
-
-class Clock(Protocol):
-    """A clock; `_system.clock` is the real one."""
-
-    def monotonic(self) -> float:
-        """Return seconds since some moment."""
-
-    def wall(self) -> float:
-        """Return Unix seconds."""
-
-    def sleep(self, seconds: float, /) -> None:
-        """Wait."""
 
 
 def run(options: OverseerOptions, batch: Batch) -> int:

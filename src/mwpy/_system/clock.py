@@ -1,10 +1,27 @@
-"""Clocks to measure with, the clock that names moments, and a pause."""
+"""The clocks of this machine: clocks to measure with, the clock that names moments, and a pause.
+
+Code that also runs in simulated time takes a `Clock`. This module is one.
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
-__all__ = ["monotonic", "perf_counter", "sleep", "wall"]
+__all__ = ["Clock", "monotonic", "perf_counter", "sleep", "wall"]
+
+
+class Clock(Protocol):
+    """A real or simulated clock."""
+
+    def monotonic(self) -> float:
+        """Return seconds on a clock that is never set back."""
+
+    def wall(self) -> float:
+        """Return seconds since 1970."""
+
+    def sleep(self, seconds: float, /) -> None:
+        """Do nothing for this many seconds."""
 
 
 monotonic = time.monotonic
@@ -17,4 +34,4 @@ wall = time.time
 """Seconds since 1970, as other machines see them."""
 
 sleep = time.sleep
-"""Do nothing for so many seconds; for moments only, as nothing else is heard meanwhile."""
+"""Do nothing for this many seconds. Use it for short moments only, because the thread handles no event meanwhile."""

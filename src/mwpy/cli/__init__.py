@@ -1,7 +1,7 @@
-"""The `mwpy` command: what is done without a script.
+"""The `mwpy` command: everything that needs no script of its own.
 
-Each command is a module here: its `main(arguments)` returns the exit code, and the first line of its docstring is shown
-by `mwpy --help`. It is imported only when it is called.
+Each command is a module here: its `main(arguments)` returns the exit code, and `mwpy --help` shows the first line of
+its docstring. It is imported only when it is called. Modules with an underscore are shared by commands.
 """
 
 from __future__ import annotations
@@ -11,42 +11,43 @@ import pkgutil
 import sys
 from collections.abc import Sequence
 
-from mwpy._values.errors import ExitCode, MwpyError
-from mwpy.app import version_string
+from mwpy._values.errors import ExitCode
+from mwpy.app import report_errors, version_string
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the `mwpy` command; returns its exit code."""
+    """Run the `mwpy` command; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        match arguments:
-            case [command, *rest] if command in _commands():
-                return int(importlib.import_module(f"mwpy.cli.{command}").main(rest))
-            case ["version" | "--version"]:
-                print(version_string())
-                return ExitCode.OK
-            case ["help" | "--help" | "-h"]:
-                print(_usage())
-                return ExitCode.OK
-            case _:
-                print(_usage(), file=sys.stderr)
-                return ExitCode.USAGE
-    except MwpyError as error:
-        print(f"mwpy: {error}", file=sys.stderr)
-        return int(error.exit_code)
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+    return report_errors(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    match arguments:
+        case [command, *rest] if command in _commands():
+            module = importlib.import_module(f"mwpy.cli.{command}")
+            try:
+                return int(module.main(rest))
+            except SystemExit as ending:  # a parser has printed the help
+                return int(ending.code or 0)
+        case ["version" | "--version"]:
+            print(version_string())
+            return ExitCode.OK
+        case ["help" | "--help" | "-h"]:
+            print(_usage())
+            return ExitCode.OK
+    print(_usage(), file=sys.stderr)
+    return ExitCode.USAGE
 
 
 def _commands() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(__path__)]
+    return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
 
 
 def _usage() -> str:
     lines = ["usage: mwpy COMMAND [ARGUMENT ...]", ""]
     for command in _commands():
-        told = importlib.import_module(f"mwpy.cli.{command}").__doc__ or ""
-        lines.append(f"  {told.splitlines()[0]}")
-    return "\n".join([*lines, "  mwpy version: print the version.", "", "`mwpy COMMAND --help` tells more."])
+        docstring = importlib.import_module(f"mwpy.cli.{command}").__doc__ or ""
+        lines.append(f"  {docstring.splitlines()[0]}")
+    return "\n".join([*lines, "  mwpy version: print the version.", "", "`mwpy COMMAND --help` shows its options."])

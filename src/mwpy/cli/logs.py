@@ -13,43 +13,49 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mwpy._values.errors import ExitCode, UsageError
+from mwpy._values.exits import describe_exit
 from mwpy.audit import End, read_ends
+from mwpy.cli._arguments import Parser
 
 __all__ = ["main"]
 
-ENDED_WELL = "exit code 0"
+USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]"
+
+DESCRIPTION = (
+    "Show the last output of slaves, from their master's audit file. Without an id, list the slaves that died."
+)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show the last output of slaves; returns the exit code."""
-    if "--help" in arguments:
-        print(f"usage: {__doc__}".rstrip())
-        return ExitCode.OK
-    names = [each for each in arguments if each != "--all"]
-    odd = next((each for each in names if each.startswith("--")), None)
-    if odd or not 1 <= len(names) <= 2:
-        what = f"unknown option {odd}" if odd else f"{len(names)} names"
-        raise UsageError(f"`mwpy logs` with {what}: write mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]")
-    ends = read_ends(Path(names[0]))
+    """Show the last output of slaves; return the exit code."""
+    parsed = _parser().parse_args(arguments)
+    ends = read_ends(parsed.path)
     try:
-        if len(names) == 1:
-            _list(ends, names[0], "--all" in arguments)
+        if parsed.id is None:
+            _list(ends, parsed.path, parsed.all)
         else:
-            _show(ends, *names)
+            _show(ends, parsed.path, parsed.id)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return ExitCode.OK
 
 
-def _list(ends: Iterable[End], name: str, everyone: bool) -> None:
-    count = 0
-    for end in ends:
-        if everyone or end.cause != ENDED_WELL:
-            count += 1
-            print(_line(end))
-    if not count:
-        print(f"mwpy: no slave {'ended' if everyone else 'died'}, according to {name}", file=sys.stderr)
+def _parser() -> Parser:
+    parser = Parser("logs", usage=USAGE, description=DESCRIPTION)
+    parser.add_argument("path", type=Path, metavar="AUDIT_FILE", help="the audit file that the master writes")
+    name = "show all last output of this slave (SLAVE-0), or of the slaves that died while they ran this task (7)"
+    parser.add_argument("id", nargs="?", metavar="SLAVE-ID | TASK-ID", help=name)
+    parser.add_argument("--all", action="store_true", help="also list slaves that ended with exit code 0")
+    return parser
+
+
+def _list(ends: Iterable[End], path: Path, include_all: bool) -> None:
+    shown = [end for end in ends if include_all or end.cause != describe_exit(0)]
+    for end in shown:
+        print(_line(end))
+    if not shown:
+        print(f"mwpy: no slave {'ended' if include_all else 'died'}, according to {path}", file=sys.stderr)
 
 
 def _line(end: End) -> str:
@@ -58,16 +64,16 @@ def _line(end: End) -> str:
     return f"{end.time} {end.sid:<12} {end.peak or '-':>10}  {first}{' ...' if more else ''}{running}"
 
 
-def _show(ends: Iterable[End], name: str, wanted: str) -> None:
+def _show(ends: Iterable[End], path: Path, wanted: str) -> None:
     """Print one slave, or all slaves that died while they ran one task."""
     number = re.fullmatch(r"(?:task )?(\d+)", wanted)
     task = int(number[1]) if number else 0
-    count = 0
+    found = False
     for end in ends:
         if end.sid == wanted or (task and end.task == task):
-            count += 1
+            found = True
             print(_line(end))
             print(end.words.shown(None) or "(no output is known)")
-    if not count:
+    if not found:
         what = f"no slave that ended while it ran task {task}" if task else f"no end of a slave {wanted}"
-        raise UsageError(f"{name} contains {what}: `mwpy logs {name} --all` lists the slaves in it")
+        raise UsageError(f"{path} contains {what}: `mwpy logs {path} --all` lists the slaves in it")

@@ -1,8 +1,10 @@
-"""mwpy slave [SCRIPT [ARGUMENT ...]] --mw-resource-file FILE: an agent, of whose script only the slaves know.
+"""mwpy slave [SCRIPT [ARGUMENT ...]] --mw-resource-file FILE: start an agent; only its slaves load the script.
 
-The agent is up and connected before the script is touched: only its slaves run it. So a script that cannot be imported
-on this machine is told of at the master, as the last words of slaves. `python SCRIPT --mw-slave` runs the script's top
-level in the agent itself, and one that fails there leaves its traceback to the batch system's files alone.
+The agent connects before the script is loaded. So if the script cannot be imported on this machine, the master reports
+this with the last words of the slaves. `python SCRIPT --mw-slave`, in contrast, runs the top level of the script in the
+agent itself. If it fails there, the traceback is only in the files of the batch system.
+
+The options are those of a script (`--mw-...`), so `mwpy._values.options` parses them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be an agent whose slaves run the script; without one, what travels by value and modules installed here."""
+    """Be an agent whose slaves run the script. Without a script they run functions by value and installed modules."""
     if SLAVE_VARIABLE in os.environ:
         return slave.run(os.environ[SLAVE_VARIABLE], None, [])
     if list(arguments) == ["--help"]:

@@ -1,12 +1,12 @@
 """mwpy pack SCRIPT -o FILE: put a script and the packages it needs into one file, for machines with a bare Python.
 
-The file is a PEX, made by pex (`pip install 'mwpy-cluster[pack]'`). It runs as the script does, in any role, and its
-slaves are started from it. Packages have the versions that are installed here: what master and slaves compute with is
-then the same.
+The file is a PEX, which pex makes (`pip install 'mwpy-cluster[pack]'`). It runs like the script, in any role, and its
+slaves are started from it. Packages have the versions that are installed here, so master and slaves compute with the
+same versions.
 
-Started for the first time, a PEX makes a virtual environment of itself in PEX_ROOT, which later starts take as it is.
-Where that is not set it is below the home directory. A job of HTCondor has no HOME, so there it is in the job's
-scratch directory, and goes with it.
+At its first start a PEX makes a virtual environment of itself in PEX_ROOT. Later starts use this environment. Without
+PEX_ROOT it is below the home directory. A job of HTCondor has no HOME, so there it is in the job's scratch directory
+and is removed together with it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
+from mwpy.cli._arguments import Parser
 from mwpy.cli.pack import imports
 
 __all__ = ["main"]
 
-DESCRIPTION = """Put a script and what it imports into one file that needs nothing but Python where it runs: mwpy, the
-packages that are installed here, with the versions that they have here, and modules beside the script. What the script
-imports otherwise, or reads, is not found by itself: name it, or send it along."""
+DESCRIPTION = """Put a script and its imports into one file that needs only Python where it runs: mwpy, the imported
+packages in the versions that are installed here, and modules beside the script. The command does not find files that
+the script reads, or imports that are not written as import statements: name the packages, and send the files along."""
 
 PREAMBLE = """\
 import os
@@ -39,21 +40,21 @@ if "PEX_ROOT" not in os.environ and "HOME" not in os.environ:
     if scratch:
         os.environ["PEX_ROOT"] = os.path.join(scratch, ".pex")
 """
-"""What the packed file does first."""
+"""The packed file runs this first."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Pack a script; returns the exit code."""
+    """Pack a script; return the exit code."""
     options = _parser().parse_args(arguments)
     if importlib.util.find_spec("pex") is None or importlib.util.find_spec("packaging") is None:
         raise UsageError("packing needs pex: pip install 'mwpy-cluster[pack]'")
     script, output = Path(options.script), Path(options.output or Path(options.script).with_suffix(".pex").name)
     if not os.access(output.absolute().parent, os.W_OK):
-        raise UsageError(f"cannot write {output}: its folder is missing, or not for you to write")
+        raise UsageError(f"cannot write {output}: its folder is missing or not writable")
     found = imports.survey(script.absolute())
     for name, file in found.missing.items():
-        print(f"mwpy: {name} is not packed, as it is not installed here; {file} imports it", file=sys.stderr)
-    print(f"mwpy: packing {script}; a minute may pass", file=sys.stderr, flush=True)
+        print(f"mwpy: {name} is not packed, because it is not installed here; {file} imports it", file=sys.stderr)
+    print(f"mwpy: packing {script}; this can take a minute", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="mwpy-pack-") as folder:
         _make(script, output, found, options, Path(folder))
     packages = ", ".join(_packages(output))
@@ -66,27 +67,25 @@ def main(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mwpy pack", description=DESCRIPTION)
-    parser.add_argument("script", metavar="SCRIPT", help="the script, as it is started with python")
-    parser.add_argument("-o", "--output", metavar="FILE", help="the file to make (default: SCRIPT's name, .pex)")
-    more = parser.add_argument
-    more("--with", metavar="PACKAGE", action="append", default=[], dest="packages", help="pack this too, as for pip")
-    more("--requirements", metavar="FILE", action="append", default=[], help="pack all in this file too, as for pip")
-    more(
-        "--python",
-        metavar="X.Y",
-        action="append",
-        default=[],
-        help="pack for this version of CPython, on machines like this one; it need not be here; may be repeated",
-    )
-    more("--interpreter", metavar="PATH", action="append", default=[], help="pack for this interpreter; repeatable")
+def _parser() -> Parser:
+    parser = Parser("pack", description=DESCRIPTION)
+    add = parser.add_argument
+    add("script", metavar="SCRIPT", help="the script that you start with python")
+    add("-o", "--output", metavar="FILE", help="the file to make; default: the name of SCRIPT, with .pex")
+    package = "pack this package too, written as for pip (repeatable)"
+    add("--with", metavar="PACKAGE", action="append", default=[], dest="packages", help=package)
+    requirements = "pack the packages of this file too, written as for pip (repeatable)"
+    add("--requirements", metavar="FILE", action="append", default=[], help=requirements)
+    python = "pack for this version of CPython, on machines like this one; it need not be installed here (repeatable)"
+    add("--python", metavar="X.Y", action="append", default=[], help=python)
+    interpreter = "pack for this interpreter (repeatable)"
+    add("--interpreter", metavar="PATH", action="append", default=[], help=interpreter)
     return parser
 
 
 def _make(script: Path, output: Path, found: imports.Survey, options: argparse.Namespace, folder: Path) -> None:
-    asked = [*options.packages, *(line for file in options.requirements for line in _lines(file))]
-    theirs = {imports.canonical(match[0]) for each in asked if (match := re.match(r"[\w.-]*\w", each))}
+    wanted = [*options.packages, *(line for file in options.requirements for line in _lines(file))]
+    theirs = {imports.canonical(match[0]) for each in wanted if (match := re.match(r"[\w.-]*\w", each))}
     constraints, preamble = folder / "constraints.txt", folder / "preamble.py"
     constraints.write_text("\n".join(imports.pins(theirs)))
     preamble.write_text(PREAMBLE)
@@ -117,7 +116,7 @@ def _version(version: Sequence[object]) -> str:
 
 
 def _target(version: str) -> list[str]:
-    """What tells pex of a Python that need not be here: its tags of wheels and its environment markers."""
+    """Return the options that describe a Python to pex: its wheel tags and markers. It need not be installed here."""
     if version == _version(sys.version_info):
         return ["--python", sys.executable]
     form = re.fullmatch(r"3\.([0-9]{1,2})", version)
@@ -129,8 +128,8 @@ def _target(version: str) -> list[str]:
     compatible = [*tags.cpython_tags(pair), *tags.compatible_tags(pair, f"cp3{form[1]}")]
     own = {"python_version": version, "python_full_version": f"{version}.0", "implementation_version": f"{version}.0"}
     environment = {**markers.default_environment(), **own}
-    described = {"marker_environment": environment, "compatible_tags": [str(tag) for tag in compatible]}
-    return ["--complete-platform", json.dumps(described)]
+    platform = {"marker_environment": environment, "compatible_tags": [str(tag) for tag in compatible]}
+    return ["--complete-platform", json.dumps(platform)]
 
 
 def _run_pex(command: list[str], script: Path) -> None:
@@ -142,13 +141,13 @@ def _run_pex(command: list[str], script: Path) -> None:
     except SystemExit as leaving:
         if leaving.code:
             raise MwpyError(
-                f"{script} is not packed; pex says above why. A version that is not to be had for that Python is "
-                f"replaced with --with 'PACKAGE>=VERSION'"
+                f"{script} is not packed; pex gives the reason above. If a version is not available for that Python, "
+                f"choose another with --with 'PACKAGE>=VERSION'"
             ) from leaving
 
 
 def _packages(output: Path) -> list[str]:
-    """Name and version of all packages in a PEX."""
+    """Return the names and versions of all packages in a PEX."""
     with zipfile.ZipFile(output) as packed:
         wheels = json.loads(packed.read("PEX-INFO"))["distributions"]
     return sorted({" ".join(wheel.split("-")[:2]) for wheel in wheels})

@@ -1,8 +1,8 @@
-"""What a script imports, and which installed packages and source files that is.
+"""The imports of a script, and the installed packages and source files that provide them.
 
-Sources are read, never run. Names are those of top-level modules: what an installed package needs itself is written in
-its metadata, so only sources that belong to no package are followed. An import inside a function or under a condition
-counts as any other.
+Sources are read, never run. Names are those of top-level modules. The metadata of an installed package lists its own
+requirements, so only sources that belong to no package are followed. An import inside a function or under a condition
+counts like any other.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ OWN_NAME = "mwpy-cluster"
 
 @define
 class Survey:
-    """Where all that a script imports comes from."""
+    """The origin of everything that a script imports."""
 
     sources: dict[str, Path] = field(factory=dict)
-    """Modules and packages that nobody installed, and the folder that each is in."""
+    """Modules and packages that are not installed, and the folder of each."""
     requirements: dict[str, str] = field(factory=dict)
-    """Installed packages by canonical name, and what pip installs each from: `name==version`, or its folder."""
+    """Installed packages by canonical name, and the requirement for pip: `name==version`, or a folder."""
     missing: dict[str, Path] = field(factory=dict)
-    """Modules that are not here, and the first file that imports each."""
+    """Modules that do not exist here, and the first file that imports each."""
 
 
 def canonical(name: str) -> str:
@@ -46,10 +46,10 @@ def canonical(name: str) -> str:
 
 
 def survey(script: Path) -> Survey:
-    """Follow the imports of a script; mwpy is among them in any case.
+    """Follow the imports of a script. The result always contains mwpy.
 
     Raises:
-        UsageError: the script cannot be read, or is no Python.
+        UsageError: the script cannot be read, or is not Python.
     """
     found = Survey(requirements={OWN_NAME: _own_requirement()})
     installed = metadata.packages_distributions()
@@ -78,7 +78,7 @@ def survey(script: Path) -> Survey:
 def _find(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module that is half there
+    except (ImportError, ValueError):  # a module that exists in part
         return None
 
 
@@ -115,13 +115,13 @@ def _is_in(spec: ModuleSpec | None, folder: Path) -> bool:
 
 
 def _direct(distribution: metadata.Distribution) -> dict[str, object]:
-    """What pip noted of a package that it installed from elsewhere than an index (PEP 610)."""
+    """Return pip's record of a package that it did not install from an index (PEP 610)."""
     content: dict[str, object] = json.loads(distribution.read_text("direct_url.json") or "{}")
     return content
 
 
 def _folder_of(distribution: metadata.Distribution) -> Path | None:
-    """The folder or file here that a package was installed from."""
+    """Return the folder or file on this machine from which a package was installed."""
     url = urlsplit(str(_direct(distribution).get("url", "")))
     folder = Path(unquote(url.path))
     return folder if url.scheme == "file" and folder.exists() else None
@@ -149,9 +149,9 @@ def _own_requirement() -> str:
 
 
 def pins(exempt: Container[str] = ()) -> list[str]:
-    """All packages installed here, as `name==version`, but those of the exempt canonical names.
+    """Return all packages that are installed here as `name==version`, without the exempt canonical names.
 
-    A package that was not installed from an index is left out: its version may not be in any.
+    A package that was not installed from an index is left out, because no index may have its version.
     """
     installed = {canonical(each.name): each for each in metadata.distributions() if not _direct(each)}
     return [f"{each.name}=={each.version}" for name, each in sorted(installed.items()) if name not in exempt]

@@ -1,0 +1,100 @@
+"""How all commands parse their arguments, and the options and table of batch systems that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mwpy._batch import Batch
+from mwpy._values.errors import UsageError
+
+__all__ = ["BATCH_SYSTEMS", "Parser", "add_job_options", "number"]
+
+
+class Parser(argparse.ArgumentParser):
+    """The parser of one command. A mistake in the arguments is a `UsageError` of one line.
+
+    Args:
+        command: the name of the command.
+    """
+
+    def __init__(self, command: str, **settings: Any) -> None:
+        super().__init__(prog=f"mwpy {command}", allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Report a mistake."""
+        raise UsageError(f"{message}; `{self.prog} --help` shows the options")
+
+
+def number(least: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make the `type` of an option that is a number of this kind, and at least this large."""
+
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {'whole ' if kind is int else ''}number") from None
+        if not (value >= least and math.isfinite(value)):
+            raise argparse.ArgumentTypeError(f"{text} is too small: write {least:g} or more")
+        return value
+
+    return convert
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a job."""
+    add = parser.add_argument
+    command = "run this program, with these first arguments, instead of the one in the resource file"
+    add("--command", type=shlex.split, default=[], metavar="'PROGRAM ARGUMENT ...'", help=command)
+    add("--log-dir", type=Path, metavar="DIR", help="the folder for jobs' output; default RESOURCE_FILE.jobs")
+    line = "add this line to each submission, in the batch system's own language (repeatable)"
+    add("--line", action="append", default=[], metavar="LINE", help=line)
+    add("--memory", default="1GB", metavar="SIZE", help="htcondor: the memory that a job asks for; default 1GB")
+    add("--disk", default="1GB", metavar="SIZE", help="htcondor: the disk space that a job asks for; default 1GB")
+    transfer = "htcondor: transfer this file to the job; if the command names it, the job's command names the copy"
+    add("--transfer", type=Path, action="append", default=[], metavar="FILE", help=f"{transfer} (repeatable)")
+    add(
+        "--hosts", type=Path, metavar="FILE", help="ssh: the machines, one line `HOST [slots=N] [python=PATH]` for each"
+    )
+    add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="ssh: options for ssh itself")
+
+
+def _local(_: argparse.Namespace) -> Batch:
+    from mwpy._batch.local import Local
+
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Local(Path(state) / "mwpy" / "jobs")
+
+
+def _htcondor(arguments: argparse.Namespace) -> Batch:
+    from mwpy._batch.htcondor import HTCondor
+
+    return HTCondor(arguments.memory, arguments.disk, arguments.transfer)
+
+
+def _slurm(_: argparse.Namespace) -> Batch:
+    from mwpy._batch.slurm import Slurm
+
+    return Slurm()
+
+
+def _ssh(arguments: argparse.Namespace) -> Batch:
+    if arguments.hosts is None:
+        raise UsageError("--with ssh needs --hosts FILE, with a line `HOST slots=N` for each machine")
+    from mwpy._batch.ssh import Ssh
+
+    return Ssh(arguments.hosts, arguments.ssh_options)
+
+
+BATCH_SYSTEMS: dict[str, Callable[[argparse.Namespace], Batch]] = {
+    "htcondor": _htcondor,
+    "slurm": _slurm,
+    "ssh": _ssh,
+    "local": _local,
+}
+"""By the name that `--with` takes: a function that makes the batch system from the options of a job."""
