@@ -36,14 +36,14 @@ GARBAGE = [
     ([[b"\x01\xff"]], "unknown message kind 255"),
     ([[bytes(RESULTS[0][:2]) + random.Random(1).randbytes(1000)]], "a malformed Results"),
     ([[bytes(READY[0][:2]) + bytes(GOODBYE[0][2:])]], "a malformed SlaveReady"),
-    ([[*READY, b"and more"]], "SlaveReady: 1 payload frames where none belong"),
+    ([[*READY, b"and more"]], "SlaveReady: 1 payload frames, but none are expected"),
     ([TASKS], "Tasks is not for a master"),
 ]
 TRUNCATED = [
     ([[READY[0][:1]]], "1 frames that do not start as a message does"),
     ([[READY[0][:-1]]], "a malformed SlaveReady"),
-    ([READY, RESULTS[:1]], "Results: 0 payload frames are not what its lists promise"),
-    ([READY, [RESULTS[0], RESULTS[1][:-1]]], "Results: a payload that cannot be read: Input data was truncated"),
+    ([READY, RESULTS[:1]], "Results: 0 payload frames do not match its lists"),
+    ([READY, [RESULTS[0], RESULTS[1][:-1]]], "Results: its payload cannot be read: Input data was truncated"),
 ]
 REPLAYED = [
     ([HELLO], "a second Hello on one connection"),

@@ -67,7 +67,7 @@ def test_slurm_tells_when_a_job_ends(text: str, end: float | None) -> None:
         (["--mw-local", "0"], "must be 1 or more"),
         (["--mw-local", "1.5"], "must be a whole number"),
         (["--mw-local", "1" + 20 * "0"], "must be 1 or more and at most 1,000,000"),
-        (["--mw-slave", "--mw-local", "1"], "--mw-slave-processes N says how many"),
+        (["--mw-slave", "--mw-local", "1"], "--mw-slave-processes N sets the number"),
         (["--mw-client-timeout", "inf"], "must be 0.1 or more and at most 1,000,000,000"),
         (["--mw-client-timeout", "nan"], "must be 0.1 or more"),
         (["--mw-master-port", "70000"], "at most 65,535"),

@@ -56,7 +56,7 @@ def test_every_kind_of_message_can_travel() -> None:
         ([b"\x01\x03\x80"], "a malformed Refused"),
         ([b"\x01\x03\x81\xa6reason\xa1\xff"], "a malformed Refused"),
         ([b"\x01\x0d\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
-        ([b"\x01\x0d\x80", b"x"], "payload frames where none belong"),
+        ([b"\x01\x0d\x80", b"x"], "payload frames, but none are expected"),
     ],
 )
 def test_what_is_no_message_is_a_protocol_error(frames: list[Any], words: str) -> None:

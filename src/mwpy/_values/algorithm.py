@@ -1,13 +1,13 @@
 """Task, master and slave algorithms: how they are declared, named and found again.
 
-A task algorithm stays an ordinary function. What mwpy knows of it is an `Algorithm`: the name under
-which a slave can find it (`module:qualname`), or the fact that it has none (a lambda, a closure, a
-function of a notebook) and must travel by value; and a digest of its code, so that a slave with another
-version of the script says so instead of computing something else.
+A task algorithm stays an ordinary function. What mwpy knows about it is an `Algorithm`. It has the reference under
+which slaves find the function (`module:qualname`). A lambda, a closure or a function of a notebook has no reference and
+travels by value. An `Algorithm` also has a digest of the function's code, so that a slave with another version of the
+script refuses the task instead of computing something else.
 
-The digest covers the source of the function and of every function and class of the same module that
-it names, followed through. It is a digest of text, not of byte code, so that two Python versions agree.
-It does not cover other modules: their versions are the business of whoever installs them.
+The digest covers the source of the function, and the source of every function and class of the same module that the
+function uses, directly or through others. It is a digest of text, not of byte code, so that two versions of Python
+agree. It does not cover other modules: the person who installs them is responsible for their versions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ F = TypeVar("F", bound=Callable[..., int])
 
 
 class TaskAlgorithm(Protocol[P, R_co]):
-    """A function marked with `@task_algorithm`: callable as before, and `.task(...)` holds a call."""
+    """A function marked with `@task_algorithm`. It can be called as before, and `.task(...)` makes a call to submit."""
 
     __name__: str
 
@@ -56,7 +56,7 @@ class TaskAlgorithm(Protocol[P, R_co]):
 
 @define(eq=False, repr=False)
 class Algorithm:
-    """What the master knows of one task algorithm. One object a function, compared by identity."""
+    """What the master knows about one task algorithm. Each function has one such object, compared by identity."""
 
     function: Callable[..., Any]
 
@@ -67,7 +67,7 @@ class Algorithm:
 
     @cached_property
     def reference(self) -> str:
-        """`module:qualname` if the function can be found under it, else an empty string: by value."""
+        """`module:qualname` if the function can be found under it. If it is empty, the function travels by value."""
         module = getattr(self.function, "__module__", None)
         if not module or "<" in self.name:
             return ""
@@ -79,7 +79,7 @@ class Algorithm:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the source, 16 hex digits; empty where the source is not to be had."""
+        """Digest of the source, 16 hex digits; empty where the source is not available."""
         return digest_of(self.function)
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class Algorithm:
 
 
 class TaskCall(Struct, Generic[R_co], eq=False):
-    """A call of a task algorithm that has not been made: the algorithm and its arguments."""
+    """A call of a task algorithm that was not made yet: the algorithm and its arguments."""
 
     algorithm: Algorithm
     args: tuple[Any, ...]
@@ -98,12 +98,11 @@ def find(reference: str, digest: str) -> Callable[..., Any]:
     """Find a task algorithm by its reference, as a slave does.
 
     Args:
-        reference: `module:qualname`; the module is imported if need be.
+        reference: `module:qualname`; the module is imported if necessary.
         digest: what `Algorithm.digest` was on the master; empty skips the comparison.
 
     Raises:
-        AlgorithmUnavailable: it is not there, or it is another version; the message says which and
-            what to do.
+        AlgorithmUnavailable: it is missing, or it is another version; the message says which, and what to do.
     """
     module, _, qualname = reference.partition(":")
     function = cast(Callable[..., Any], _look_up(module, qualname))
@@ -132,7 +131,7 @@ def _look_up(module: str, qualname: str) -> object:
 
 
 def digest_of(function: Callable[..., Any]) -> str:
-    """Digest a function's source with that of its module's functions and classes that it names."""
+    """Digest the source of a function, and of the functions and classes of its module that it uses."""
     texts: dict[str, str] = {}
     _gather(inspect.unwrap(function), texts)
     if not texts:
@@ -157,7 +156,7 @@ def _gather(thing: Any, texts: dict[str, str]) -> None:
 
 
 def _names_in(thing: Any) -> list[str]:
-    """All global names that the code of a function, or of a class's methods, mentions."""
+    """Return all global names in the code of a function, or in the code of a class's methods."""
     if isinstance(thing, type):
         codes = [value.__code__ for value in vars(thing).values() if isinstance(value, types.FunctionType)]
     else:
@@ -197,7 +196,7 @@ class Registry:
 
 
 def _only(functions: list[Callable[..., int]], role: str) -> Callable[..., int]:
-    """Choose the one of the script itself; imported modules may have their own."""
+    """Choose the function of the script itself, because imported modules may declare functions of their own."""
     own = [function for function in functions if function.__module__ == "__main__"] or functions
     if len(own) > 1:
         names = ", ".join(function.__qualname__ for function in own)
@@ -206,14 +205,14 @@ def _only(functions: list[Callable[..., int]], role: str) -> Callable[..., int]:
 
 
 REGISTRY = Registry()
-"""What the decorators fill. The one state at module level: a script's declarations are the module's."""
+"""The decorators add to it. This is the only state of a module: a script declares its algorithms at module level."""
 
 
 def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
-    """Mark a function as a task algorithm; it stays the function that it was.
+    """Mark a function as a task algorithm; it stays the same function.
 
     Returns:
-        The same function, with a `.task(*args, **kwargs)` that holds a call to submit.
+        The same function, with a `.task(*args, **kwargs)` that makes a call to submit.
 
     Example:
         >>> @task_algorithm
@@ -233,7 +232,7 @@ def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
 
 
 def algorithm_of(function: Callable[..., Any]) -> Algorithm:
-    """The `Algorithm` of any function, marked or not; the same object at every call.
+    """Return the `Algorithm` of a function, marked or not; the same object at every call.
 
     Raises:
         UsageError: it is not callable, or a coroutine function.
@@ -250,7 +249,7 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
     algorithm = Algorithm(function)
     try:
         function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):  # a builtin, a bound method: nothing can be kept on it
+    except (AttributeError, TypeError):  # a builtin or a bound method takes no attribute
         with suppress(TypeError):  # it has no hash
             return _algorithm_beside(function)
     return algorithm
@@ -258,12 +257,12 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
 
 @lru_cache(maxsize=1000)
 def _algorithm_beside(function: Callable[..., Any]) -> Algorithm:
-    """The algorithm of a function that takes no attribute; the latest are kept, as what they belong to is too."""
+    """Return the algorithm of a function that takes no attribute. Only the latest are kept: each keeps its function."""
     return Algorithm(function)
 
 
 def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
-    """Hold a call of any function, marked as a task algorithm or not.
+    """Make a call to submit, of any function, marked as a task algorithm or not.
 
     Args:
         function: anything callable; a lambda or closure travels by value.
@@ -287,8 +286,8 @@ def master_algorithm(function: F) -> F:
 def slave_algorithm(function: F) -> F:
     """Mark the function `(mw: Slave, argv: list[str]) -> int` that wraps a slave's loop.
 
-    Optional: without one a slave runs `mw.loop_simple()`. Set-up before the loop runs once a slave
-    process; the slave takes its first task when the loop is first called.
+    It is optional: without it, a slave runs `mw.loop_simple()`. Code before the loop runs once in each slave process.
+    The slave takes its first task when the loop is called for the first time.
     """
     REGISTRY.slaves.append(function)
     return function

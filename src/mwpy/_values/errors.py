@@ -1,8 +1,8 @@
 """Everything that mwpy raises, and the exit codes of its processes.
 
-Each error says whose fault it is by its class, and in one line what happened, to which task,
-slave or file, why as far as known, and what to do next. All are `MwpyError`s, so that one
-`except` can tell them from the errors of the application.
+The class of an error says whose fault it is. Its message says in one line what happened to which task, slave or file,
+the reason if it is known, and what to do next. All errors are `MwpyError`s, so one `except` separates them from the
+errors of the application.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """What a mwpy process exits with. A batch system keeps every job queued that did not exit 0."""
+    """The exit codes of mwpy's processes. A batch system keeps every job queued that did not exit with 0."""
 
     OK = 0
-    """Told to shut down by the master, or the resource file says `finished`."""
+    """The master shut it down, or the resource file says `finished`."""
     USAGE = 2
-    """A bad option, a missing or torn file, a port in use: nothing was started."""
+    """An option is wrong, a file is missing or incomplete, or a port is in use. Nothing was started."""
     REFUSED = 3
-    """The master, or somebody else at its address, did not let this agent in."""
+    """The master, or another process at its address, refused this agent."""
     UNREACHABLE = 4
     """No candidate address of the master answered."""
     EVICTED = 5
-    """SIGTERM, or the end of the job is near: the batch system wants the machine back."""
+    """The batch system takes the machine back: SIGTERM came, or the job's time is nearly used up."""
     CANNOT_START = 6
-    """The slaves of this agent die before they can take a task."""
+    """The slaves of this agent end before they can take a task."""
     INTERRUPTED = 130
     """Ctrl-C or SIGTERM on the master."""
     FAILED = 255
@@ -55,13 +55,13 @@ class MwpyError(Exception):
 
 
 class UsageError(MwpyError):
-    """The caller asked for something that cannot be; the message says what to write instead."""
+    """The caller asked for something that is not possible; the message says what to write instead."""
 
     exit_code = ExitCode.USAGE
 
 
 class ResourceFileError(UsageError):
-    """A resource file is missing, torn or has a wrong type under one of its keys."""
+    """A resource file is missing or incomplete, or one of its keys has a value of a wrong type."""
 
 
 class ArgumentNotPicklable(MwpyError, TypeError):
@@ -73,7 +73,7 @@ class ProtocolError(MwpyError):
 
 
 class Refused(MwpyError):
-    """The master did not let this agent in; the message carries the master's reason."""
+    """The master refused this agent; the message has the master's reason."""
 
     exit_code = ExitCode.REFUSED
 
@@ -85,11 +85,11 @@ class MasterUnreachable(MwpyError):
 
 
 class MasterLost(MwpyError):
-    """The connection to the master broke and the master had not told this agent to go."""
+    """The connection to the master broke, and the master had not shut this agent down."""
 
 
 class AlgorithmUnavailable(MwpyError):
-    """A slave cannot run a task algorithm: it is missing there, another version, or not loadable."""
+    """A slave cannot run a task algorithm: it is missing there, is another version, or cannot be loaded."""
 
 
 class InternalError(MwpyError):
@@ -99,20 +99,20 @@ class InternalError(MwpyError):
 class TaskFailed(MwpyError):
     """A task raised an exception, or its result could not be brought back.
 
-    Raised by `Result.value` and returned by `Result.error`. The original exception, where the
-    master could rebuild it, is `__cause__`; its type, text and traceback are always here as text.
+    `Result.value` raises it and `Result.error` returns it. Its `__cause__` is the original exception, if the master
+    could rebuild that. The type, text and traceback of the original exception are always here as text.
 
     Args:
         algorithm: name of the task algorithm.
         sid: the slave that ran the task, or None if it never left the master.
         type_name: qualified name of the remote exception's class.
         text: `str()` of the remote exception.
-        remote_traceback: the remote traceback as text; if the task was given up because slaves died of it, the last
-            one's last words; empty if there is none.
+        remote_traceback: the remote traceback as text. If the task is unrunnable because slaves died while they ran it,
+            this is the last output of the last of these slaves. Empty if there is none.
     """
 
     deaths: tuple[Death, ...] = ()
-    """The slaves that died while they ran the task, if that is why it failed."""
+    """The slaves that died while they ran the task, if the task failed for this reason."""
 
     def __init__(self, algorithm: str, sid: str | None, type_name: str, text: str, remote_traceback: str = "") -> None:
         super().__init__(algorithm, sid, type_name, text, remote_traceback)

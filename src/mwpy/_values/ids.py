@@ -1,4 +1,4 @@
-"""What names tasks and slaves, and what bytes travel as."""
+"""The ids of tasks and slaves, and the type of bytes that are passed on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NewType
 __all__ = ["Buffer", "SlaveId", "TaskId"]
 
 TaskId = NewType("TaskId", int)
-"""Number of a task within one life of the master, from 1; never used twice."""
+"""The number of a task within one life of the master, starting at 1; never used twice."""
 
 SlaveId = NewType("SlaveId", str)
-"""Name of a slave process, `SLAVE-0` and up; never used twice within one life of the master."""
+"""The name of a slave process, such as `SLAVE-0`; never used twice within one life of the master."""
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes that travel untouched."""
+"""Bytes that are passed on without being changed."""

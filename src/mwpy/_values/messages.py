@@ -1,13 +1,16 @@
-"""What travels between master and agent, and between agent and slave.
+"""The messages between master and agent, and between agent and slave.
 
-A message is a small header, one of the classes below, and payload frames that nobody on the way
-looks into. Every message names tasks in spans: entry i of `tasks` is the first of `counts[i]` tasks with ids that
-follow on one another, all in attempt `attempts[i]`. What differs from task to task is in lists
-with an entry a task. The first payload frame is one of them, in MessagePack: of each task the arguments, or what came
-of it, where a pickle is an extension type. The large buffers of such a pickle (protocol 5, out of band) are
-the next `buffers[j]` of the frames that follow; an empty `buffers` means that no task of the group has any.
+A message is a small header, which is one of the classes below, and payload frames. The processes that pass a message on
+do not read its payload.
 
-`check` holds a message against its frames, but for the first one's entries, which `entries` reads.
+Every message names tasks in spans: entry i of `tasks` is the first of `counts[i]` tasks with consecutive ids, all in
+attempt `attempts[i]`. Whatever differs from task to task is in lists with one entry for each task.
+
+The first payload frame of a group is such a list, in MessagePack. Its entries are the arguments or the results of the
+tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5, out of band) are frames of their own:
+`buffers[j]` says how many of the following frames belong to task j. An empty `buffers` means that no task has any.
+
+`check` compares a header with the number of its frames. `entries` reads the first frame.
 """
 
 from __future__ import annotations
@@ -54,37 +57,37 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 1
-"""Changes whenever an older agent could misunderstand a newer master, or the other way round."""
+"""It changes whenever an older agent could misunderstand a newer master, or a newer agent an older master."""
 
 
 class Hello(Struct, frozen=True):
-    """Agent to master, first of all: who I am and which computation I was sent to."""
+    """Agent to master, the first message: what this agent is, and which computation it was started for."""
 
     member_id: str
     generation: str
-    """The generation in the resource file that I read; empty if I was directed here by hand."""
+    """The generation in the resource file that it read; empty if it was started without a resource file."""
     host: str
     pid: int
     python: str
-    """`major.minor` of my interpreter."""
+    """`major.minor` of its interpreter."""
     slaves: int
-    """How many slaves I shall start."""
+    """How many slaves it will start."""
     job: str = ""
-    """Which job of a batch system I am, in its words; empty if nobody told me."""
+    """Its id as a job of a batch system; empty if it is unknown."""
 
 
 class Welcome(Struct, frozen=True):
-    """Master to agent: you are in, and these are the master's settings."""
+    """Master to agent: the agent is admitted, and these are the master's settings."""
 
     agent: str
     client_timeout_s: float
     result_group: int
-    """How many results a slave sends at a time; 0 leaves it to the slave."""
+    """How many results a slave sends at a time; 0 lets the slave decide."""
     max_result_bytes: int
 
 
 class Refused(Struct, frozen=True):
-    """Master to agent: go away, and why."""
+    """Master to agent: the agent is refused, for this reason."""
 
     reason: str
 
@@ -98,9 +101,9 @@ class AlgorithmDefinition(Struct, frozen=True):
     """`module:qualname`, or empty if the function is in the next payload frame."""
     digest: str
     python: str
-    """`major.minor` of the master's interpreter: functions by value do not cross it."""
+    """`major.minor` of the master's interpreter: another version cannot load functions by value."""
     packages: dict[str, str] = field(default_factory=dict)
-    """The packages that its code imports, and their versions on the master."""
+    """The packages that its code imports, and the master's versions of them."""
 
 
 class Algorithms(Struct, frozen=True):
@@ -110,13 +113,13 @@ class Algorithms(Struct, frozen=True):
 
 
 class Installed(Struct, frozen=True):
-    """Agent to master: the versions here of packages that definitions named; empty for one that is not installed."""
+    """Agent to master: its versions of the packages that definitions named; empty for one that is not installed."""
 
     packages: dict[str, str]
 
 
 class Tasks(Struct, frozen=True):
-    """Master to agent to slave: a group of tasks for one slave, in the order to run them."""
+    """Master to agent to slave: a group of tasks for one slave, in the order in which to run them."""
 
     slave: int
     tasks: list[int]
@@ -127,7 +130,7 @@ class Tasks(Struct, frozen=True):
 
 
 class Results(Struct, frozen=True):
-    """Slave to agent to master: a group of finished tasks of one slave, in the order they finished."""
+    """Slave to agent to master: a group of finished tasks of one slave, in the order in which they finished."""
 
     slave: int
     tasks: list[int]
@@ -135,7 +138,7 @@ class Results(Struct, frozen=True):
     attempts: list[int]
     seconds: list[float]
     failed: list[int]
-    """Positions in this group, ascending, of the results that are failures."""
+    """The positions in this group of the results that are failures, in ascending order."""
     buffers: list[int] = field(default_factory=list)
 
 
@@ -147,7 +150,7 @@ class Revoke(Struct, frozen=True):
 
 
 class Revoked(Struct, frozen=True):
-    """Agent to master and to slave: these tasks were not started and will not be."""
+    """Agent to master and to slave: these tasks were not started and will not be started."""
 
     slave: int
     tasks: list[int]
@@ -156,22 +159,22 @@ class Revoked(Struct, frozen=True):
 
 
 class SlaveReady(Struct, frozen=True):
-    """Slave to agent to master: this slave process is up and wants tasks."""
+    """Slave to agent to master: this slave process is ready for tasks."""
 
     slave: int
 
 
 class SlaveNamed(Struct, frozen=True):
-    """Master to agent to slave: your name."""
+    """Master to agent to slave: the slave's id."""
 
     slave: int
     sid: SlaveId
 
 
 class SlaveDied(Struct, frozen=True):
-    """Agent to master: a slave process is gone. `running` is the task that it ran, or 0.
+    """Agent to master: a slave process has ended. `running` is the task that it ran, or 0.
 
-    From an agent that said `Leaving` it charges nothing to that task.
+    If the agent sent `Leaving` before, the death is not charged to that task.
     """
 
     slave: int
@@ -181,7 +184,7 @@ class SlaveDied(Struct, frozen=True):
 
 
 class AlgorithmFailed(Struct, frozen=True):
-    """Slave to agent to master: I cannot run this algorithm; its tasks named here were not started."""
+    """Slave to agent to master: this slave cannot run an algorithm. These tasks of it were not started."""
 
     slave: int
     number: int
@@ -192,28 +195,31 @@ class AlgorithmFailed(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """Master to agent: nothing; its being sent shows whether the agent can be reached."""
+    """Master to agent: no content. Whether it can be sent shows whether the agent can be reached."""
 
 
 class Shutdown(Struct, frozen=True):
-    """Master to agent to slave: the end.
+    """Master to agent to slave: the computation ends.
 
-    `finished` says whether the computation is complete: only then may the agent exit with 0.
+    `finished` says whether it is complete: only then does the agent exit with 0.
     """
 
     finished: bool
     grace_s: float
-    """How long a slave may take to end by itself before it is killed."""
+    """How long a slave has to end by itself, in seconds, before it is killed."""
 
 
 class Leaving(Struct, frozen=True):
-    """Agent to master: send no more tasks, and why. Unstarted ones come back next, running ones may still end."""
+    """Agent to master: send no more tasks, for this reason.
+
+    Next come the tasks that were not started. Running tasks may still finish.
+    """
 
     reason: str
 
 
 class Goodbye(Struct, frozen=True):
-    """Agent to master: I am gone, and why. Whatever my slaves held is charged to no task."""
+    """Agent to master: the agent ends, for this reason. The tasks of its slaves are not charged with the loss."""
 
     reason: str
 
@@ -240,10 +246,10 @@ Message = (
 
 
 def check(message: Message, frames: Sequence[Buffer]) -> None:
-    """Hold a message against its payload frames.
+    """Check that a message and its payload frames fit together.
 
     Raises:
-        ProtocolError: they do not fit together; the sender's fault.
+        ProtocolError: they do not; the sender's fault.
     """
     match message:
         case Tasks():
@@ -263,13 +269,13 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
             if len(frames) != by_value:
-                raise ProtocolError(f"Algorithms: {by_value} travel by value, but {len(frames)} frames came along")
+                raise ProtocolError(f"Algorithms: {by_value} travel by value, but it has {len(frames)} payload frames")
         case _:
             _no_frames(message, len(frames))
 
 
 def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
-    """How many tasks the spans have."""
+    """Count the tasks of the spans."""
     if not len(group.tasks) == len(group.counts) == len(group.attempts):
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
     if group.counts and min(group.counts) < 1:
@@ -282,30 +288,30 @@ def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, f
     if not fits or len(buffers) not in (0, count):
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
     if len(frames) != 1 + sum(buffers) or (buffers and min(buffers) < 0):
-        raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames are not what its lists promise")
+        raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames do not match its lists")
 
 
 def _no_frames(message: Message, count: int) -> None:
     if count:
-        raise ProtocolError(f"{type(message).__name__}: {count} payload frames where none belong")
+        raise ProtocolError(f"{type(message).__name__}: {count} payload frames, but none are expected")
 
 
 def payload(count: int, parts: Iterable[Buffer]) -> bytes:
-    """The first payload frame of a group: `count` encoded entries, one or more in each part."""
+    """Make the first payload frame of a group from `count` encoded entries; each part has one or more of them."""
     return b"".join((LIST_PREFIX, count.to_bytes(4, "big"), *parts))
 
 
 def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any], list[Sequence[Buffer]]]:
-    """Read a checked group's frames: what stands for each task, and its large buffers, in the group's order.
+    """Read the frames of a checked group: the entry of each task and its large buffers, in the group's order.
 
     Raises:
-        ProtocolError: the first frame is no list, or has not one entry for each task; the sender's fault.
+        ProtocolError: the first frame is not a list with one entry for each task; the sender's fault.
     """
     count = sum(group.counts)
     try:
         found = decode_list(frames[0])
     except MALFORMED as error:
-        raise ProtocolError(f"{type(group).__name__}: a payload that cannot be read: {error}") from error
+        raise ProtocolError(f"{type(group).__name__}: its payload cannot be read: {error}") from error
     if len(found) != count:
         raise ProtocolError(f"{type(group).__name__}: {len(found)} entries for {count} tasks")
     if not group.buffers:
@@ -315,16 +321,16 @@ def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any]
 
 
 def each_task(group: Tasks | Results | Revoked | AlgorithmFailed) -> Iterator[tuple[int, int]]:
-    """Id and attempt of each task that a group names."""
+    """Yield the id and the attempt of each task that a message names."""
     for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
         yield from zip(range(first, first + count), repeat(attempt), strict=False)
 
 
 def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """First ids, counts and attempts of the spans that tasks form in their order."""
+    """Combine consecutive tasks into spans, in their order: return first ids, counts and attempts."""
     count = len(tasks)
     if count and attempts.count(attempts[0]) == count and [*tasks] == [*range(tasks[0], tasks[0] + count)]:
-        return [tasks[0]], [count], [attempts[0]]  # mostly, and quickly found
+        return [tasks[0]], [count], [attempts[0]]  # the usual case, found quickly
     firsts: list[int] = []
     counts: list[int] = []
     tried: list[int] = []
@@ -339,7 +345,7 @@ def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], 
 
 
 def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:
-    """Make a smaller group of the results at these positions."""
+    """Make a group with only the results at these positions."""
     raw = split_list(frames[0])
     named = list(each_task(group))
     failed = frozenset(group.failed)

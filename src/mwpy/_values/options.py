@@ -1,7 +1,7 @@
-"""The `--mw-*` options: one table, from which the parser, the help text and the manual are made.
+"""The `--mw-*` options: one table for the parser, the help text and the manual.
 
-The options are CL-MW's, name for name, and ours. They may stand anywhere on the command line; what is left goes to
-the algorithm in its order. An argument `--` ends them.
+They are the options of CL-MW, under the same names, and options of mwpy. They can be anywhere on the command line. The
+algorithm gets the other arguments, in their order. The argument `--` ends the options.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_MEMBER_ID = "default-member-id"
 
 
 class Role(Enum):
-    """What this process is to be."""
+    """The role of this process."""
 
     LOCAL = "local"
     MASTER = "master"
@@ -32,7 +32,7 @@ class Role(Enum):
 
 @frozen
 class Options:
-    """The options of one process; `OPTIONS` has a sentence on each."""
+    """The options of one process; `OPTIONS` has a sentence about each."""
 
     role: Role = Role.LOCAL
     help: bool = False
@@ -58,13 +58,13 @@ class Options:
     grace_period: float = 5.0
     lifetime: float | None = None
     job_end: float | None = None
-    """When this job ends, Unix seconds, as the batch system says."""
+    """When the batch system ends this job, in Unix seconds."""
     after_file: frozenset[str] = field(factory=frozenset)
-    """Which of master_host, master_port and member_id were given after `--mw-resource-file`: in a slave
-    these win over the file, as in CL-MW."""
+    """Which of master_host, master_port and member_id were given after `--mw-resource-file`. In a slave they override
+    the file, as in CL-MW."""
 
     def directed_to(self, member_id: str) -> str:
-        """The member id that a slave shows, when its resource file has this one."""
+        """Return the member id that a slave sends, given the member id in its resource file."""
         return self.member_id if "member_id" in self.after_file else member_id
 
 
@@ -98,7 +98,7 @@ _SECONDS = _number(0.1, 1e9, float)
 
 @frozen
 class Option:
-    """One option: its name without `--mw-`, the field it sets, and what the help says."""
+    """One option: its name without `--mw-`, the form of its value, and the help text."""
 
     name: str
     metavar: str
@@ -108,20 +108,22 @@ class Option:
 
     @property
     def field(self) -> str:
-        """The field of `Options` that it sets."""
+        """The field of `Options` that this option sets."""
         return self.name.replace("-", "_")
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("help", "", None, "Print this and exit."),
+    Option("help", "", None, "Print this help and exit."),
     Option("version-string", "", None, "Print the version of mwpy and exit."),
-    Option("master", "", None, "Be the master; slaves are started by others, who read the resource file."),
-    Option("slave", "", None, "Be an agent with slaves, directed by a resource file or by host, port and key."),
+    Option("master", "", None, "Be the master. Other processes read the resource file and start slaves."),
+    Option(
+        "slave", "", None, "Be an agent with slaves. It finds the master by a resource file, or by host, port and key."
+    ),
     Option(
         "local",
         "N",
         _COUNT,
-        "Have N slaves on this machine; with --mw-master, besides those that come.",
+        "Start N slaves on this machine; with --mw-master, in addition to the slaves that connect.",
         "one a core when no role is given",
     ),
     Option("slave-processes", "N", _COUNT, "How many slave processes one agent supervises.", "1"),
@@ -135,7 +137,7 @@ OPTIONS: tuple[Option, ...] = (
         "resource-file-update-interval",
         "SECONDS",
         _SECONDS,
-        "How often the resource file is rewritten.",
+        "How often the master rewrites the resource file.",
         "300",
     ),
     Option(
@@ -156,35 +158,35 @@ OPTIONS: tuple[Option, ...] = (
         "member-id",
         "STRING",
         _text,
-        "Names the computation; master and slaves must agree. Not a secret.",
+        "The name of the computation; master and slaves must agree. It is not a secret.",
         DEFAULT_MEMBER_ID,
     ),
     Option(
         "key-file",
         "FILE",
         _text,
-        f"A file with the key of the computation, made by the master if missing; or set {KEY_VARIABLE}.",
+        f"A file with the key of the computation. The master makes it if it is missing. Or set {KEY_VARIABLE}.",
         "a fresh key, in the resource file",
     ),
     Option(
         "client-timeout",
         "SECONDS",
         _SECONDS,
-        "After so long a silence of the network a peer counts as gone.",
+        "A peer counts as gone after this silence of the network.",
         "30",
     ),
     Option(
         "grace-period",
         "SECONDS",
         _number(0, 1e9, float),
-        "What running tasks get to end when an agent is told to go (SIGTERM).",
+        "Time that running tasks get to finish after SIGTERM.",
         "5",
     ),
     Option(
         "lifetime",
         "SECONDS",
         _SECONDS,
-        "An agent goes before so long a time is over: its running tasks still get the grace period.",
+        "An agent ends within this time. It stops early enough for its running tasks to get the grace period.",
         f"until {END_VARIABLE}, which a batch system may set",
     ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
@@ -193,38 +195,38 @@ OPTIONS: tuple[Option, ...] = (
         "max-write-buffer-size",
         "BYTES",
         _BYTES,
-        "The largest arguments of one task; a larger task fails. The master's counts.",
+        "The largest arguments of one task; a task with larger arguments fails. The master's value is used.",
         str(1 << 30),
     ),
     Option(
         "max-read-buffer-size",
         "BYTES",
         _BYTES,
-        "The largest result of one task; a larger one fails its task. The master's counts.",
+        "The largest result of one task; a task with a larger result fails. The master's value is used.",
         str(1 << 30),
     ),
     Option(
         "audit-file",
         "FILE",
         _text,
-        "Where the trail of what happened goes; `-` is standard output.",
+        "Where the record of what happened is written; `-` is standard output.",
         "standard output; none when no role is given",
     ),
     Option(
         "audit-file-max-size",
         "BYTES",
         _BYTES,
-        "At this size the audit file is rotated; four old ones are kept.",
+        "At this size the audit file is rotated. Four old files are kept.",
         str(64 << 20),
     ),
     Option(
         "slave-executable",
         "PATH",
         _text,
-        "What the resource file names as the program of a slave.",
+        "The program that the resource file names for starting a slave.",
         "this program",
     ),
-    Option("examine", "", None, "Be no agent, but look whether one could serve here, and tell `mwpy doctor`."),
+    Option("examine", "", None, "Do not run an agent. Check whether an agent could run here, for `mwpy doctor`."),
 )
 
 _BY_NAME = {option.name: option for option in OPTIONS}
@@ -232,7 +234,7 @@ _DIRECTING = ("master_host", "master_port", "member_id")
 
 
 def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[Options, list[str]]:
-    """Take the `--mw-*` options out of a command line.
+    """Separate the `--mw-*` options from the other arguments of a command line.
 
     Args:
         argv: the arguments, without the program's name.
@@ -242,7 +244,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
         The options, and the other arguments in their order.
 
     Raises:
-        UsageError: the caller's fault; one line that says what and what to write instead.
+        UsageError: an option is wrong; the caller's fault. The message says in one line what to write instead.
     """
     values: dict[str, Any] = {}
     after_file: dict[str, None] = {}
@@ -263,10 +265,10 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     environment = environment or {}
     if (directions := environment.get(AGENT_VARIABLE)) is not None:
         try:
-            told: list[str] = json.loads(directions)
+            given: list[str] = json.loads(directions)
         except ValueError:
             raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it") from None
-        directed, _ = parse(told, {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
+        directed, _ = parse(given, {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
         return directed, rest
     return _options(values, frozenset(after_file), environment), rest
 
@@ -298,19 +300,19 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     if master and slave:
         raise UsageError("--mw-master and --mw-slave exclude each other: start two processes")
     if slave and "local" in values:
-        raise UsageError("--mw-local is for masters: with --mw-slave, --mw-slave-processes N says how many slaves")
+        raise UsageError("--mw-local is for masters: with --mw-slave, --mw-slave-processes N sets the number of slaves")
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
     options = Options(role=role, key=environment.get(KEY_VARIABLE), **values)
     return evolve(options, after_file=after_file, job_end=_moment(environment.get(END_VARIABLE, "")))
 
 
 def _moment(text: str) -> float | None:
-    """A time that a batch system gave; what is no number means that there is no end."""
+    """Read a time that a batch system gave; a text that is no number means that there is no end."""
     return float(text) if text.isdecimal() else None
 
 
 def help_text(program: str) -> str:
-    """What `--mw-help` prints."""
+    """Return what `--mw-help` prints."""
     lines = [
         f"usage: {program} [--mw-OPTION ...] [ARGUMENT ...]",
         "",
