@@ -231,7 +231,7 @@ def test_the_manual_shows_what_a_result_has() -> None:
         (DEATHS_ALLOWED, "was running in {} slaves when they died"),
         (FIRST_S, "After {} seconds without possible progress"),
         (KEPT, "the youngest of {} old ones"),
-        (KEPT, "the audit file is rotated; {} old ones are kept"),
+        (KEPT, "the audit file is rotated, and {} old files are kept"),
     ],
 )
 def test_the_manual_counts_as_the_code_does(number: float, words: str) -> None:

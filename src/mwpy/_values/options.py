@@ -216,7 +216,7 @@ OPTIONS: tuple[Option, ...] = (
         "audit-file-max-size",
         "BYTES",
         _BYTES,
-        "At this size the audit file is rotated. Four old files are kept.",
+        "At this size the audit file is rotated, and four old files are kept.",
         str(64 << 20),
     ),
     Option(
