@@ -1,7 +1,7 @@
-"""`mwpy.main`: what a script's last line calls, whichever role the process has.
+"""`mwpy.main`: the function that the last line of a script calls, in every role.
 
-A role's modules are imported when it is taken: slaves are started by the thousand, often from a shared disk, and
-what only masters and agents need, ZeroMQ above all, takes longer to load than all that a slave needs.
+The modules of a role are imported when the process takes the role. Slaves are started by the thousand, often from a
+shared disk, and the modules that only masters and agents need, above all ZeroMQ, load slower than those of a slave.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = ["local_master", "main", "report_errors", "version_string"]
 VERSION = "0.1.0"
 
 AGENT = ("-m", "mwpy", "slave")
-"""What makes a Python interpreter an agent that runs no script itself."""
+"""Makes a Python interpreter an agent that runs no script itself."""
 
 
 def version_string() -> str:
-    """The version of this library."""
+    """Return the version of this library."""
     return VERSION
 
 
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; None for those of the process.
 
     Returns:
-        The exit code, 0 to 255: what the master or slave algorithm returned, or the code of what went
-        wrong (see the manual). Hand it to `sys.exit`.
+        The exit code, 0 to 255: the value that the master or slave algorithm returned, or the code of an error (see
+        the manual). Pass it to `sys.exit`.
 
     Example:
         >>> if __name__ == "__main__":                         # doctest: +SKIP
@@ -78,7 +78,7 @@ def _run(arguments: list[str]) -> int:
         print(version_string())
         return ExitCode.OK
     if options.role is Role.SLAVE:
-        REGISTRY.slave()  # a fault in the script is better told of before anything is started
+        REGISTRY.slave()  # report an error in the script before anything is started
         return run_agent(options, _command_line())
     return _run_master(options, rest)
 
@@ -88,7 +88,7 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     from mwpy._doctor import examination
     from mwpy._roles import agent
 
-    os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, and not for what its tasks start
+    os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, not for programs that its tasks start
     if options.examine:
         return examination.run(options, slave_command, VERSION)
     return agent.run(options, _audit(options, sys.stdout), slave_command)
@@ -127,7 +127,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
-        print("mwpy: interrupted; slaves are told to go", file=sys.stderr)
+        print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
     except SystemExit as leaving:
         returned = 0 if leaving.code is None else leaving.code
     except BaseException:
@@ -147,10 +147,10 @@ def _interrupt(_number: int, _frame: object) -> None:
 def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     """A master with slaves on this machine, for a REPL, a notebook or a plain script.
 
-    Functions and classes defined there travel by value, lambdas too.
+    Functions and classes that are defined there, also lambdas, travel by value.
 
     Args:
-        slaves: how many slave processes; 0 for one a core.
+        slaves: how many slave processes; 0 for one per core.
 
     Raises:
         MwpyError: it cannot start.
@@ -184,14 +184,15 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
 
 
 def _command_line() -> list[str]:
-    """The command line of this process, of its local agent and of its slaves: the environment tells them apart."""
+    """The command line of this process, its local agent and its slaves. The environment determines the role of each."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
 def _program() -> list[str]:
-    """What starts an agent for slaves of this script: interpreter, `mwpy slave`, its options, script (absolute).
+    """The program that starts an agent for slaves of this script: interpreter, `mwpy slave`, its options, script path.
 
-    A packed application (PEX) has mwpy inside, and is an agent by itself: the file, not what it has unpacked here.
+    A packed application (PEX) contains mwpy and is an agent by itself. The program is then the file, not the unpacked
+    copy here.
     """
     if "PEX" in os.environ:
         return [getattr(sys, "_base_executable", sys.executable), os.environ["PEX"]]
@@ -217,7 +218,7 @@ def _audit(options: Options, otherwise: object) -> AuditFile:
 
 
 def _key(options: Options) -> str:
-    """The key of the computation: the one given, or a fresh one; a key file that is missing is made."""
+    """The key of the computation: from an option, or a fresh one. A missing key file is written."""
     from mwpy._roles.join import read_key
     from mwpy._transport.link import new_key
 

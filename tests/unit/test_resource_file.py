@@ -1,4 +1,4 @@
-"""The resource file: whole or not at all, and a mistake in it is named."""
+"""Writing, reading and checking the resource file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTENT = ResourceFile(
 )
 
 
-def test_what_was_written_is_read_and_is_private_and_alone(tmp_path: Path) -> None:
+def test_a_written_file_is_read_is_private_and_has_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     path.write_text("old")
     content = evolve(CONTENT, connected_jobs={"17.3": 2, "17.4": 0})
@@ -28,7 +28,7 @@ def test_what_was_written_is_read_and_is_private_and_alone(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_directory_that_is_not_there_is_told_with_its_remedy(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ResourceFileError, match=r"cannot write the resource file .*--mw-resource-file"):
         write(tmp_path / "missing" / "rsc", CONTENT)
 
@@ -73,7 +73,7 @@ def test_a_missing_file_says_to_start_the_master(tmp_path: Path) -> None:
         ("connected-jobs", {"17.3": True}),
     ],
 )
-def test_a_wrong_value_is_told_with_its_key(tmp_path: Path, key: str, value: Any) -> None:
+def test_a_wrong_value_is_reported_with_its_key(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "rsc"
     write(path, CONTENT)
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
@@ -88,7 +88,7 @@ def test_unknown_keys_are_ignored(tmp_path: Path) -> None:
     assert read(path) == CONTENT
 
 
-def test_a_master_that_writes_nothing_of_jobs_has_none(tmp_path: Path) -> None:
+def test_a_file_without_jobs_has_none(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     write(path, CONTENT)
     document = json.loads(path.read_text())
@@ -97,8 +97,8 @@ def test_a_master_that_writes_nothing_of_jobs_has_none(tmp_path: Path) -> None:
     assert read(path).connected_jobs == {}
 
 
-def test_what_jobs_do_is_written_soon_but_not_each_second() -> None:
-    """That one came, went or fell idle; how many of its slaves are at work matters to nobody."""
+def test_changes_of_jobs_are_written_soon_but_not_each_second() -> None:
+    """A change is that a job came, went or became idle, not how many of its slaves are at work."""
     last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
     for jobs in ({"1.0": 2}, {"1.0": 2, "1.1": 0, "1.2": 0}, {"1.0": 0, "1.1": 0}, {"1.0": 2, "1.1": 0, "1.2": 1}):
         new = evolve(last, connected_jobs=jobs)
@@ -107,8 +107,8 @@ def test_what_jobs_do_is_written_soon_but_not_each_second() -> None:
     assert not due(last, evolve(last, connected_jobs={"1.0": 1, "1.1": 0}, timestamp=399.0))
 
 
-def test_that_an_idle_job_got_to_work_is_written_at_once() -> None:
-    """Else who removes idle jobs would remove it."""
+def test_when_an_idle_job_gets_work_the_file_is_written_at_once() -> None:
+    """Otherwise an overseer would remove the job."""
     last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
     assert due(last, evolve(last, connected_jobs={"1.0": 2, "1.1": 1}, timestamp=100.1))
 

@@ -65,7 +65,7 @@ class Batch(Protocol):
         """
 
     def jobs(self) -> list[Job]:
-        """All jobs of this user that carry a mark of mwpy, whoever submitted them.
+        """All jobs of this user that carry a mark of mwpy, also those that this process did not submit.
 
         Raises:
             BatchUnavailable: the batch system does not answer. It never returns only some of the jobs.

@@ -4,7 +4,7 @@ It needs Linux and Python 3.7 on the host, and nothing installed. It keeps every
 user can read: `apps/DIGEST/NAME` are copied applications, and `jobs/HOST/JOB/` is a job. HOST is the name in the hosts
 file, because several hosts may share a home directory. A shell stays with the agent and writes its exit code into the
 job's folder. A job is alive while a process of the shell's group has the job's id in its environment. So no process
-number is mistaken for another's, and a job is found whoever started it and whatever was killed.
+number is mistaken for another's, and a job is found although the process that started it is gone.
 """
 
 from __future__ import annotations

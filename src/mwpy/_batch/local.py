@@ -2,7 +2,7 @@
 
 A job is a folder of this user, which outlives the overseer. A shell stays with the agent and writes the agent's exit
 code into the folder. Both hold a lock on a file in it, through a descriptor that they inherited. So a job is alive as
-long as its lock is held, whoever started it and whatever killed its processes, and no process number is mistaken for
+long as its lock is held, also when the process that started it is gone, and no process number is mistaken for
 another's. While the lock is held, the shell's process group exists, so it is safe to send it signals.
 """
 

@@ -1,7 +1,7 @@
 """Hosts that are reached through ssh, as a batch system. It needs OpenSSH's client here, and on the hosts a Python.
 
 A hosts file lists the hosts and how many slaves each may have. One call per host, to all hosts at once, returns the
-jobs that live there (`_ssh_host`). So jobs are found again, whoever started them. Jobs that find no free slot wait in
+jobs that are alive there (`_ssh_host`). So jobs are found again after a restart. Jobs that find no free slot wait in
 the memory of this process. They are a queue like any other, but a restart forgets it.
 
 When a host does not answer, this is reported once, its slots do not count, and it is called again after growing

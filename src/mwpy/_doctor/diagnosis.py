@@ -192,9 +192,8 @@ def _connection(there: Report) -> list[Finding]:
     tried = []
     for each in there.addresses:
         found = each.fault or f"connected in {1000 * each.seconds:.0f} ms, and the keys are right"
-        tried.append(
-            Finding("address", f"{each.address}: {found}", "" if works else REMEDIES.get(each.fate, OTHER_REMEDY))
-        )
+        remedy = "" if works else REMEDIES.get(each.fate, OTHER_REMEDY)
+        tried.append(Finding("address", f"{each.address}: {found}", remedy))
     if there.agent:
         round_trip_ms = 1000 * (there.round_trip_s or 0.0)
         return [*tried, Finding("master", f"accepted it as {there.agent}; round trip {round_trip_ms:.1f} ms")]
@@ -202,17 +201,6 @@ def _connection(there: Report) -> list[Finding]:
         remedy = "give the job a fresh copy of the resource file, or read the messages of the master"
         return [*tried, Finding("master", f"did not accept it: {there.refused}", remedy)]
     return tried
-
-
-def _remedy(fault: str) -> str:
-    """The remedy for an address that does not work."""
-    if "key" in fault or "no master of mwpy" in fault:
-        return "give the job a fresh copy of the resource file: another computation has this address now"
-    if "no such host" in fault:
-        return "start the master with --mw-master-host and an address that is known there"
-    return (
-        "check that the master is running, and that no firewall blocks the port; --mw-master-port chooses an open port"
-    )
 
 
 def _imports(there: Report, here: Report | None) -> Finding:

@@ -69,7 +69,7 @@ class SimulatedJob:
 
     @property
     def useful(self) -> bool:
-        """Whether it counts as a job that is or will be of use."""
+        """Whether it counts as a job that is useful or will be."""
         leaves = self.host is not None and self.host.core is not None and self.host.core.leaving
         return self.state in (JobState.QUEUED, JobState.RUNNING) and not leaves and not self.uncounted
 
@@ -83,7 +83,7 @@ class SimulatedBatch:
     """Is called with the mark after each attempt to submit."""
     faulty: bool = True
     lag_s: int = 0
-    """A submitted job may be missing in the list for so many seconds."""
+    """A submitted job may be missing in the list for this many seconds."""
     broken: bool = False
     """At present all jobs fail at their start."""
     now: int = 0

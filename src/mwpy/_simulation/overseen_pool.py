@@ -74,7 +74,7 @@ class _Computation:
     """One for each life of its master; agents join only the last."""
     down_until: int = 1
     useful: int = 0
-    """How many slaves could be of use."""
+    """How many slaves could be useful."""
     most_useful: int = 0
     grown: int = 0
     """The sum of all increases of `useful`."""
@@ -133,7 +133,7 @@ class _Computation:
             self.history.append(new)
 
     def seen(self, late_s: int, now: int) -> ResourceFile | None:
-        """The content that a reader sees who reads the file so many seconds late."""
+        """The content that a reader sees, if it sees changes this many seconds late."""
         return next((each for each in reversed(self.history) if each.timestamp <= now - late_s), None)
 
 

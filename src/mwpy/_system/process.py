@@ -52,7 +52,7 @@ class Child:
                 os.set_blocking(file.fileno(), False)
 
     def poll(self) -> int | None:
-        """Look whether it has ended, and if so kill the rest of its group. Never waits.
+        """Check whether it has ended, and if so kill the rest of its group. Never waits.
 
         Returns:
             None while it runs. Later its exit code, or the negative number of the signal that killed it.

@@ -37,7 +37,7 @@ class _Complaint:
 
 @define(eq=False)
 class Complaints:
-    """Says what is wrong at growing intervals as long as it lasts, and says once when it is over."""
+    """Says at growing intervals what is wrong, and says once that it is right again."""
 
     _state: OverseerState
     _open: dict[tuple[str, About], _Complaint] = field(factory=dict)
