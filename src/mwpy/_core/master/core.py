@@ -90,7 +90,8 @@ class MasterCore:
         if not good:
             return
         self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
-        for sid in dict.fromkeys(span.policy.sid for span in good):
+        for span in good:
+            sid = span.policy.sid
             if sid is not None and sid not in self.state.members.slaves:
                 self.handback.release_addressed(sid, "is gone or never was")
 
@@ -201,8 +202,10 @@ class MasterCore:
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
-        deadlines = (self.silence.watch.deadline, self.dispatch.look_again)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        silence, look_again = self.silence.watch.deadline, self.dispatch.look_again
+        if silence is None or look_again is None:
+            return silence if look_again is None else look_again
+        return min(silence, look_again)
 
     def take_actions(self) -> Actions:
         """Everything that must be done now; given out once."""

@@ -6,6 +6,9 @@ that the table does not have is an internal error. A slave that ended is removed
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from attrs import define, field
 
 from mwpy._core.master.taskjar import HeldTasks
@@ -154,31 +157,49 @@ class Members:
         Raises:
             InternalError: the record contradicts the slave's state; the fault of mwpy itself.
         """
-        match record:
-            case records.SlaveChanged(sid, state, kind):
-                slave = self.slaves[sid]
-                slave.kind = kind
-                if state is not slave.state:
-                    self._enter(slave, state)
-            case records.SlaveConnected(sid, agent, _, kind, number):
-                self.slaves_seen += 1
-                slave = ConnectedSlave(sid, self.agents[agent], number, kind, self.held[sid])
-                self.slaves[sid] = slave.agent.slaves[number] = slave
-            case records.SlaveEnded(sid):
-                self._remove_slave(sid)
-            case records.AgentConnected(name, address, _, _, job, announced, python):
-                self.agents_seen += 1
-                self.agents[name] = ConnectedAgent(name, address, announced, job, python)
-            case records.AgentLeaving(name, reason):
-                self.agents[name].announced = 0
-                self.agents[name].leaving = reason
-            case records.AgentLost(name) | records.AgentLeft(name) | records.PeerDropped(name):
-                gone = self.agents.pop(name)
-                self.peers.pop(gone.peer, None)
-            case records.AlgorithmRefused(name, _, reason, number):
-                self.agents[name].refused[number] = reason
-            case _:
-                pass
+        handler = _HANDLERS.get(type(record))
+        if handler is not None:
+            handler(self, record)
+
+    def _slave_changed(self, record: records.SlaveChanged) -> None:
+        slave = self.slaves[record.sid]
+        slave.kind = record.kind
+        if record.state is not slave.state:
+            self._enter(slave, record.state)
+
+    def _slave_connected(self, record: records.SlaveConnected) -> None:
+        self.slaves_seen += 1
+        sid, agent = record.sid, self.agents[record.agent]
+        slave = ConnectedSlave(sid, agent, record.number, record.kind, self.held[sid])
+        self.slaves[sid] = agent.slaves[record.number] = slave
+
+    def _slave_ended(self, record: records.SlaveEnded) -> None:
+        slave = self.slaves.pop(record.sid, None)
+        if slave is not None:  # else it ended before it was ready for tasks
+            self._enter(slave, _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST)
+            del slave.agent.slaves[slave.number]
+
+    def _agent_connected(self, record: records.AgentConnected) -> None:
+        self.agents_seen += 1
+        agent = ConnectedAgent(record.agent, record.address, record.slaves, record.job, record.python)
+        self.agents[agent.name] = agent
+
+    def _agent_leaving(self, record: records.AgentLeaving) -> None:
+        agent = self.agents[record.agent]
+        agent.announced, agent.leaving = 0, record.reason
+
+    def _agent_gone(self, record: records.AgentLost | records.AgentLeft) -> None:
+        self._remove_agent(record.agent)
+
+    def _peer_dropped(self, record: records.PeerDropped) -> None:
+        self._remove_agent(record.peer)
+
+    def _remove_agent(self, name: str) -> None:
+        agent = self.agents.pop(name)
+        self.peers.pop(agent.peer, None)
+
+    def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
+        self.agents[record.agent].refused[record.number] = record.reason
 
     def _enter(self, slave: ConnectedSlave, state: SlaveState) -> None:
         if (slave.state, state) not in _STEPS:
@@ -189,12 +210,6 @@ class Members:
             self.idle[slave.sid] = slave
         if state is not _BUSY:
             self.hungry.pop(slave.sid, None)
-
-    def _remove_slave(self, sid: SlaveId) -> None:
-        slave = self.slaves.pop(sid, None)
-        if slave is not None:  # else it ended before it was ready for tasks
-            self._enter(slave, _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST)
-            del slave.agent.slaves[slave.number]
 
     def coming(self) -> int:
         """How many slaves the agents have announced that are not ready yet."""
@@ -230,6 +245,20 @@ class Members:
         for agent in self.agents.values():
             for slave in agent.slaves.values():
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
+
+
+_HANDLERS: dict[type, Callable[[Members, Any], None]] = {
+    records.SlaveChanged: Members._slave_changed,
+    records.SlaveConnected: Members._slave_connected,
+    records.SlaveEnded: Members._slave_ended,
+    records.AgentConnected: Members._agent_connected,
+    records.AgentLeaving: Members._agent_leaving,
+    records.AgentLost: Members._agent_gone,
+    records.AgentLeft: Members._agent_gone,
+    records.PeerDropped: Members._peer_dropped,
+    records.AlgorithmRefused: Members._algorithm_refused,
+}
+"""What each kind of record does to agents and slaves; all other kinds do nothing."""
 
 
 def state_after(slave: ConnectedSlave, event: SlaveEvent) -> SlaveState:

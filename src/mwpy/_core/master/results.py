@@ -43,7 +43,8 @@ class Results:
             ProtocolError: the frames are not what the group says; the agent's fault.
         """
         values, buffers = messages.entries(group, frames)
-        _check_failures(group, values)
+        if group.failed:
+            _check_failures(group, values)
         if not are_next(slave.held.spans, group.tasks, group.counts, group.attempts):
             counting = list(_positions_that_count(slave, group))
             if not counting:
