@@ -1,14 +1,14 @@
-"""How many tasks a slave is sent, and from whom tasks are taken back.
+"""Arithmetic: how many tasks a slave is sent, and which slave gives tasks back.
 
-The aim is that no slave ever waits for the network while there are tasks, and that no task waits behind
-another while a slave is idle. So the master learns how long a task of each algorithm takes on each slave and
-keeps a fraction of a second of work ahead of each (`AHEAD_S`). While it knows nothing of an algorithm, a slave gets
-one task at a time: it might run for an hour. When tasks are longer than what is to be ahead, a slave has one
-running and one waiting. When there is nothing left to send and a slave idles, unstarted tasks are taken back
-from slaves that hold several, half of them at a time.
+No slave should wait for the network while tasks are pending. No task should wait behind another one while a slave is
+idle. So the master learns how long a task of each algorithm takes on each slave, and keeps a fraction of a second of
+work ahead of each slave (`AHEAD_S`). While nothing is known of an algorithm, a slave gets one task at a time, because
+that task may run for an hour. When one task takes longer than `AHEAD_S`, a slave has one task running and one waiting.
+When no task is pending and a slave is idle, the slave with the most work gives back half of its tasks, as far as they
+are not started.
 
-A fixed task group is obeyed instead: that many tasks in a message, the next when fewer than
-that many are left.
+A fixed task group replaces all this: a message has exactly that many tasks, and the next message is sent when the slave
+holds fewer.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ __all__ = ["fullest", "is_full", "learn", "pace_of", "room"]
 _BUSY = SlaveState.BUSY
 
 AHEAD_S = 0.25
-"""Seconds of work that a slave should have before it. Long against a round trip, short against a
-user's patience when other slaves fall idle."""
+"""Seconds of work that a slave should hold. Much longer than a round trip, and short for a user who sees other slaves
+become idle."""
 
 OVERHEAD_S = 5e-6
-"""Seconds that a task costs a slave beside its own computing, so that a task of no length has one."""
+"""Seconds that a task costs a slave in addition to its compute time. So an empty task does not take zero seconds."""
 
 MAX_GROUP_TASKS = 1000
-"""Tasks in one message. Beyond this nothing more is gained a task, and the group's first result waits."""
+"""Largest number of tasks in one message. More would not make a task cheaper, and would delay the first result."""
 
 MAX_GROUP_BYTES = 1 << 20
-"""Payload bytes after which a group is full; a larger task travels alone."""
+"""Largest size of the payloads in one message, in bytes; a larger task travels alone."""
 
 MAX_OUTSTANDING = 5000
-"""Tasks at one slave: those of a lost one must be sent again."""
+"""Largest number of tasks at one slave: when the slave is lost, they must all be sent again."""
 
 LEARNING_RATE = 0.3
-"""Weight of the newest group in what was learned: quick to follow a change, slow to follow an outlier."""
+"""Weight of the newest group in the learned pace: it follows a change soon, and an outlier only a little."""
 
 WORTH_TAKING_S = 0.02
-"""Seconds of work below which a busy slave's queue is not worth a round trip to share."""
+"""Seconds of work at a slave that are worth the round trip of taking tasks back."""
 
 SILENT_S = 0.1
-"""Seconds without a result after which a slave's queue is worth sharing however short its tasks were
-expected to be: the running one is longer."""
+"""Seconds without a result after which a slave's tasks are worth taking back, however short they were expected to be:
+the running task takes longer than expected."""
 
 
 def learn(known: float | None, seconds: float) -> float:
-    """Mix how long a task just took, in seconds, into what was known."""
+    """The pace after a task took `seconds`, when it was `known` before; None if nothing was known."""
     seconds += OVERHEAD_S
     return seconds if known is None else known + LEARNING_RATE * (seconds - known)
 
@@ -59,7 +59,7 @@ def pace_of(members: Members, slave: ConnectedSlave, algorithm: int) -> float | 
 
 
 def work_before(members: Members, slave: ConnectedSlave) -> float:
-    """Seconds of work that a slave holds, as far as known."""
+    """The work that a slave holds, in seconds; tasks of unknown pace count nothing."""
     return sum(count * (pace_of(members, slave, algorithm) or 0.0) for algorithm, count in slave.held.load.items())
 
 
@@ -94,9 +94,9 @@ def _is_full(held: int, work: float) -> bool:
 
 
 def useful(members: Members, pending: int, fixed: int | None) -> int:
-    """How many unordered slaves could have work of these pending tasks, and of what slaves hold.
+    """How many unordered slaves could have work: of the pending tasks, and of the tasks that slaves hold.
 
-    What cannot be taken back from a slave is of no use to others: were slaves asked for it, they would be idle.
+    Tasks that cannot be taken back from their slave do not count. Slaves that come for them would be idle.
 
     Args:
         pending: how many pending tasks any slave may run.
@@ -115,8 +115,8 @@ def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float 
     """Choose the slave from which tasks are taken back for idle ones.
 
     Returns:
-        The slave with the most work among those worth it, or None; and when to look again at the latest, or
-        None if nothing will change by itself.
+        The slave with the most work among those whose work is worth taking back, or None if there is none. And when
+        to look again at the latest, on the core's clock, or None if time alone changes nothing.
     """
     best: ConnectedSlave | None = None
     most = 0.0

@@ -1,0 +1,80 @@
+"""A master's state for the tests of its parts: agents, slaves and tasks that were recorded, without messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+from tests.spans import MAX, MIN, span
+
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.state import MasterSettings, MasterState
+from mwpy._values import records
+from mwpy._values.ids import SlaveId
+from mwpy._values.records import AlgorithmDefined
+from mwpy._values.task import DEFAULT_POLICY, SlaveKind, SlaveState, TaskPolicy
+
+
+@define(eq=False)
+class Books:
+    """A state, and short ways to record what a test begins with."""
+
+    state: MasterState = field(factory=lambda: MasterState(MasterSettings("m", "g")))
+    tasks: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for algorithm in (MAX, MIN):
+            self.state.record(algorithm)
+
+    def slave(self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "") -> ConnectedSlave:
+        """A new idle slave: of a new agent, or of one that is here."""
+        members = self.state.members
+        if not agent:
+            agent = members.next_agent
+            self.state.record(records.AgentConnected(agent, "here", "host", 1, "", 1, "3.11"))
+            members.connect(agent, agent.encode())
+        sid, number = members.next_sid, len(members.agents[agent].slaves) + 1
+        self.state.record(records.SlaveConnected(sid, agent, "here", kind, number))
+        self.state.record(records.SlaveChanged(sid, SlaveState.IDLE, kind))
+        return members.slaves[sid]
+
+    def submit(
+        self,
+        count: int,
+        algorithm: AlgorithmDefined = MAX,
+        payload: bytes = b"x",
+        policy: TaskPolicy = DEFAULT_POLICY,
+    ) -> list[int]:
+        """Pending tasks; their ids, which are also their tags."""
+        new = span(self.tasks + 1, algorithm, count, payload, policy)
+        self.tasks += count
+        self.state.record(records.TasksSubmitted([new.facts()]), [[*new.ids]])
+        return [*new.ids]
+
+    def send(self, slave: ConnectedSlave, count: int, algorithm: AlgorithmDefined = MAX) -> None:
+        """Allocate the first pending tasks of an algorithm, or those addressed to the slave."""
+        jar = self.state.jar
+        queue = jar.addressed.get(slave.sid) or jar.queues[algorithm.definition.number]
+        self.state.record(records.TasksAllocated(slave.sid, jar.heads(queue, count, 1 << 30)))
+        if slave.state is SlaveState.IDLE:
+            self.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))
+
+    def give(self, slave: ConnectedSlave, count: int, algorithm: AlgorithmDefined = MAX) -> None:
+        """Submit tasks and allocate them to a slave."""
+        self.submit(count, algorithm)
+        self.send(slave, count, algorithm)
+
+    def taken(self) -> list[records.Record]:
+        """The records since this was last called."""
+        self.state.check()
+        return self.state.take_actions().records
+
+
+def kinds_of(happened: Sequence[records.Record]) -> list[str]:
+    """The classes of records, by name."""
+    return [type(record).__name__ for record in happened]
+
+
+def sid(number: int) -> SlaveId:
+    """The id of a slave by its number."""
+    return SlaveId(f"SLAVE-{number}")

@@ -1,0 +1,149 @@
+"""The arithmetic of sending, with numbers that were worked out by hand.
+
+A slave should hold 0.25 s of work. It counts as full with more than 0.125 s of work in at least two tasks.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.master_state import Books
+from tests.spans import MAX, MIN
+
+from mwpy._core.master import allocation
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._values.ids import SlaveId
+from mwpy._values.task import SlaveKind, TaskPolicy
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def slave(books: Books) -> ConnectedSlave:
+    return books.slave()
+
+
+def room(books: Books, slave: ConnectedSlave, fixed: int | None = None, algorithm: int = 0) -> int:
+    return allocation.room(books.state.members, slave, algorithm, fixed)
+
+
+def test_the_pace_follows_three_tenths_of_each_change() -> None:
+    """5 microseconds are added to each compute time: 1.000005, then 1.000005 + 0.3 * (2.000005 - 1.000005)."""
+    first = allocation.learn(None, 1.0)
+    assert first == pytest.approx(1.000005)
+    assert allocation.learn(first, 2.0) == pytest.approx(1.300005)
+
+
+def test_the_pace_of_a_slave_itself_counts_before_that_of_all(books: Books, slave: ConnectedSlave) -> None:
+    books.state.members.pace[0] = 0.1
+    assert allocation.pace_of(books.state.members, slave, 0) == 0.1
+    slave.pace[0] = 0.2
+    assert allocation.pace_of(books.state.members, slave, 0) == 0.2
+    assert allocation.pace_of(books.state.members, slave, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("pace", "held", "expected"),
+    [
+        (None, 0, 1),  # unknown: one task
+        (None, 1, 0),  # unknown, and one is running
+        (0.01, 0, 25),  # 0.25 / 0.01
+        (0.01, 10, 15),  # (0.25 - 0.1) / 0.01
+        (0.01, 12, 13),  # 0.12 s of work is not full
+        (0.01, 13, 0),  # 0.13 s of work is full
+        (0.1, 0, 2),  # 0.25 / 0.1
+        (0.1, 1, 1),  # (0.25 - 0.1) / 0.1
+        (0.1, 2, 0),  # 0.2 s in two tasks is full
+        (3.0, 0, 1),  # one task to run
+        (3.0, 1, 1),  # and one to wait
+        (3.0, 2, 0),
+        (0.0001, 0, 1000),  # 2500 would fit into 0.25 s; a message has at most 1000
+        (0.00001, 2501, 0),  # more than half of the most that a slave holds
+    ],
+)
+def test_a_slave_has_room_for_a_quarter_of_a_second(
+    books: Books, slave: ConnectedSlave, pace: float | None, held: int, expected: int
+) -> None:
+    if held:
+        books.give(slave, held)
+    if pace is not None:
+        slave.pace[0] = pace
+    assert room(books, slave) == expected
+    assert allocation.is_full(books.state.members, slave, None) == (expected == 0 and held >= 2)
+
+
+def test_the_work_of_all_algorithms_counts(books: Books, slave: ConnectedSlave) -> None:
+    """Three tasks of 0.02 s and two of 0.03 s are 0.12 s; so (0.25 - 0.12) / 0.02 = 6.5 more fit."""
+    slave.pace.update({0: 0.02, 1: 0.03})
+    books.give(slave, 3)
+    books.give(slave, 2, MIN)
+    assert allocation.work_before(books.state.members, slave) == pytest.approx(0.12)
+    assert room(books, slave) == 6
+
+
+@pytest.mark.parametrize(("held", "expected"), [(0, 5), (4, 5), (5, 0), (9, 0)])
+def test_a_fixed_group_is_sent_when_the_slave_holds_fewer_tasks(
+    books: Books, slave: ConnectedSlave, held: int, expected: int
+) -> None:
+    """Whatever is known of their pace."""
+    slave.pace[0] = 1000.0
+    if held:
+        books.give(slave, held)
+    assert room(books, slave, fixed=5) == expected
+    assert allocation.is_full(books.state.members, slave, 5) == (not expected)
+
+
+def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books) -> None:
+    """Three pending tasks, one of five held tasks runs and four can be taken back, and another slave holds one task."""
+    first, second, ordered = books.slave(), books.slave(), books.slave(SlaveKind.ORDERED)
+    books.give(first, 5)
+    books.give(second, 1)
+    books.give(ordered, 1)
+    books.submit(3)
+    members = books.state.members
+    assert allocation.useful(members, 3, None) == 3 + (1 + 4) + 1
+    assert allocation.useful(members, 3, 2) == 2 + 1 + 1  # groups of two: two messages, and nothing is taken back
+    first.gave_nothing_back = True
+    assert allocation.useful(members, 3, None) == 3 + 1 + 1
+    first.gave_nothing_back, first.asked_back = False, True
+    assert allocation.useful(members, 3, None) == 3 + (1 + 4) + 1
+
+
+def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
+    """Of 0.3 s, 0.5 s and 0.9 s of work; the last slave was asked already."""
+    slaves = [books.slave() for _ in range(3)]
+    books.state.members.pace[0] = 0.1
+    for slave, count in zip(slaves, (3, 5, 9), strict=True):
+        books.give(slave, count)
+    slaves[2].asked_back = True
+    assert allocation.fullest(books.state.members, 0.0) == (slaves[1], None)
+
+
+def test_little_work_is_taken_back_only_from_a_slave_that_is_silent(books: Books, slave: ConnectedSlave) -> None:
+    """Two tasks of a millisecond are not worth it; after 0.1 s without a result the running one is longer."""
+    slave.pace[0] = 0.001
+    books.give(slave, 2)
+    slave.last_heard = 7.0
+    assert allocation.fullest(books.state.members, 7.05) == (None, 7.1)
+    assert allocation.fullest(books.state.members, 7.1) == (slave, None)
+
+
+def test_the_earliest_silence_decides_when_to_look_again(books: Books) -> None:
+    for heard in (3.0, 2.0, 4.0):
+        slave = books.slave()
+        slave.pace[0] = 0.001
+        books.give(slave, 2)
+        slave.last_heard = heard
+    assert allocation.fullest(books.state.members, 2.0) == (None, 2.1)
+
+
+def test_nothing_is_taken_back_from_a_slave_with_one_task_or_with_addressed_ones(books: Books) -> None:
+    one, addressed = books.slave(), books.slave(SlaveKind.ORDERED)
+    books.state.members.pace[0] = 1.0
+    books.give(one, 1)
+    books.submit(4, MAX, policy=TaskPolicy(SlaveId("SLAVE-1")))
+    books.send(addressed, 4)
+    assert addressed.held.count == 4
+    assert allocation.fullest(books.state.members, 100.0) == (None, None)

@@ -1,0 +1,133 @@
+"""Losses: what the end of a slave or an agent means for tasks, and which task is charged."""
+
+from __future__ import annotations
+
+import pytest
+from tests.master_state import Books
+from tests.spans import ids_of
+
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.losses import DEATHS_ALLOWED, Losses
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._values import records
+from mwpy._values.last_words import NO_WORDS, LastWords
+from mwpy._values.messages import SlaveDied
+from mwpy._values.task import TaskPolicy
+
+DIED = "killed by signal 11"
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def losses(books: Books) -> Losses:
+    handback = HandBack(books.state)
+    return Losses(books.state, SlaveKinds(books.state, handback), handback)
+
+
+def dies(losses: Losses, slave: ConnectedSlave, running: int, words: LastWords = NO_WORDS) -> None:
+    losses.slave_died(slave.agent, SlaveDied(slave.number, running, DIED, words))
+    losses.state.check()
+
+
+def notices(books: Books) -> list[str]:
+    return [record.text for record in books.taken() if isinstance(record, records.Notice)]
+
+
+def test_a_death_charges_the_running_task_only(books: Books, losses: Losses) -> None:
+    """It goes to the tail of its queue; the unstarted ones keep their order at the head."""
+    slave = books.slave()
+    books.submit(4)
+    books.send(slave, 3)
+    dies(losses, slave, 2, LastWords("out"))
+    queue = books.state.jar.queues[0]
+    assert ids_of(queue) == [1, 3, 4, 2]
+    assert [len(span.deaths) for span in queue for _ in span.ids] == [0, 0, 0, 1]
+    assert str(queue[-1].deaths[0]) == f"attempt 1 on SLAVE-0: {DIED}"
+    assert queue[-1].deaths[0].words.stdout == "out"
+
+
+def test_a_task_that_killed_three_slaves_is_handed_back_with_their_story(books: Books, losses: Losses) -> None:
+    [task] = books.submit(1)
+    for _ in range(DEATHS_ALLOWED):
+        slave = books.slave()
+        books.send(slave, 1)
+        dies(losses, slave, task)
+    [unrunnable] = books.state.actions.unrunnable
+    assert [death.sid for death in unrunnable.deaths] == ["SLAVE-0", "SLAVE-1", "SLAVE-2"]
+    assert unrunnable.reason.startswith("it was running in 3 slaves when they died: attempt 1 on SLAVE-0")
+    assert books.state.jar.runnable == 0
+
+
+def test_a_task_that_may_run_once_is_handed_back_after_one_death(books: Books, losses: Losses) -> None:
+    books.submit(2, policy=TaskPolicy(retry=False))
+    slave = books.slave()
+    books.send(slave, 2)
+    dies(losses, slave, 1)
+    [unrunnable] = books.state.actions.unrunnable
+    assert (unrunnable.task_id, unrunnable.reason) == (1, f"its slave died ({DIED}) and its policy says retry=False")
+    assert ids_of(books.state.jar.queues[0]) == [2]
+
+
+def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Losses) -> None:
+    slave = books.slave()
+    books.give(slave, 2)
+    dies(losses, slave, 0)
+    assert not any(span.deaths for span in books.state.jar.queues[0])
+
+
+def test_what_an_agent_says_of_a_death_is_cut_to_its_limits(books: Books, losses: Losses) -> None:
+    slave = books.slave()
+    losses.slave_died(slave.agent, SlaveDied(1, 0, "x" * 5000, LastWords("y" * 100_000, "", "", -3)))
+    [end] = [record for record in books.taken() if isinstance(record, records.SlaveEnded)]
+    assert (len(end.cause), len(end.words.stdout), end.words.peak_bytes) == (1000, 65536, 0)
+
+
+def test_a_lost_agent_charges_no_task(books: Books, losses: Losses) -> None:
+    """Tasks that may run only once are handed back, because they may have started."""
+    slave = books.slave()
+    books.submit(1)
+    books.submit(1, policy=TaskPolicy(retry=False))
+    books.send(slave, 2)
+    books.state.record(records.AgentLost("AGENT-0", "the connection broke"))
+    losses.agent_lost(slave.agent, "the connection broke")
+    assert ids_of(books.state.jar.queues[0]) == [1]
+    [unrunnable] = books.state.actions.unrunnable
+    assert unrunnable.reason == (
+        "SLAVE-0 was lost with AGENT-0 (the connection broke) when it may have been started, and its policy says "
+        "retry=False"
+    )
+    assert not unrunnable.deaths
+    assert losses.departures == {"the connection broke": 1}
+    books.state.check()
+
+
+def test_a_slave_that_dies_while_its_agent_leaves_charges_no_task(books: Books, losses: Losses) -> None:
+    slave = books.slave()
+    books.submit(2)
+    books.send(slave, 2)
+    books.state.record(records.AgentLeaving("AGENT-0", "evicted"))
+    dies(losses, slave, 1)
+    queue = books.state.jar.queues[0]
+    assert (ids_of(queue), [span.deaths for span in queue]) == ([1, 2], [(), ()])
+
+
+def test_a_visitor_without_slaves_is_no_departure(books: Books, losses: Losses) -> None:
+    """`mwpy doctor` connects, looks around and leaves."""
+    agent = books.slave().agent
+    agent.announced = 0
+    losses.agent_lost(agent, "it was an examination")
+    assert losses.departures == {}
+
+
+def test_slaves_that_never_were_ready_are_reported_once_for_each_reason(books: Books, losses: Losses) -> None:
+    agent = books.slave().agent
+    for number, words in ((7, "ImportError: a"), (8, "ImportError: a"), (9, "ImportError: b")):
+        losses.slave_died(agent, SlaveDied(number, 0, "exit code 1", LastWords(stderr=words)))
+    texts = notices(books)
+    assert len(texts) == 2
+    assert texts[0].startswith("a slave of AGENT-0 (here) ended before it could take a task: exit code 1.")

@@ -1,0 +1,134 @@
+"""Results: what counts, what is learned from it, and what a slave gives back."""
+
+from __future__ import annotations
+
+import pytest
+from tests.master_state import Books, kinds_of
+from tests.spans import MIN, ids_of
+
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.results import Results
+from mwpy._transport.codec import Codec
+from mwpy._values import records
+from mwpy._values.errors import ProtocolError
+from mwpy._values.messages import AlgorithmFailed, Revoked, payload
+from mwpy._values.messages import Results as Group
+from mwpy._values.task import SlaveState
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def slave(books: Books) -> ConnectedSlave:
+    """A slave that holds the tasks 1 to 3 of one algorithm and 4 to 5 of another."""
+    slave = books.slave()
+    books.give(slave, 3)
+    books.give(slave, 2, MIN)
+    return slave
+
+
+@pytest.fixture
+def results(books: Books) -> Results:
+    return Results(books.state, SlaveKinds(books.state, HandBack(books.state)))
+
+
+def receive(
+    results: Results, slave: ConnectedSlave, spans: list[tuple[int, int, int]], seconds: float = 0.1, now: float = 0.0
+) -> None:
+    """Results of spans (first, count, attempt); each value is the task's id."""
+    ids = [first + place for first, count, _ in spans for place in range(count)]
+    group = Group(1, *map(list, zip(*spans, strict=True)), [seconds] * len(ids), [])
+    results.receive(slave, group, [payload(len(ids), [bytes([number]) for number in ids])], now)
+
+
+def given_out(books: Books) -> list[tuple[int, object, object]]:
+    return [(result.task_id, result.value, result.tag) for result in books.state.actions.results]
+
+
+def test_each_result_has_its_value_and_tag(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    """One span of the group may be several spans here, of different algorithms."""
+    receive(results, slave, [(1, 4, 1)], now=7.0)
+    assert given_out(books) == [(1, 1, 1), (2, 2, 2), (3, 3, 3), (4, 4, 4)]
+    assert [result.algorithm for result in books.state.actions.results] == ["max"] * 3 + ["min"]
+    assert (ids_of(slave.held.spans), slave.last_heard) == ([5], 7.0)
+    books.state.check()
+
+
+def test_results_may_come_in_another_order_than_the_tasks_were_sent(
+    books: Books, results: Results, slave: ConnectedSlave
+) -> None:
+    receive(results, slave, [(4, 1, 1), (2, 2, 1)])
+    assert sorted(given_out(books)) == [(2, 2, 2), (3, 3, 3), (4, 4, 4)]
+    assert ids_of(slave.held.spans) == [1, 5]
+
+
+@pytest.mark.parametrize(
+    "spans", [[(1, 1, 2)], [(9, 3, 1)], [(1, 1, 0)]], ids=["another attempt", "not held", "an older attempt"]
+)
+def test_a_result_that_does_not_count_changes_nothing(
+    books: Books, results: Results, slave: ConnectedSlave, spans: list[tuple[int, int, int]]
+) -> None:
+    books.taken()
+    receive(results, slave, spans)
+    assert books.taken() == []
+    assert ids_of(slave.held.spans) == [1, 2, 3, 4, 5]
+
+
+def test_the_record_has_only_the_results_that_count(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    """A task that is named twice counts once."""
+    receive(results, slave, [(1, 1, 1), (1, 2, 1), (3, 1, 9)])
+    [record] = [each for each in books.taken() if isinstance(each, records.ResultsReceived)]
+    assert (record.results.tasks, record.results.counts) == ([1], [2])
+    assert list(record.frames) == [payload(2, [b"\1", b"\2"])]
+
+
+def test_a_slave_without_tasks_is_idle(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    receive(results, slave, [(1, 5, 1)])
+    assert slave.state is SlaveState.IDLE
+    assert kinds_of(books.taken())[-2:] == ["ResultsReceived", "SlaveChanged"]
+
+
+def test_compute_times_teach_the_pace_of_each_algorithm(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    receive(results, slave, [(1, 2, 1)], seconds=0.5)
+    assert slave.pace == pytest.approx({0: 0.500005})
+    receive(results, slave, [(3, 2, 1)], seconds=1.5)
+    assert slave.pace == pytest.approx({0: 0.800005, 1: 1.500005})
+    assert books.state.members.pace == slave.pace
+
+
+def test_a_failure_must_have_a_description(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    group = Group(1, [1], [1], [1], [0.1], [0])
+    with pytest.raises(ProtocolError, match="a failure without a description"):
+        results.receive(slave, group, [payload(1, [b"\7"])], 0.0)
+    results.receive(slave, group, [payload(1, [Codec().dumps_failure(ValueError("wrong"))])], 0.0)
+    [result] = books.state.actions.results
+    assert result.error is not None
+    assert result.error.text == "wrong"
+
+
+def test_unstarted_tasks_are_pending_again(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    slave.asked_back = True
+    results.take_back(slave, Revoked(1, [3, 9], [2, 1], [1, 1]))
+    assert (ids_of(slave.held.spans), slave.asked_back, slave.gave_nothing_back) == ([1, 2, 5], False, False)
+    assert {number: ids_of(queue) for number, queue in books.state.jar.queues.items()} == {0: [3], 1: [4]}
+
+
+def test_a_slave_that_gives_nothing_back_is_not_asked_again_at_once(
+    books: Books, results: Results, slave: ConnectedSlave
+) -> None:
+    results.take_back(slave, Revoked(1, [], [], []))
+    assert slave.gave_nothing_back
+    receive(results, slave, [(1, 1, 1)])
+    assert not slave.gave_nothing_back
+
+
+def test_tasks_that_a_slave_cannot_run_are_pending_again(books: Books, results: Results, slave: ConnectedSlave) -> None:
+    books.taken()
+    results.refuse(slave, AlgorithmFailed(1, 1, "no module", [4], [2], [1]))
+    [returned] = [each for each in books.taken() if isinstance(each, records.TasksReturned)]
+    assert (returned.reason, ids_of(slave.held.spans)) == ("its slave cannot run it", [1, 2, 3])
