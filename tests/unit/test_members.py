@@ -81,12 +81,10 @@ def test_names_are_never_used_twice(books: Books) -> None:
 
 
 def test_a_freed_slave_counts_as_unordered_and_gets_no_tasks_of_others(books: Books) -> None:
-    slave = books.slave(SlaveKind.INTERMINGLE)
-    assert slave.runs_unaddressed
-    slave.freed = True
-    assert slave.kind_to_be is SlaveKind.UNORDERED
-    assert not slave.runs_unaddressed
-    assert not books.slave(SlaveKind.ORDERED).runs_unaddressed
+    freed, other, ordered = (books.slave(kind) for kind in (*[SlaveKind.INTERMINGLE] * 2, SlaveKind.ORDERED))
+    freed.freed = True
+    assert [slave.runs_unaddressed for slave in (freed, other, ordered)] == [False, True, False]
+    assert (freed.kind_to_be, other.kind_to_be) == (SlaveKind.UNORDERED, SlaveKind.INTERMINGLE)
 
 
 def test_an_inconsistent_list_of_slaves_fails_its_check(books: Books) -> None:

@@ -42,7 +42,8 @@ def receive(
 ) -> None:
     """Results of spans (first, count, attempt); each value is the task's id."""
     ids = [first + place for first, count, _ in spans for place in range(count)]
-    group = Group(1, *map(list, zip(*spans, strict=True)), [seconds] * len(ids), [])
+    firsts, counts, attempts = map(list, zip(*spans, strict=True))
+    group = Group(1, firsts, counts, attempts, [seconds] * len(ids), [])
     results.receive(slave, group, [payload(len(ids), [bytes([number]) for number in ids])], now)
 
 

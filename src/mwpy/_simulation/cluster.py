@@ -28,6 +28,7 @@ from mwpy._roles.master_io import FAREWELL_S, MasterIo
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
 from mwpy._simulation.machines import AgentHost, AgentProcess, Pace, due
 from mwpy._simulation.network import Network
+from mwpy._simulation.replay import Replay
 from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
@@ -92,14 +93,16 @@ class _LocalAgent:
 
 @define(eq=False)
 class _Trail:
-    """The master's audit file: a checker reads the records."""
+    """The master's audit file: checkers read the records."""
 
     _checker: HistoryChecker
+    _replay: Replay
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Check the records."""
         for record in happened:
             self._checker.recorded(record)
+            self._replay.recorded(record)
 
     def close(self) -> None:
         """Do nothing: there is no file."""
@@ -122,12 +125,17 @@ class Cluster:
         self._pace = pace
         self._total = tasks
         self.checker = HistoryChecker()
+        self.replay = Replay()
         self._network = Network(self._world, self.checker, self._wake_master)
         random = self._world.random
         group = random.choice([None, None, None, 1, 7])
         settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
         self.io = MasterIo(
-            MasterCore(settings), self._network.master, _Trail(self.checker), self._world, self._start_local
+            MasterCore(settings),
+            self._network.master,
+            _Trail(self.checker, self.replay),
+            self._world,
+            self._start_local,
         )
         self.over = False
         """Whether the master has ended."""
@@ -207,6 +215,7 @@ class Cluster:
             self._close()
             limit = self.now + GRACE_S + FAREWELL_S + 1.0
             self._run_until_(lambda: self.over, limit, "the master does not end")
+            self.replay.check_end(self.core.state)
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
 
@@ -221,6 +230,7 @@ class Cluster:
             self._world.step()
             if self.complete and self.core.closing is None:
                 self.checker.check_end(self._total)
+                self.replay.check_end(self.core.state)
                 self._close()
         self._world.now = time
 
@@ -232,6 +242,7 @@ class Cluster:
 
     def _algorithm(self) -> None:
         """Submit some tasks of every policy, now and then."""
+        self.replay.check(self.core.state)
         random = self._world.random
         first = self.submitted + 1
         for _ in range(min(self._total - self.submitted, random.randint(1, 25))):

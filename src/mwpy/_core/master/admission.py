@@ -193,5 +193,7 @@ class Admission:
         )
 
     def check(self) -> None:
-        """Assert that no agent is ignored."""
-        assert not self._ignored.keys() & self.state.members.peers.keys(), "an accepted agent is ignored"
+        """Assert that each agent has a connection, and that none is ignored."""
+        members = self.state.members
+        assert list(members.peers.values()) == list(members.agents.values()), "an agent has no connection"
+        assert not self._ignored.keys() & members.peers.keys(), "an accepted agent is ignored"

@@ -1,0 +1,100 @@
+"""The replay property: the records of a master build its state.
+
+A `Replay` takes each record as the master gives it out, stores it as bytes, reads it again and applies it to an empty
+state. That state must always have the same tasks, attempts, agents, slaves and counts as the master's own. A record
+must never change after it was given out. Tags are left out: they never leave the master.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from attrs import define, field
+
+from mwpy._core.master.members import Members
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterSettings, MasterState
+from mwpy._core.master.taskjar import Taskjar
+from mwpy._values import records
+
+__all__ = ["Replay"]
+
+
+@define(eq=False)
+class Replay:
+    """Rebuilds the state of one master from its records."""
+
+    rebuilt: MasterState = field(factory=lambda: MasterState(MasterSettings("replayed", "")))
+    _stream: list[tuple[records.Record, bytes]] = field(factory=list)
+
+    @property
+    def taken(self) -> list[records.Record]:
+        """All records that were taken, in their order."""
+        return [record for record, _ in self._stream]
+
+    def recorded(self, record: records.Record) -> None:
+        """Take the next record."""
+        data = records.encode(record)
+        self._stream.append((record, data))
+        self.rebuilt.apply(records.decode(data))
+
+    def check(self, original: MasterState) -> None:
+        """Assert that both states are the same, when all records of the original were taken.
+
+        Args:
+            original: the state of the master.
+        """
+        self.rebuilt.check()
+        assert _tasks(self.rebuilt.jar) == _tasks(original.jar), "the records do not build the same tasks"
+        assert _members(self.rebuilt.members) == _members(original.members), "the records do not build the same slaves"
+
+    def check_end(self, original: MasterState) -> None:
+        """Assert the same, and that no record has changed since it was taken."""
+        self.check(original)
+        for record, data in self._stream:
+            assert records.encode(record) == data, f"a record was changed later: {record}"
+
+
+def _tasks(jar: Taskjar) -> dict[str, Any]:
+    """Everything about tasks that must be the same."""
+    return {
+        "queues": {number: _each(queue) for number, queue in jar.queues.items()},
+        "addressed": {sid: _each(queue) for sid, queue in jar.addressed.items()},
+        "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
+        "pending": jar.pending,
+        "counts": (jar.runnable, jar.num_unaddressed, jar.num_allocated),
+        "algorithms": jar.definitions,
+    }
+
+
+def _each(spans: deque[Span]) -> list[tuple[Any, ...]]:
+    """Each task of a queue in its order: how spans are cut need not be the same."""
+    return [
+        (
+            number,
+            span.algorithm.number,
+            span.policy,
+            bytes(payload),
+            [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
+            (span.state, span.attempt, span.sid),
+            [(death.sid, death.attempt, death.cause, death.words) for death in span.deaths],
+        )
+        for span in spans
+        for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))
+    ]
+
+
+def _members(members: Members) -> dict[str, Any]:
+    """Everything about agents and slaves that must be the same."""
+    return {
+        "agents": {
+            agent.name: (agent.address, agent.announced, agent.job, agent.python, agent.leaving, agent.refused)
+            for agent in members.agents.values()
+        },
+        "slaves": {
+            slave.sid: (slave.agent.name, slave.number, slave.kind, slave.state) for slave in members.slaves.values()
+        },
+        "idle": list(members.idle),
+        "seen": (members.agents_seen, members.slaves_seen),
+    }
