@@ -56,7 +56,7 @@ class _File:
     path: Path
     log_dir: Path
     lock: TextIO | None
-    """Held as long as this process lives; None in a dry run."""
+    """Held until `OverseenFiles.close`, or until this process ends; None in a dry run."""
 
 
 class OverseenFiles:
@@ -130,6 +130,12 @@ class OverseenFiles:
         command = agent_command(content, self._command, self._slaves_per_job)
         return Launch(mark, str(file.path), command, self._slaves_per_job, str(file.log_dir), self._extra)
 
+    def close(self) -> None:
+        """Let other overseers watch the computations."""
+        for file in self._files.values():
+            if file.lock is not None:
+                file.lock.close()
+
     def _claim(self, mark: str, path: Path) -> bool:
         """Keep other overseers away from a computation; return False if another one watches it."""
         log_dir = (self._log_dir or path.with_name(f"{path.name}.jobs")).absolute()
@@ -150,14 +156,18 @@ class OverseenFiles:
 
 
 def _lock(path: Path) -> TextIO:
-    """Lock a file for as long as this process lives.
+    """Lock a file until it is closed.
 
     Raises:
         BlockingIOError: another process has locked it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.open("a", encoding="utf-8")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise
     lock.truncate(0)
     lock.write(f"process {os.getpid()} on {platform.node()}\n")
     lock.flush()

@@ -128,6 +128,8 @@ def run(options: OverseerOptions, batch: Batch) -> int:
     except KeyboardInterrupt:
         say("stops; its jobs stay with their masters. Start it again, or remove the jobs with --remove")
         return ExitCode.INTERRUPTED
+    finally:
+        files.close()
 
 
 def remove(options: OverseerOptions, batch: Batch) -> int:

@@ -1,0 +1,89 @@
+"""What all commands share: the parser, the options of a job, and how errors are reported."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from mwpy import cli
+from mwpy._batch.local import Local
+from mwpy._batch.ssh import Ssh
+from mwpy._values.errors import ExitCode, MasterUnreachable, UsageError
+from mwpy.app import report_errors
+from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
+
+COMMANDS = ("doctor", "logs", "oversee", "pack", "slave")
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    parser = Parser("test")
+    parser.add_argument("--count", type=number(2, int))
+    parser.add_argument("--seconds", type=number(0.1, float))
+    add_job_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_shared_modules_are_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = [line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("  mwpy ")]
+    assert shown == [*COMMANDS, "version:"]
+    assert cli.main(["_arguments"]) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_shows_its_help_and_reports_a_mistake_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistake has exit code 2."""
+    assert cli.main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: mwpy {command} ")
+    assert cli.main([command, "--mw-nonsense"]) == ExitCode.USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("mwpy: ")
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--count", "1"], "1 is too small: write 2 or more; `mwpy test --help` shows the options"),
+        (["--count", "2.5"], "'2.5' is not a whole number"),
+        (["--seconds", "soon"], "'soon' is not a number"),
+        (["--seconds", "inf"], "inf is too small"),
+        (["--seconds", "nan"], "nan is too small"),
+        (["--coun", "3"], "unrecognized arguments: --coun 3"),
+    ],
+)
+def test_a_mistake_names_the_argument(arguments: list[str], message: str) -> None:
+    """Options cannot be abbreviated."""
+    with pytest.raises(UsageError, match=message.replace(".", r"\.")):
+        parse(*arguments)
+
+
+def test_numbers_are_converted() -> None:
+    parsed = parse("--count", "2", "--seconds", "0.1")
+    assert (parsed.count, parsed.seconds) == (2, 0.1)
+
+
+def test_batch_systems_are_made_from_the_options_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert isinstance(BATCH_SYSTEMS["local"](parse()), Local)
+    with pytest.raises(UsageError, match="--with ssh needs --hosts FILE"):
+        BATCH_SYSTEMS["ssh"](parse())
+    (tmp_path / "hosts").write_text("node1\n")
+    assert isinstance(BATCH_SYSTEMS["ssh"](parse("--hosts", str(tmp_path / "hosts"))), Ssh)
+    assert parse("--command", "python 'my app.py'").command == ["python", "my app.py"]
+
+
+def test_an_error_of_mwpy_is_one_line_and_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(error: BaseException) -> int:
+        raise error
+
+    assert report_errors(lambda: fail(MasterUnreachable("no answer"))) == ExitCode.UNREACHABLE
+    assert capsys.readouterr().err == "mwpy: no answer\n"
+    assert report_errors(lambda: fail(KeyboardInterrupt())) == ExitCode.INTERRUPTED
+    assert report_errors(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        report_errors(lambda: fail(ZeroDivisionError()))

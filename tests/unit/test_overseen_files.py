@@ -1,0 +1,133 @@
+"""The resource files of an overseer: finding, locking, reading, and the command of their agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from mwpy import resource_file
+from mwpy._roles.overseen_files import OverseenFiles, agent_command, mark_of, paths_of
+from mwpy._values.errors import ResourceFileError, UsageError
+from mwpy.resource_file import IN_PROGRESS, MemberKeys, ResourceFile
+
+Overseen = Callable[..., OverseenFiles]
+
+KEYS = MemberKeys("a" * 40, "b" * 40, "c" * 40)
+CONTENT = ResourceFile(
+    IN_PROGRESS,
+    100.0,
+    10.0,
+    "m",
+    "g",
+    ("tcp://h:1",),
+    KEYS,
+    1,
+    0,
+    1,
+    "/env/bin/python",
+    ("app.py", "--mw-slave", "--mw-resource-file", "/there/app.rsc", "own", "--", "--mw-x"),
+)
+
+
+@pytest.fixture
+def overseen() -> Iterator[Overseen]:
+    """Makes the files of an overseer; their locks are released at the end."""
+    made = []
+
+    def make(paths: list[Path], said: list[str] | None = None, **options: object) -> OverseenFiles:
+        made.append(overseen_files(paths, said if said is not None else [], **options))
+        return made[-1]
+
+    yield make
+    for files in made:
+        files.close()
+
+
+def overseen_files(paths: list[Path], said: list[str], **options: object) -> OverseenFiles:
+    settings: dict[str, object] = {
+        "priorities": {},
+        "slaves_per_job": 1,
+        "command": (),
+        "log_dir": None,
+        "extra": (),
+        "dry_run": False,
+        "say": said.append,
+    }
+    return OverseenFiles(paths, **(settings | options))  # type: ignore[arg-type]
+
+
+def test_a_mark_is_readable_and_depends_on_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mark = mark_of(Path("my app.rsc"))
+    assert mark.startswith("my-app-")
+    assert mark == mark_of(tmp_path / "my app.rsc")
+    assert mark != mark_of(tmp_path / "other" / "my app.rsc")
+    assert mark_of(Path("äö.rsc")).startswith("mwpy-")
+
+
+def test_directories_are_searched_and_each_file_is_found_once(tmp_path: Path) -> None:
+    for name in ("b.rsc", "a.rsc", "a.txt"):
+        (tmp_path / name).touch()
+    found = paths_of([tmp_path / "a.rsc", tmp_path, tmp_path / "missing.rsc"])
+    assert [path.name for path in found] == ["a.rsc", "b.rsc", "missing.rsc"]
+
+
+def test_an_agent_runs_what_the_resource_file_names_or_another_program() -> None:
+    """The application's own arguments stay; the path of the resource file is left to the batch system."""
+    own = ("--mw-slave", "--mw-slave-processes", "4", "own", "--", "--mw-x")
+    assert agent_command(CONTENT, (), 4) == ("/env/bin/python", "app.py", *own)
+    assert agent_command(CONTENT, ("packed.pex",), 4) == ("packed.pex", *own)
+    plain = evolve(CONTENT, slave_arguments=("app.py",))
+    assert agent_command(plain, (), 1) == ("/env/bin/python", "app.py", "--mw-slave", "--mw-slave-processes", "1")
+
+
+def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_path: Path) -> None:
+    a, b = tmp_path / "a.rsc", tmp_path / "b.rsc"
+    resource_file.write(a, CONTENT)
+    files = overseen([a, b], priorities={"a.rsc": 1, str(b): 2}, slaves_per_job=4, extra=("x",))
+    found = files.find()
+    assert [(each.name, each.priority, each.slaves_per_job) for each in found] == [("a.rsc", 1, 4), ("b.rsc", 2, 4)]
+    assert files.find() == []
+    assert not files.more_may_come
+    first, second = (each.mark for each in found)
+    assert [files.exists(first), files.exists(second)] == [True, False]
+    assert files.read(first) == CONTENT
+    with pytest.raises(ResourceFileError):
+        files.read(second)
+    launch = files.launch(first, CONTENT)
+    assert (launch.mark, launch.resource_path, launch.slaves, launch.extra) == (first, str(a), 4, ("x",))
+    assert Path(launch.log_dir) == tmp_path / "a.rsc.jobs"
+    assert Path(launch.log_dir).is_dir()
+
+
+def test_a_second_overseer_is_refused_or_ignores_the_computation(overseen: Overseen, tmp_path: Path) -> None:
+    """With several files the others are overseen. A dry run takes no lock."""
+    path, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
+    first = overseen([path])
+    first.find()
+    with pytest.raises(UsageError, match=r"another overseer watches .*a\.rsc \(process \d+ on .*\): stop it first"):
+        overseen([path]).find()
+    said: list[str] = []
+    several = overseen([path, other], said)
+    assert [each.name for each in several.find()] == ["b.rsc"]
+    assert several.find() == []
+    assert len(said) == 1
+    assert said[0].startswith("a.rsc: is ignored, because another overseer watches")
+    assert [each.name for each in overseen([path], dry_run=True).find()] == ["a.rsc"]
+
+
+def test_files_that_appear_in_a_directory_are_found_later(overseen: Overseen, tmp_path: Path) -> None:
+    files = overseen([tmp_path], log_dir=tmp_path / "logs")
+    assert (files.find(), files.more_may_come) == ([], True)
+    (tmp_path / "a.rsc").touch()
+    assert [each.name for each in files.find()] == ["a.rsc"]
+    assert list((tmp_path / "logs").glob("*.lock"))
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(overseen: Overseen, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="give another --log-dir"):
+        overseen([tmp_path / "a.rsc"], log_dir=tmp_path / "file" / "logs").find()
