@@ -1,4 +1,4 @@
-"""The batch systems as fixtures. `tests/systems` brings them up, and `systems.py` says what a test finds in them."""
+"""The batch systems as fixtures. `tests/systems` brings them up. `systems.py` describes the folder that a test has."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.systems.ssh import SshNode
 HERE = Path(__file__).parent
 
 LONGEST_S = START_S + 900
-"""What one test may take: the first one waits until its system is up, and all waits have limits of their own."""
+"""Time limit of one test. The first test waits until its batch system is up. Each wait has its own limit, too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder a time limit of their own, where they have none."""
+    """Give each test of this folder a time limit, unless it has one."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONGEST_S))
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what each fixture that has `shown_at_failure` says: the state of its batch system."""
+    """Add the state of the batch system to a failure: each fixture with `shown_at_failure` returns it."""
     report = yield
     if report.failed and report.when == "call" and isinstance(item, pytest.Function):
         for name, value in item.funcargs.items():
@@ -41,7 +41,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _shown(value: Any) -> str:
     try:
         return str(value.shown_at_failure())
-    except Exception as error:  # the system itself may be what failed
+    except Exception as error:  # the batch system itself may have failed
         return f"the state of the batch system is unknown: {error}"
 
 
@@ -54,7 +54,7 @@ def condor() -> Iterator[CondorPool]:
 
 @pytest.fixture
 def pool_dir(condor: CondorPool) -> Iterator[Path]:
-    """A folder with what a user has in a clone; jobs that are submitted from there are removed at the end."""
+    """A folder with the files of a clone. At the end, jobs that were submitted from there are removed."""
     with user_folder(condor) as folder:
         yield folder
         condor("condor_rm", "-constraint", f'substr(Iwd, 0, {len(str(folder))}) == "{folder}"', check=False)
@@ -62,7 +62,7 @@ def pool_dir(condor: CondorPool) -> Iterator[Path]:
 
 @pytest.fixture
 def jobs(condor: CondorPool, pool_dir: Path) -> Iterator[Jobs]:
-    """What a test submits to the pool, from a folder that also has the scripts of apps/; removed at the end."""
+    """The jobs of a test. Its folder also has the scripts of apps/. At the end, the jobs are removed."""
     for app in (HERE / "apps").glob("*.py"):
         shutil.copy(app, pool_dir)
     jobs = Jobs(condor, pool_dir)
@@ -79,7 +79,7 @@ def slurm() -> Iterator[SlurmNode]:
 
 @pytest.fixture
 def slurm_dir(slurm: SlurmNode) -> Iterator[Path]:
-    """A folder with what a user has in a clone; jobs that are submitted from there are cancelled at the end."""
+    """A folder with the files of a clone. At the end, jobs that were submitted from there are cancelled."""
     with user_folder(slurm) as folder:
         yield folder
         jobs = [line.split("|") for line in slurm("squeue", "-h", "-o", "%A|%Z").stdout.splitlines()]
@@ -96,6 +96,6 @@ def ssh_node() -> Iterator[SshNode]:
 
 @pytest.fixture
 def ssh_dir(ssh_node: SshNode) -> Iterator[Path]:
-    """A folder with what a user has in a clone."""
+    """A folder with the files of a clone."""
     with user_folder(ssh_node) as folder:
         yield folder

@@ -1,7 +1,7 @@
-"""What tests on real batch systems share: bringing them up, a folder such as a user has, and waiting.
+"""Tools for tests on real batch systems: bring a system up, make a folder as users have it, and wait.
 
 Jobs run as users without privileges. They see this checkout and this interpreter at their own paths, and can write to
-neither. So each test has a folder of its own (`System.workdir`) with what a user has in a clone after `make ping`
+neither. So each test has its own folder (`System.workdir`) with the files that a clone has after `make ping`
 (`furnish`): the examples, the submit files, and a virtual environment `.venv` with mwpy. This environment takes no time
 to make: it refers to the packages of the environment that the tests run in.
 """
@@ -27,20 +27,20 @@ from tests.systems.system import ROOT, System
 S = TypeVar("S", bound=System)
 
 REQUIRED = "MWPY_REQUIRE_SYSTEMS"
-"""With this variable in the environment, a test fails where it would be skipped because its batch system is missing."""
+"""If this environment variable is set, a test whose batch system is missing fails. Otherwise it is skipped."""
 
 START_S = 600.0
-"""How long a batch system may take to come up; the first time, its packages are downloaded."""
+"""Time limit for the start of a batch system. The first start downloads its packages."""
 
 PATIENCE_S = 180.0
-"""How long anything else may take on a slow and busy machine before it counts as stuck."""
+"""Time limit for everything else. It is generous, because the machine may be slow and busy."""
 
 POLL_S = 0.2
-"""Seconds between two looks: each is a command."""
+"""Seconds between two polls; each poll runs a command."""
 
 
 def skip(reason: str) -> None:
-    """Skip the test and show why; fail where batch systems are required."""
+    """Skip the test and show the reason. Fail if batch systems are required."""
     if os.environ.get(REQUIRED):
         pytest.fail(f"{REQUIRED} is set, but {reason}", pytrace=False)
     pytest.skip(reason)
@@ -48,7 +48,7 @@ def skip(reason: str) -> None:
 
 @contextmanager
 def in_use(system: S) -> Iterator[S]:
-    """Bring a batch system up and take it down at the end; skip the test where it cannot run."""
+    """Bring a batch system up, and take it down at the end. Skip the test if it cannot run here."""
     try:
         system.use()
     except Unavailable as error:
@@ -61,7 +61,7 @@ def in_use(system: S) -> Iterator[S]:
 
 @contextmanager
 def user_folder(system: System) -> Iterator[Path]:
-    """Make a folder with what a user has in a clone, and remove it at the end."""
+    """Make a folder with the files of a clone, and remove it at the end."""
     folder = system.workdir("test")
     furnish(folder)
     yield folder
@@ -69,7 +69,7 @@ def user_folder(system: System) -> Iterator[Path]:
 
 
 def furnish(folder: Path) -> Path:
-    """Give a folder what a clone has after `make ping`, writable by everybody; return its interpreter."""
+    """Copy what a clone has after `make ping` into a folder, writable by everybody. Return its interpreter."""
     for name in ("condor", "slurm", "examples"):
         ignored = shutil.ignore_patterns("*.log", "*.out", "*.err", "*.audit*", "__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -81,7 +81,7 @@ def furnish(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> Path:
-    """Make a virtual environment that has the packages of this one, and mwpy; return its interpreter.
+    """Make a virtual environment that has the packages of this one, and mwpy. Return its interpreter.
 
     As an installation does, it leaves mwpy compiled: jobs cannot write here, and would compile it at each start. Its
     `python` refers to the program itself: `/usr/bin/python3` is another version in the HTCondor pool.
@@ -100,7 +100,7 @@ def environment(folder: Path) -> Path:
 
 
 def until(condition: Callable[[], object], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
-    """Wait until something is true; say what did not happen if it does not come true in time."""
+    """Wait until a condition is true. Fail with a description of what should be there if it stays false."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, (

@@ -18,14 +18,14 @@ TEXT = (ROOT / "docs" / "batch-systems.md").read_text(encoding="utf-8")
 SECTIONS = sections(TEXT)
 
 CANNOT_RUN = {"make ping": "what it makes is there already, made by the fixture"}
-"""The commands that are shown and not run, and why."""
+"""Commands that are shown but not run, and why."""
 
 PACKING_S = 300.0
-"""Packages come from an index, which may be slow."""
+"""Time limit for packing. The package index may be slow."""
 
 
 def follow(system: System, folder: Path, text: str) -> None:
-    """Do all that a section shows, and see that each command succeeds and prints what is shown."""
+    """Run all commands of a section. Each must succeed and print the lines that are shown."""
     for block in blocks(text):
         if block.is_script:
             path = folder / str(block.name)
@@ -47,19 +47,19 @@ def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=PACKING_S, check=check)
 
 
-def test_what_is_shown_of_htcondor_works(condor: CondorPool, pool_dir: Path) -> None:
-    """A user comes from nothing to a finished computation."""
+def test_the_commands_for_htcondor_work(condor: CondorPool, pool_dir: Path) -> None:
+    """They lead from an empty folder to a finished computation."""
     follow(condor, pool_dir, SECTIONS["HTCondor"])
 
 
-def test_what_is_shown_of_slurm_works(slurm: SlurmNode, slurm_dir: Path) -> None:
-    """A user comes from nothing to a finished computation."""
+def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
+    """They lead from an empty folder to a finished computation."""
     follow(slurm, slurm_dir, SECTIONS["Slurm"])
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "tests/systems/README.md"])
-def test_what_is_shown_of_a_pool_by_hand_works(condor: CondorPool, document: str) -> None:
-    """The pool is up already, and stays up as long as this run of the tests uses it."""
+def test_the_commands_for_a_pool_by_hand_work(condor: CondorPool, document: str) -> None:
+    """The pool is already up, and stays up while these tests use it."""
     [shown] = [text for title, text in sections((ROOT / document).read_text()).items() if BY_HAND in title.lower()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for block in blocks(shown):
@@ -68,6 +68,6 @@ def test_what_is_shown_of_a_pool_by_hand_works(condor: CondorPool, document: str
     assert condor.is_up
 
 
-def test_no_code_escapes() -> None:
-    """All code stands in fenced blocks that are run."""
+def test_all_shown_code_is_run() -> None:
+    """All code is in fenced blocks of a language that is run."""
     assert not list(faults(TEXT))

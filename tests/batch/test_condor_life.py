@@ -1,7 +1,7 @@
-"""The life of a computation in a real HTCondor pool, as its submit files promise it, for a user without privileges.
+"""A computation in a real HTCondor pool, started with the submit files, by a user without privileges.
 
-Nobody watches over the jobs here: what keeps a computation going is what a slave exits with, and what slaves.sub says
-of that. The master is a job too.
+No overseer runs here. The exit codes of the slaves, and the rules for them in slaves.sub, keep the computation going.
+The master is a job, too.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from tests.batch.systems import until
 from tests.systems.system import System
 
 SHORT = "--mw-grace-period 1"
-"""For slaves whose tasks do not end: nobody waits for these when a slave must go."""
+"""A grace period for slaves whose tasks do not end."""
 
 SUBMIT_UID = 20001
 
 LIMIT_S = 12
-"""A time limit in which a slave is up, also on a slow machine."""
+"""A lifetime that is long enough for the start of a slave on a slow machine."""
 
 AGENTS = 300
 CROWD_S = 600.0
 
 
 def started(jobs: Jobs, tasks: int, slaves: int, at_work: int = 0) -> tuple[int, int, dict[str, Any]]:
-    """A master of the gated application and its slaves, so many of them (or all) at work; and the resource file."""
+    """Submit a master of the gated application and its slaves, and wait until this many slaves (or all) are busy.
+
+    Returns:
+        The cluster of the master, the cluster of the slaves, and the resource file.
+    """
     master = jobs.submit("master.sub", APP="gated.py", ARGS=f"{tasks} gate")
     resource = jobs.until_resource_file("gated.rsc")
     cluster = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=slaves)
@@ -42,7 +46,7 @@ def started(jobs: Jobs, tasks: int, slaves: int, at_work: int = 0) -> tuple[int,
 
 
 def busy(jobs: Jobs, master: int, since: int = 0) -> int:
-    """How many slaves were given their first task, after so many lines of the trail."""
+    """Count the slaves that got their first task, without the first lines of the trail."""
     return len({line.split()[0] for line in jobs.audit(master)[since:] if re.search("SLAVE-[0-9]+ <- ", line)})
 
 
@@ -51,17 +55,17 @@ def open_gate(jobs: Jobs) -> None:
 
 
 def kill_master(resource: dict[str, Any]) -> None:
-    """Kill a master, whose process is named in its generation."""
+    """Kill a master. Its generation contains its process id."""
     os.kill(int(resource["generation"].split("-")[1]), signal.SIGKILL)
 
 
 def total(lines: list[str], pattern: str) -> int:
-    """The sum of the numbers that a pattern finds in lines."""
+    """Add the numbers that a pattern finds in lines."""
     return sum(int(found[1]) for line in lines if (found := re.search(pattern, line)))
 
 
-def test_ping_finishes_and_every_job_leaves_the_queue(jobs: Jobs) -> None:
-    """The audit trails of the master and of its slaves account for each task and for each other."""
+def test_ping_finishes_and_all_jobs_leave_the_queue(jobs: Jobs) -> None:
+    """The audit trails of the master and of its slaves contain the same numbers of tasks and results."""
     master = jobs.submit("master.sub", ARGS="--pings 20000")
     resource = jobs.until_resource_file("ping.rsc")
     slaves = jobs.submit("slaves.sub", SLAVES=4)
@@ -90,8 +94,8 @@ def test_ping_finishes_and_every_job_leaves_the_queue(jobs: Jobs) -> None:
         assert came, jobs.shown_at_failure()
 
 
-def test_slaves_outlive_a_master_that_was_killed_and_join_the_next_one(jobs: Jobs) -> None:
-    """They end with a code that keeps them queued, and each new run has a fresh copy of the resource file."""
+def test_slaves_join_the_next_master_when_theirs_is_killed(jobs: Jobs) -> None:
+    """Their exit code keeps them in the queue. Each new run has a new copy of the resource file."""
     first, slaves, resource = started(jobs, tasks=9, slaves=3)
     kill_master(resource)
     jobs.until_gone(first)
@@ -113,8 +117,8 @@ def test_slaves_outlive_a_master_that_was_killed_and_join_the_next_one(jobs: Job
     assert jobs.count(second, "REFUSED") == 0
 
 
-def test_slaves_that_start_after_the_end_leave_the_queue(jobs: Jobs) -> None:
-    """They read in the resource file that the computation is finished, and exit 0."""
+def test_slaves_that_start_after_the_end_of_the_computation_leave_the_queue(jobs: Jobs) -> None:
+    """The resource file says that the computation is finished, and they exit with code 0."""
     master = jobs.submit("master.sub", ARGS="--pings 0")
     jobs.until_gone(master)
     slaves = jobs.submit("slaves.sub", SLAVES=3)
@@ -123,8 +127,8 @@ def test_slaves_that_start_after_the_end_leave_the_queue(jobs: Jobs) -> None:
     assert jobs.text(f"slaves.{slaves}.*.err") == "mwpy: the computation is finished, says ping.rsc\n" * 3
 
 
-def test_a_stale_resource_file_leads_to_nobody_else(jobs: Jobs) -> None:
-    """Where the port of a dead master belongs to another computation, slaves are refused, and stay queued."""
+def test_slaves_with_a_stale_resource_file_serve_no_other_computation(jobs: Jobs) -> None:
+    """When another computation has the port of the dead master, the slaves are refused and stay in the queue."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -147,10 +151,10 @@ def test_a_stale_resource_file_leads_to_nobody_else(jobs: Jobs) -> None:
     jobs.until_gone()
 
 
-def test_evictions_cost_nothing_but_time(jobs: Jobs) -> None:
-    """Slaves that are vacated, killed, held, released and removed in mid task leave no mark on any task.
+def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
+    """Slaves are vacated, killed, held, released and removed while they run a task.
 
-    A task that was running in three slaves when they died is given up; each of these loses its slave more often.
+    A task that kills three slaves becomes unrunnable. Each task here loses its slave more often.
     """
     master, slaves, _ = started(jobs, tasks=4, slaves=4)
     for _ in range(3):
@@ -174,7 +178,7 @@ def test_evictions_cost_nothing_but_time(jobs: Jobs) -> None:
 
 
 def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
-    """Nobody puts them on hold: HTCondor not at the limit, the submit file not for want of a master."""
+    """They are not held: not by HTCondor for the time limit, and not by the submit file for a missing master."""
     limits = {"allowed_execute_duration": LIMIT_S, "TRIES": 1}
     master = jobs.submit("master.sub", APP="gated.py", ARGS="1 gate")
     jobs.until_resource_file("gated.rsc")
@@ -188,8 +192,8 @@ def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
     assert jobs.count(master, "AGENT-.* -> left: the time that it was given is over") >= 2
 
 
-def test_a_restart_of_the_whole_pool_in_mid_run_loses_nothing(jobs: Jobs) -> None:
-    """The master starts anew with a new resource file, the slaves join it, and the computation finishes."""
+def test_a_restart_of_the_whole_pool_loses_nothing(jobs: Jobs) -> None:
+    """The master starts again and writes a new resource file, the slaves join it, and the computation finishes."""
     master, slaves, resource = started(jobs, tasks=6, slaves=3)
     lines = len(jobs.audit(master))
     jobs.pool.restart()
@@ -205,7 +209,7 @@ def test_a_restart_of_the_whole_pool_in_mid_run_loses_nothing(jobs: Jobs) -> Non
 
 @contextmanager
 def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
-    """A pool in which another user's job has all slots but a few."""
+    """Let a job of another user occupy all slots but a few."""
     slots = int(pool("condor_status", "-af", "TotalSlotCpus").stdout.split()[0])
     lines = ("executable = /bin/sleep", "arguments = 600", f"request_cpus = {slots - left}", "queue")
     (folder / "other.sub").write_text("\n".join(lines))
@@ -220,8 +224,8 @@ def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
         pool("condor_rm", cluster, user="other")
 
 
-def test_slaves_that_find_no_slot_wait_for_one(jobs: Jobs) -> None:
-    """A computation runs on the few slots that there are, and on more as they appear."""
+def test_slaves_without_a_slot_wait_for_one(jobs: Jobs) -> None:
+    """The computation runs on the few free slots, and on more slots when they become free."""
     with taken(jobs.pool, jobs.folder, left=2):
         master, slaves, _ = started(jobs, tasks=12, slaves=6, at_work=2)
         assert sorted(job["JobStatus"] for job in jobs.queue(slaves)) == [IDLE] * 4 + [RUNNING] * 2
@@ -232,8 +236,8 @@ def test_slaves_that_find_no_slot_wait_for_one(jobs: Jobs) -> None:
     assert jobs.exit_codes(slaves) == [0] * 6
 
 
-def test_three_hundred_agents_are_served_or_leave(jobs: Jobs) -> None:
-    """Submitted in one go, with slots for a few: each is told to shut down, or reads that all is finished."""
+def test_three_hundred_agents_all_get_an_answer(jobs: Jobs) -> None:
+    """They are submitted at once, with slots for a few. Each is shut down, or reads that all is finished."""
     master, slaves, _ = started(jobs, tasks=1000, slaves=AGENTS, at_work=8)
     open_gate(jobs)
     jobs.until(lambda: not jobs.queue(), "no job left in the queue", CROWD_S)

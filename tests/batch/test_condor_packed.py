@@ -1,4 +1,4 @@
-"""A packed script in the pool, on machines that share no file with the one it is submitted from."""
+"""A packed script in the pool, on machines that share no files with the submit machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.systems.condor import CondorPool
 from tests.systems.system import ROOT
 
 PACKING_S = 300.0
-"""Packages come from an index, which may be slow."""
+"""Time limit for packing. The package index may be slow."""
 
 OF_THE_POOL = "/usr/bin/python3"
 OF_THE_TESTS = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-"""Two bare Pythons, of different versions."""
+"""Two Pythons of different versions, without packages."""
 
 ABOUT = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 @pytest.fixture(scope="module")
 def packed(condor: CondorPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ping example, for both Pythons in one file."""
+    """Pack the ping example for both Pythons into one file."""
     if importlib.util.find_spec("pex") is None:
         skip("pex is not installed: pip install 'mwpy-cluster[pack]'")
     versions = {condor(python, "-c", ABOUT).stdout.strip() for python in (OF_THE_POOL, OF_THE_TESTS)}
@@ -47,7 +47,7 @@ def packed(condor: CondorPool, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @contextmanager
 def nothing_shared(jobs: Jobs) -> Iterator[None]:
-    """A pool whose jobs see neither the checkout nor the folder from which they were submitted."""
+    """Hide the checkout and the folder of the submission from the jobs of the pool."""
     hidden = f"/tmp, /var/tmp, {ROOT}, {jobs.folder.parent}"
     jobs.pool.configure(f"MOUNT_UNDER_SCRATCH = {hidden}")
     try:
@@ -57,8 +57,8 @@ def nothing_shared(jobs: Jobs) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("python", [OF_THE_TESTS, OF_THE_POOL], ids=["of the tests", "of the pool"])
-def test_a_packed_script_needs_nothing_but_python(jobs: Jobs, packed: Path, python: str) -> None:
-    """Slaves run from the one file that HTCondor has brought, for a master that runs from the script."""
+def test_a_packed_script_needs_only_python(jobs: Jobs, packed: Path, python: str) -> None:
+    """Slaves run from the one file that HTCondor transfers. Their master runs from the script."""
     (jobs.folder / "ping.pex").write_bytes(packed.read_bytes())
     lacking = jobs.pool(python, "-c", "import mwpy", cwd=jobs.folder, check=False)
     assert "No module named 'mwpy'" in lacking.stderr

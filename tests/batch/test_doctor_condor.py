@@ -1,4 +1,4 @@
-"""`mwpy doctor --with htcondor` in a real pool, and packed applications on the pool's own Python, which has nothing."""
+"""`mwpy doctor --with htcondor` in a real pool, and packed applications on the pool's Python without packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.batch.test_oversee_htcondor import Desk, Run
 from tests.systems.condor import CondorPool
 
 BARE = "/usr/bin/python3"
-"""The Python of the pool's own system."""
+"""The Python of the pool's Debian."""
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def doctor(desk: Desk, *words: object, file: Path | None = None) -> Run:
 
 
 def faults(run: Run) -> list[str]:
-    """What it called a fault; without the rest of what is long."""
+    """Return the lines in which the doctor reports faults, shortened."""
     assert run.end() == 1, run.out
     return re.findall(r"^FAULT +(.+)$", run.out, re.MULTILINE)
 
 
-def test_a_healthy_computation_is_told_of_as_such(desk: Desk) -> None:
-    """One process here and one job in the queue tell what they find, and leave; the master sees them come and go."""
+def test_the_doctor_finds_no_fault_in_a_healthy_computation(desk: Desk) -> None:
+    """One local process and one job examine it and leave. The master sees both connect and leave."""
     master = desk.master()
     run = doctor(desk, "--line", "allowed_execute_duration = 550")
     assert run.end() == 0, run.out
@@ -47,22 +47,22 @@ def test_a_healthy_computation_is_told_of_as_such(desk: Desk) -> None:
     assert desk.queue() == []
 
 
-def test_what_is_wrong_there_is_told_of(desk: Desk) -> None:
-    """A stale resource file; a Python that has no mwpy; a file that is missing, for which the job is held."""
+def test_the_doctor_reports_faults_of_jobs(desk: Desk) -> None:
+    """A stale resource file, a Python without mwpy, and a missing file for which the job is held."""
     desk.master()
     stale = desk.folder / "stale.rsc"
-    stale.write_text(json.dumps({**desk.told(), "generation": "earlier"}))
+    stale.write_text(json.dumps({**desk.report(), "generation": "earlier"}))
     stale.chmod(0o644)
     runs = [
         doctor(desk, file=stale),
         doctor(desk, "--command", f"{BARE} -m mwpy slave waves.py"),
         doctor(desk, "--transfer", desk.folder / "missing.dat"),
     ]
-    told = [faults(run) for run in runs]
-    assert [len(each) for each in told] == [1, 1, 1], told
-    assert told[0][0].startswith("master: did not accept it: ")
-    assert told[1][0].startswith("job: there is no report: exit code 1.")
+    report = [faults(run) for run in runs]
+    assert [len(each) for each in report] == [1, 1, 1], report
+    assert report[0][0].startswith("master: did not accept it: ")
+    assert report[1][0].startswith("job: there is no report: exit code 1.")
     assert "No module named mwpy" in runs[1].out
-    assert told[2][0].startswith("job: it is held: ")
-    assert "missing.dat" in told[2][0]
+    assert report[2][0].startswith("job: it is held: ")
+    assert "missing.dat" in report[2][0]
     until(lambda: desk.queue() == [], lambda: f"no job left, but {desk.queue()}")

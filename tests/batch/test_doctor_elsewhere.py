@@ -29,7 +29,7 @@ def ssh_desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
 
 
 def is_well(desk: Desk, *options: object, user: str = "submit") -> str:
-    """Ask the doctor about a healthy computation, and hear that all is well; what else it says."""
+    """Assert that the doctor finds a computation healthy. Return its output."""
     desk.master()
     run = desk.start(desk.folder / ".venv/bin/mwpy", "doctor", desk.resource, *options, user=user)
     assert run.end() == 0, run.out
@@ -38,16 +38,18 @@ def is_well(desk: Desk, *options: object, user: str = "submit") -> str:
     return run.out
 
 
-def test_one_job_goes_through_slurm(slurm_desk: SlurmDesk) -> None:
-    """It tells what it found, the time that is left until its limit too, and leaves the queue."""
-    told = is_well(slurm_desk, "--with", "slurm", "--line=--time=9")
-    assert re.search(r"^ok +time left: [45]\d\d s$", told, re.MULTILINE), told
-    assert re.search(r"^job \d+_0 is submitted$", told, re.MULTILINE)
+def test_the_doctor_submits_one_job_to_slurm(slurm_desk: SlurmDesk) -> None:
+    """The job reports what it found, including the time until its limit, and leaves the queue."""
+    report = is_well(slurm_desk, "--with", "slurm", "--line=--time=9")
+    assert re.search(r"^ok +time left: [45]\d\d s$", report, re.MULTILINE), report
+    assert re.search(r"^job \d+_0 is submitted$", report, re.MULTILINE)
     assert slurm_desk.queue() == []
 
 
-def test_one_process_is_started_behind_ssh(ssh_desk: SshDesk) -> None:
-    """What it found comes back from the host."""
+def test_the_doctor_starts_one_process_over_ssh(ssh_desk: SshDesk) -> None:
+    """The report comes back from the host."""
     ssh_desk.hosts("node1 slots=2\n")
-    told = is_well(ssh_desk, "--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {ssh_desk.config}", user="root")
-    assert re.search(r"^job ssh-\w+ is submitted$", told, re.MULTILINE), told
+    report = is_well(
+        ssh_desk, "--with", "ssh", "--hosts", "hosts", "--ssh-options", f"-F {ssh_desk.config}", user="root"
+    )
+    assert re.search(r"^job ssh-\w+ is submitted$", report, re.MULTILINE), report

@@ -20,11 +20,11 @@ from tests.systems.system import ROOT, System
 HELD = 5
 
 PROMISED_S = 60.0
-"""So soon a master tells that its script cannot be imported."""
+"""Within this time, a master reports that slaves cannot import its script."""
 
 
 class Run:
-    """A process in the pool, and what it has written so far."""
+    """A process in the pool, and its output so far."""
 
     def __init__(self, process: subprocess.Popen[bytes], written: Path) -> None:
         self._process = process
@@ -45,7 +45,7 @@ class Run:
 
 
 class Desk:
-    """A folder in the pool with a master that obeys, and the overseers that look after it."""
+    """A folder in the pool with a master that follows orders, and its overseers."""
 
     def __init__(self, pool: System, folder: Path) -> None:
         self.pool = pool
@@ -87,20 +87,20 @@ class Desk:
             file.write(f"{line}\n")
 
     def need(self, slaves: int) -> None:
-        """Have as many tasks as never end, and wait until slaves are missing for them."""
+        """Submit this many tasks that never end, and wait until the resource file asks for slaves."""
         self.order(f"tasks {slaves} never")
-        until(lambda: self.told()["slaves-needed"] == slaves, f"a need of {slaves}")
+        until(lambda: self.report()["slaves-needed"] == slaves, f"a need of {slaves}")
 
-    def told(self) -> Any:
+    def report(self) -> Any:
         return json.loads(self.resource.read_text())
 
     def until_jobs(self, count: int) -> dict[str, int]:
-        """Wait until so many jobs are connected, all at work; which they are."""
+        """Wait until this many jobs are connected and all are busy. Return them."""
         jobs: dict[str, int] = {}
 
         def come() -> bool:
             jobs.clear()
-            jobs.update(self.told()["connected-jobs"])
+            jobs.update(self.report()["connected-jobs"])
             return list(jobs.values()) == [1] * count
 
         until(come, lambda: f"{count} jobs at work, not {jobs}, but\n{self._runs[-1].out}")
@@ -109,12 +109,12 @@ class Desk:
     def queue(self) -> list[dict[str, Any]]:
         shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark"
         constraint = f'Iwd == "{self.folder}"'
-        told = self.pool("condor_q", "-json", "-attributes", shown, "-constraint", constraint).stdout
-        jobs: list[dict[str, Any]] = json.loads(told or "[]")
+        report = self.pool("condor_q", "-json", "-attributes", shown, "-constraint", constraint).stdout
+        jobs: list[dict[str, Any]] = json.loads(report or "[]")
         return jobs
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill all processes."""
         for run in self._runs:
             run.send(signal.SIGKILL)
             run.end()
@@ -127,8 +127,8 @@ def desk(condor: CondorPool, pool_dir: Path) -> Iterator[Desk]:
     desk.end()
 
 
-def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: Desk) -> None:
-    """It is killed when jobs are at work; the next one submits none of them twice, and goes on with them."""
+def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) -> None:
+    """It is killed while jobs are busy. The next overseer continues with these jobs and submits none twice."""
     master = desk.master()
     desk.order("tasks 3 first")
     first = desk.oversee("--max", 4, "--patience", 1)
@@ -156,16 +156,16 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: Desk) -
     assert second.out.count("submits 1 job:") == 2, second.out
 
 
-def test_a_dry_run_tells_and_does_nothing(desk: Desk) -> None:
+def test_a_dry_run_prints_and_does_nothing(desk: Desk) -> None:
     desk.master()
     desk.need(2)
-    told = desk.once("--dry-run")
-    assert told.endswith("Z (dry run) waves.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n")
+    report = desk.once("--dry-run")
+    assert report.endswith("Z (dry run) waves.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n")
     assert desk.queue() == []
 
 
-def test_a_submission_that_htcondor_refuses_is_told_in_its_words(desk: Desk) -> None:
-    """In one line, and whoever asked for it once sees it in the exit code."""
+def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> None:
+    """It prints one line. With --once, the exit code shows the failure, too."""
     desk.master()
     desk.need(1)
     run = desk.oversee("--once", "--line", "universe = nonsense")
@@ -174,8 +174,8 @@ def test_a_submission_that_htcondor_refuses_is_told_in_its_words(desk: Desk) -> 
     assert desk.queue() == []
 
 
-def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: Desk) -> None:
-    """What they wrote comes from their error files; a master that is started again gives them another chance."""
+def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None:
+    """The overseer prints the ends of their error files. A new master lets it submit again."""
     desk.master()
     desk.need(2)
     overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
@@ -183,13 +183,13 @@ def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: De
     overseer.says("exit code 1 (its script failed before it called mwpy.main())")
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
     submitted = sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out)))
-    assert 3 <= submitted <= 6, overseer.out  # those of which nothing was known yet do not count among the three
+    assert 3 <= submitted <= 6, overseer.out  # jobs without a known outcome are not among the three
     desk.master()
     overseer.says("another master has taken over")
 
 
-def test_a_script_that_cannot_be_imported_there_is_shown_at_the_master_and_stops_the_submissions(desk: Desk) -> None:
-    """Within the minute that is promised, the traceback on both screens."""
+def test_master_and_overseer_show_why_jobs_cannot_import_the_script(desk: Desk) -> None:
+    """Both print the traceback within a minute, and the overseer stops its submissions."""
     master = desk.master("lacking.py")
     overseer = desk.oversee()
     missing = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
@@ -200,8 +200,8 @@ def test_a_script_that_cannot_be_imported_there_is_shown_at_the_master_and_stops
     assert missing in overseer.out
 
 
-def test_an_evicted_job_is_run_again_by_htcondor_and_not_replaced(desk: Desk) -> None:
-    """It waits meanwhile, and is on its way to the master."""
+def test_the_overseer_does_not_replace_an_evicted_job(desk: Desk) -> None:
+    """HTCondor runs it again. Until then, it counts as a job on its way."""
     desk.master()
     desk.order("tasks 1 never")
     overseer = desk.oversee()
@@ -212,15 +212,15 @@ def test_an_evicted_job_is_run_again_by_htcondor_and_not_replaced(desk: Desk) ->
     assert overseer.out.count("submits") == 1, overseer.out
 
 
-def test_a_held_job_is_shown_with_its_reason_and_replaced(desk: Desk) -> None:
-    """One that is held for good is removed when the computation is finished."""
+def test_the_overseer_shows_why_a_job_is_held_and_replaces_it(desk: Desk) -> None:
+    """It removes the held job when the computation is finished."""
     master = desk.master()
     desk.order("tasks 1 done")
     overseer = desk.oversee()
     [job] = desk.until_jobs(1)
     desk.pool("condor_hold", "-reason", "for a test", job)
     overseer.says(f"waves.rsc: job {job} is held: for a test")
-    until(lambda: job not in desk.told()["connected-jobs"], "a master that misses it")
+    until(lambda: job not in desk.report()["connected-jobs"], "a master that misses it")
     desk.until_jobs(1)
     (desk.folder / "done").touch()
     desk.order("return 0")
@@ -228,8 +228,8 @@ def test_a_held_job_is_shown_with_its_reason_and_replaced(desk: Desk) -> None:
     assert desk.queue() == []
 
 
-def test_jobs_that_cannot_be_given_their_files_are_held_and_stop_the_submissions(desk: Desk) -> None:
-    """A file that is to be carried along and is missing shows only when a job starts."""
+def test_jobs_with_a_missing_file_are_held_and_stop_the_submissions(desk: Desk) -> None:
+    """HTCondor notices the missing file only when a job starts."""
     desk.master()
     desk.need(1)
     overseer = desk.oversee("--transfer", "missing.dat")
@@ -242,12 +242,12 @@ def test_jobs_that_cannot_be_given_their_files_are_held_and_stop_the_submissions
 
 
 def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:
-    """When HTCondor starts it again it goes on with the same jobs; it leaves the queue at the end."""
+    """After a restart by HTCondor, it continues with the same jobs. At the end, it leaves the queue."""
     master = desk.master()
     desk.order("tasks 2 done")
     ours = [f"RESOURCE={desk.resource.name}", "OPTIONS=--interval 0.5 --memory 200MB"]
-    told = desk.pool("condor_submit", "-terse", "condor/overseer.sub", *ours, cwd=desk.folder).stdout
-    [overseer] = told.split()[:1]
+    report = desk.pool("condor_submit", "-terse", "condor/overseer.sub", *ours, cwd=desk.folder).stdout
+    [overseer] = report.split()[:1]
     jobs = desk.until_jobs(2)
     desk.pool("condor_hold", overseer)
     [written] = desk.folder.glob("condor/overseer.*.out")
@@ -276,7 +276,7 @@ def schedd_down(pool: System) -> Iterator[None]:
 
 @contextmanager
 def schedd_hangs(pool: System) -> Iterator[None]:
-    signal_to = "pkill -{} -x --ns $$ --nslist mnt condor_schedd"  # that of this pool alone
+    signal_to = "pkill -{} -x --ns $$ --nslist mnt condor_schedd"  # only the schedd of this pool
     pool("sh", "-c", signal_to.format("STOP"), user="root")
     try:
         yield
@@ -285,10 +285,10 @@ def schedd_hangs(pool: System) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fails", [schedd_down, schedd_hangs])
-def test_a_schedd_that_does_not_answer_is_told_of_once_and_waited_for(
+def test_the_overseer_waits_for_a_schedd_that_does_not_answer(
     desk: Desk, fails: Callable[[System], AbstractContextManager[None]]
 ) -> None:
-    """Nothing is decided meanwhile; its jobs are found again, and none is submitted twice."""
+    """It reports this once and decides nothing. Then it finds its jobs again, and submits none twice."""
     master = desk.master()
     desk.order("tasks 2 done")
     overseer = desk.oversee()
@@ -296,7 +296,7 @@ def test_a_schedd_that_does_not_answer_is_told_of_once_and_waited_for(
     with fails(desk.pool):
         overseer.says("nothing is decided, the batch system does not answer: HTCondor says: ")
         desk.order("tasks 1 done")
-        until(lambda: desk.told()["slaves-needed"] == 1, "a need")
+        until(lambda: desk.report()["slaves-needed"] == 1, "a need")
     overseer.says("the batch system answers again")
     desk.until_jobs(3)
     assert overseer.out.count("nothing is decided") == 1

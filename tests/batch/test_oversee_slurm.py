@@ -15,11 +15,11 @@ from tests.systems.slurm import SlurmNode
 OWN_PORT = 16937
 
 PATIENT_S = 8
-"""Longer than a resource file may tell of a job that works that it idles."""
+"""A resource file may call a busy job idle for a shorter time than this."""
 
 
 class SlurmDesk(Desk):
-    """A desk in front of Slurm."""
+    """A desk whose overseer uses Slurm."""
 
     def oversee(self, *words: object) -> Run:
         options = ("--with", "slurm", "--interval", 0.5)
@@ -38,8 +38,8 @@ def desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
     desk.end()
 
 
-def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SlurmDesk) -> None:
-    """It is killed in between; the next one submits nothing twice, removes what idles, and ends with the master."""
+def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SlurmDesk) -> None:
+    """It is killed. The next overseer submits nothing twice, removes idle jobs, and ends with the master."""
     master = desk.master()
     desk.order("tasks 3 first")
     first = desk.oversee("--max", 4, "--patience", PATIENT_S)
@@ -65,8 +65,8 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SlurmDe
     assert second.out.count("submits 1 job:") == 1, second.out
 
 
-def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: SlurmDesk) -> None:
-    """Their last words come from their error files."""
+def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SlurmDesk) -> None:
+    """The overseer prints the ends of their error files."""
     desk.master()
     desk.need(2)
     overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
@@ -74,8 +74,8 @@ def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: Sl
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
 
 
-def test_a_held_job_is_shown_with_its_reason(desk: SlurmDesk) -> None:
-    """One that a user's line holds from the start."""
+def test_the_overseer_shows_why_a_job_is_held(desk: SlurmDesk) -> None:
+    """A line of the user holds the job from the start."""
     desk.master()
     desk.need(1)
     overseer = desk.oversee("--line=--hold")
@@ -95,8 +95,8 @@ def own_desk() -> Iterator[SlurmDesk]:
         desk.end()
 
 
-def test_a_controller_that_is_down_is_told_of_once_and_waited_for(own_desk: SlurmDesk) -> None:
-    """Nothing is decided meanwhile; its jobs run on, are found again, and none is submitted twice."""
+def test_the_overseer_waits_for_a_controller_that_is_down(own_desk: SlurmDesk) -> None:
+    """It reports this once and decides nothing. Its jobs go on, it finds them again, and submits none twice."""
     desk = own_desk
     master = desk.master()
     desk.order("tasks 2 done")
@@ -105,7 +105,7 @@ def test_a_controller_that_is_down_is_told_of_once_and_waited_for(own_desk: Slur
     desk.pool("sh", "-c", 'kill $(cat "$(dirname "$SLURM_CONF")/run/slurmctld.pid")', user="root")
     overseer.says("nothing is decided, the batch system does not answer: Slurm does not show its queue: ")
     desk.order("tasks 1 done")
-    until(lambda: desk.told()["slaves-needed"] == 1, "a need")
+    until(lambda: desk.report()["slaves-needed"] == 1, "a need")
     desk.pool("sh", "-c", "slurmctld >/dev/null 2>&1", user="root")
     overseer.says("the batch system answers again")
     assert desk.until_jobs(3).keys() > before.keys()

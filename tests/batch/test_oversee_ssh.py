@@ -1,4 +1,4 @@
-"""`mwpy oversee --with ssh` with a real sshd that looks like four hosts; the overseer runs as root, who has the key."""
+"""`mwpy oversee --with ssh` with a real sshd that looks like four hosts. The overseer runs as root, who has the key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.systems.ssh import SshNode
 
 
 class SshDesk(Desk):
-    """A desk from which hosts can be reached by ssh."""
+    """A desk whose overseer uses ssh."""
 
     def __init__(self, node: SshNode, folder: Path) -> None:
         super().__init__(node, folder)
@@ -36,8 +36,8 @@ def desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
     desk.end()
 
 
-def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SshDesk) -> None:
-    """A dead host is told of; it is killed in between, and the next one starts nothing twice."""
+def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SshDesk) -> None:
+    """It reports a dead host. It is killed, and the next overseer starts nothing twice."""
     desk.hosts("node1 slots=2\nnode2 slots=2\ndead-host slots=9\n")
     master = desk.master()
     desk.order("tasks 3 first")
@@ -59,8 +59,8 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(desk: SshDesk
     assert "waves.rsc: is finished, and no job of it is left" in second.out
 
 
-def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: SshDesk) -> None:
-    """Their last words come from the hosts."""
+def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SshDesk) -> None:
+    """The overseer prints the ends of their error files, which are on the hosts."""
     desk.hosts("node1 slots=4\n")
     desk.master()
     desk.need(2)
@@ -69,8 +69,8 @@ def test_jobs_that_die_of_their_start_stop_the_submissions_and_show_why(desk: Ss
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
 
 
-def test_without_any_host_nothing_is_decided(desk: SshDesk) -> None:
-    """It says why, and goes on when there is one."""
+def test_the_overseer_decides_nothing_without_a_host(desk: SshDesk) -> None:
+    """It prints the reason, and continues when a host answers."""
     desk.hosts("node3 slots=2\n")
     desk.master()
     desk.need(1)

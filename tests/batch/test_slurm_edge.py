@@ -1,4 +1,4 @@
-"""`_batch.slurm` against a real Slurm: what it submits, sees, removes and tells of ended jobs."""
+"""`_batch.slurm` with a real Slurm: it submits, lists and removes jobs, and reports how they ended."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mwpy._batch.slurm import Slurm
 
 @pytest.fixture
 def edge(slurm: SlurmNode, slurm_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
-    """The edge, with the node's commands in PATH."""
+    """The class under test, with the node's commands in PATH."""
     monkeypatch.setenv("PATH", slurm.wrappers(tmp_path)["PATH"])
     return Slurm()
 
 
 @pytest.fixture
 def launch(slurm_dir: Path) -> Callable[..., Launch]:
-    """Makes a launch of a shell command; it ends with the resource file, here a comment."""
+    """Return a function that makes a launch of a shell command."""
 
     mark = slurm_dir.name.replace(".", "-")
 
@@ -36,7 +36,7 @@ def launch(slurm_dir: Path) -> Callable[..., Launch]:
 
 
 def mine(edge: Slurm, launch: Callable[..., Launch]) -> list[Job]:
-    """The jobs of this test."""
+    """Return the jobs of this test."""
     mark = launch("").mark
     return [job for job in edge.jobs() if job.mark == mark]
 
@@ -52,9 +52,9 @@ def written(folder: Path, pattern: str) -> list[str]:
     return sorted(path.read_text() for path in folder.glob(pattern))
 
 
-def test_jobs_are_submitted_seen_and_removed(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
-    """They carry their mark, know their own id, get SIGTERM when they are removed, and leave the list."""
-    script = 'trap "echo told; exit 5" TERM; echo $MWPY_JOB "$@"; while :; do sleep 60 & wait; done'
+def test_jobs_are_submitted_listed_and_removed(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
+    """They have their mark and know their id. When they are removed, they get SIGTERM and leave the list."""
+    script = 'trap "echo removed; exit 5" TERM; echo $MWPY_JOB "$@"; while :; do sleep 60 & wait; done'
     submitted = edge.submit(launch(script), 3)
     until(lambda: len(written(slurm_dir, "*.out")) == 3 and all(written(slurm_dir, "*.out")), "three that run")
     found = {job.job_id: job for job in mine(edge, launch)}
@@ -66,15 +66,17 @@ def test_jobs_are_submitted_seen_and_removed(edge: Slurm, slurm_dir: Path, launc
     until(lambda: not [job for job in edge.jobs() if job.job_id in found], "no job left")
     edge.remove(list(found))
     edge.remove([])
-    assert all(text.endswith("told\n") for text in written(slurm_dir, "*.out"))
+    assert all(text.endswith("removed\n") for text in written(slurm_dir, "*.out"))
     outcome = ended(edge, next(iter(found)))
     assert (outcome.description, outcome.exit_code) == ("cancelled", None)
     assert outcome.ran_s >= 1
     assert "CANCELLED" in outcome.stderr
 
 
-def test_a_removed_job_that_does_not_go_is_leaving(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
-    """Until Slurm kills it."""
+def test_a_removed_job_that_does_not_end_is_leaving(
+    edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
+) -> None:
+    """It stays in this state until Slurm kills it."""
     edge.submit(launch('trap "" TERM; echo up; while :; do sleep 0.2; done'), 1)
     until(lambda: written(slurm_dir, "*.out") == ["up\n"], "a job that ignores SIGTERM")
     [job] = [job for job in mine(edge, launch) if job.state is JobState.RUNNING]
@@ -83,10 +85,10 @@ def test_a_removed_job_that_does_not_go_is_leaving(edge: Slurm, slurm_dir: Path,
     until(lambda: job.job_id not in [it.job_id for it in edge.jobs()], "a job that was killed")
 
 
-def test_the_end_of_a_job_is_told_with_its_last_words(
+def test_the_outcome_of_a_job_has_the_end_of_its_output(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
-    """Its exit code, or its signal, and the end of what it wrote to standard error; a running one has no outcome."""
+    """It has the exit code or the signal, and the end of standard error. A running job has no outcome."""
     kinds = "0) echo no such module >&2; exit 4;; 1) kill -9 $$;; 2) exit 0;; *) sleep 60;; esac"
     edge.submit(launch(f"case ${{MWPY_JOB#*_}} in {kinds}"), 4)
     until(lambda: len(mine(edge, launch)) == 1, "one that runs on")
@@ -102,10 +104,10 @@ def test_the_end_of_a_job_is_told_with_its_last_words(
     edge.remove([job.job_id])
 
 
-def test_what_waits_for_somebody_is_told_with_the_reason(
+def test_a_waiting_job_has_a_reason(
     edge: Slurm, slurm: SlurmNode, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
-    """A held job is held; one that no node can run is queued and says why."""
+    """A held job is held. A job that no node can run is queued."""
     edge.submit(launch("true", "--hold"), 1)
     edge.submit(launch("true", slaves=99), 1)
 
@@ -117,16 +119,16 @@ def test_what_waits_for_somebody_is_told_with_the_reason(
     edge.remove([job.job_id for job in mine(edge, launch)])
 
 
-def test_lines_of_the_user_are_options_and_commands_of_the_script(
+def test_a_user_can_add_options_and_commands_to_the_script(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
-    """Options go before the first command, whatever their order, and count over the defaults."""
+    """Options are put before the first command, in any order, and replace the defaults."""
     edge.submit(launch("echo $PLACE $SLURM_CPUS_PER_TASK", "PLACE=here; export PLACE", "--cpus-per-task=3"), 1)
     until(lambda: written(slurm_dir, "*.out") == ["here 3\n"], lambda: f"its words: {written(slurm_dir, '*')}")
 
 
-def test_a_submission_that_slurm_refuses_is_one_line(edge: Slurm, launch: Callable[..., Launch]) -> None:
-    """With Slurm's own words."""
+def test_a_refused_submission_is_an_error_of_one_line(edge: Slurm, launch: Callable[..., Launch]) -> None:
+    """It contains Slurm's own message."""
     with pytest.raises(BatchUnavailable, match=r"^Slurm did not take 1 jobs: sbatch: error: .*partition") as caught:
         edge.submit(launch("true", "--partition=none-such"), 1)
     assert "\n" not in str(caught.value)
@@ -135,7 +137,7 @@ def test_a_submission_that_slurm_refuses_is_one_line(edge: Slurm, launch: Callab
 
 @pytest.fixture
 def elsewhere(slurm: SlurmNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Slurm's own commands, run here, with a controller of which there is only the port; nobody listens at first."""
+    """Slurm's own commands on this machine, with a port instead of a controller; at first it does not listen."""
     configuration = slurm.config.read_text(encoding="utf-8")
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
@@ -154,17 +156,15 @@ def every_call_says(words: str, launch: Launch) -> None:
     assert edge.outcome("1_1") is None
 
 
-def test_a_controller_that_is_down_is_told_in_slurms_words(
-    elsewhere: socket.socket, launch: Callable[..., Launch]
-) -> None:
-    """By every call, in one line."""
+def test_every_call_reports_a_controller_that_is_down(elsewhere: socket.socket, launch: Callable[..., Launch]) -> None:
+    """The error is one line with Slurm's own message."""
     every_call_says(r"Unable to contact slurm controller \(connect failure\)", launch("true"))
 
 
 def test_a_submission_without_an_answer_may_have_happened(
     elsewhere: socket.socket, launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A controller that takes calls and answers none; Slurm's own commands give up, or are killed."""
+    """The controller accepts connections and does not answer. Slurm's own commands give up, or are killed."""
     elsewhere.listen()
     every_call_says("Socket timed out on send/recv operation", launch("true"))
     with pytest.raises(BatchUnavailable, match=r"in the queue all the same: list them before submitting again$"):

@@ -1,4 +1,4 @@
-"""The life of a computation in a real Slurm, through the scripts in slurm/, as a user without privileges."""
+"""A computation in a real Slurm, started with the scripts in slurm/, by a user without privileges."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Cluster:
     slurm: SlurmNode
     folder: Path
     app: tuple[str, ...] = ()
-    """A script and its arguments; ping if there is none."""
+    """A script and its arguments; ping if it is empty."""
 
     def use(self, app: Path, arguments: str) -> None:
-        """Run another application than ping."""
+        """Use another application than ping."""
         shutil.copy(app, self.folder)
         self.app = (app.name, *arguments.split())
 
@@ -64,7 +64,7 @@ class Cluster:
         return self("sbatch", "--parsable", f"--array={array}", *options, "slurm/slaves.sbatch", *self.app[:1])
 
     def queue(self) -> list[tuple[str, str]]:
-        """Id and state of each job of this folder that is in the queue."""
+        """Return id and state of each job in the queue that was submitted from this folder."""
         lines = [line.split("|") for line in self("squeue", "-h", "-r", "-o", "%i|%T|%Z").splitlines()]
         return [(job, state) for job, state, place in lines if place == str(self.folder)]
 
@@ -72,7 +72,7 @@ class Cluster:
         return sum(state == "RUNNING" and name.startswith(f"{job}_") for name, state in self.queue())
 
     def ended(self, job: str) -> list[str]:
-        """State and exit code of a job, or of each element of an array."""
+        """Return state and exit code of a job, or of each element of an array."""
         shown = self("scontrol", "-o", "show", "job", job).splitlines()
         fields = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in shown]
         return [f"{each['JobState']} {each['ExitCode']}" for each in fields]
@@ -89,12 +89,12 @@ class Cluster:
         path = self.folder / "slurm" / f"master.{job}.audit"
         return path.read_text() if path.exists() else ""
 
-    def told(self, job: str) -> dict[str, object]:
-        """The JSON that a master printed last."""
+    def report(self, job: str) -> dict[str, object]:
+        """Return the JSON in the last line of a master's output."""
         text = (self.folder / "slurm" / f"master.{job}.out").read_text()
         assert text, self.story()
-        told: dict[str, object] = json.loads(text.splitlines()[-1])
-        return told
+        report: dict[str, object] = json.loads(text.splitlines()[-1])
+        return report
 
     def story(self) -> str:
         return "\n".join(f"{path.name}: {path.read_text()[-500:]}" for path in self.folder.glob("slurm/*.err"))
@@ -111,8 +111,8 @@ def cluster(slurm: SlurmNode, slurm_dir: Path) -> Cluster:
 ALL_CAME = {"submitted": 1500, "came": 1500, "twice": [], "wrong": [], "unrunnable": []}
 
 
-def test_ping_as_the_page_tells(cluster: Cluster) -> None:
-    """The two scripts as they are, more slaves than there is room for: those that come late read that it is over."""
+def test_the_two_scripts_run_ping(cluster: Cluster) -> None:
+    """There are more slaves than processors. The late ones read that the computation is finished."""
     assert cluster("sinfo", "-h", "-o", "%C").endswith("/8"), "with more processors nobody comes late"
     master = cluster("sbatch", "--parsable", "slurm/master.sbatch")
     slaves = cluster("sbatch", "--parsable", f"--dependency=after:{master}", "slurm/slaves.sbatch")
@@ -127,8 +127,8 @@ def test_ping_as_the_page_tells(cluster: Cluster) -> None:
     assert FINISHED in cluster.resource.read_text()
 
 
-def test_slaves_join_the_next_life_of_a_killed_master(cluster: Cluster) -> None:
-    """The jobs stay, and what they run is started anew with the new resource file."""
+def test_slaves_join_the_next_master_when_theirs_is_killed(cluster: Cluster) -> None:
+    """Their jobs stay, and start their agents again with the new resource file."""
     cluster.use(COUNT, WORK)
     first = cluster.master()
     slaves = cluster.slaves()
@@ -138,13 +138,13 @@ def test_slaves_join_the_next_life_of_a_killed_master(cluster: Cluster) -> None:
     assert cluster.running(slaves) == 4
     second = cluster.master()
     cluster.nobody_left()
-    assert cluster.told(second) == ALL_CAME
+    assert cluster.report(second) == ALL_CAME
     assert cluster.audit(second).count("-> connected, host") == 4
     assert cluster.ended(slaves) == ["COMPLETED 0:0"] * 4
 
 
 class Stays:
-    """The task of `stay.py` in this cluster: how often it was started, and its leave to end."""
+    """The task of `stay.py` in this cluster: the number of its starts, and the file that ends it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.diary, self.enough = cluster.folder / "diary", cluster.folder / "enough"
@@ -164,7 +164,7 @@ class Stays:
 
 
 def test_scancel_and_requeue_of_slaves_lose_nothing_and_are_charged_to_no_task(cluster: Cluster) -> None:
-    """A task that was running in five slaves when these were taken away is tried once more."""
+    """A task that was running in five slaves when they were removed still runs again."""
     stays = Stays(cluster)
     master = cluster.master()
     for _ in range(4):
@@ -176,12 +176,12 @@ def test_scancel_and_requeue_of_slaves_lose_nothing_and_are_charged_to_no_task(c
     until(lambda: stays.starts() == 6, lambda: f"another start: {cluster.story()}")
     stays.enough.touch()
     cluster.nobody_left()
-    assert cluster.told(master) == {"starts": [6], "unrunnable": []}
+    assert cluster.report(master) == {"starts": [6], "unrunnable": []}
     assert cluster.ended(slave) == ["COMPLETED 0:0"]
 
 
-def test_a_slave_goes_before_its_time_limit_kills_it(cluster: Cluster) -> None:
-    """By the time that the environment tells, and by the signal before the limit; its work is done elsewhere."""
+def test_a_slave_leaves_before_its_time_limit(cluster: Cluster) -> None:
+    """It knows the limit from its environment and from a signal. Other slaves do its work."""
     stays = Stays(cluster)
     master = cluster.master()
     soon = stays.again(f"--export=ALL,SLURM_JOB_END_TIME={int(time.time()) + 20}")
@@ -195,13 +195,13 @@ def test_a_slave_goes_before_its_time_limit_kills_it(cluster: Cluster) -> None:
     stays.enough.touch()
     cluster.slaves("0")
     cluster.nobody_left()
-    assert cluster.told(master)["unrunnable"] == []
+    assert cluster.report(master)["unrunnable"] == []
     assert "-> left: the time that it was given is over" in cluster.audit(master)
     assert "-> left: evicted (SIGTERM)" in cluster.audit(master)
 
 
 def test_each_slave_of_an_array_knows_its_time_limit(cluster: Cluster) -> None:
-    """Those without one know that too; here they look around instead of serving."""
+    """A slave without a limit knows that, too. These slaves only examine their host."""
     cluster.use(STAY, "diary enough")
     cluster.replace("slaves", "--mw-slave", "--mw-slave --mw-examine")
     cluster.master()
@@ -214,8 +214,8 @@ def test_each_slave_of_an_array_knows_its_time_limit(cluster: Cluster) -> None:
     assert [seconds and 400 < seconds <= 600 for seconds in left] == [True, True, None, None], cluster.story()
 
 
-def test_slaves_of_no_master_wait_for_one_and_go_when_told(cluster: Cluster) -> None:
-    """They try again after growing pauses; a cancelled one starts nothing more, and one gives up at last."""
+def test_slaves_without_a_master_try_again(cluster: Cluster) -> None:
+    """The pauses between their attempts grow. A cancelled slave stops at once; at last, a slave gives up."""
     slaves = cluster.slaves("0-1")
 
     def tries() -> list[int]:
@@ -234,19 +234,19 @@ def test_slaves_of_no_master_wait_for_one_and_go_when_told(cluster: Cluster) -> 
 
 @pytest.fixture
 def own_cluster(slurm: SlurmNode) -> Iterator[Cluster]:
-    """A Slurm that no other test uses; when its daemons restart, other tests would notice."""
+    """A Slurm that no other test uses, because a restart of its daemons would disturb other tests."""
     with in_use(SlurmNode("slurm-restarted", OWN_PORT)) as node, user_folder(node) as folder:
         yield Cluster(node, folder)
 
 
-def test_a_restart_of_slurm_in_mid_run_disturbs_nobody(own_cluster: Cluster) -> None:
-    """Its daemons go and come; the jobs run on."""
+def test_a_restart_of_slurm_does_not_disturb_running_jobs(own_cluster: Cluster) -> None:
+    """Only its daemons stop and start again."""
     own_cluster.use(COUNT, WORK)
     master = own_cluster.master()
     slaves = own_cluster.slaves()
     own_cluster.result_comes(master)
     own_cluster.slurm.restart()
     own_cluster.nobody_left()
-    assert own_cluster.told(master) == ALL_CAME
+    assert own_cluster.report(master) == ALL_CAME
     assert own_cluster.audit(master).count("-> connected, host") == 4
     assert own_cluster.ended(slaves) == ["COMPLETED 0:0"] * 4

@@ -1,4 +1,4 @@
-"""Every command that docs/batch-systems.md shows of hosts that are reached by ssh is run, as a user would."""
+"""Every command that docs/batch-systems.md shows for ssh is run, as a user would."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.systems.ssh import SshNode
 
 @pytest.fixture
 def configured(ssh_node: SshNode) -> Iterator[None]:
-    """A user whom ssh asks nothing: with a key and a configuration of his own."""
+    """Give the user `submit` a key and a configuration, so that ssh asks nothing."""
     config = ssh_node.config
-    told = ssh_node("sh", "-c", "echo $HOME; id -u").stdout.split()
-    folder, user = Path(told[0]) / ".ssh", int(told[1])
+    report = ssh_node("sh", "-c", "echo $HOME; id -u").stdout.split()
+    folder, user = Path(report[0]) / ".ssh", int(report[1])
     folder.mkdir(mode=0o700)
     text = config.read_text().replace(str(ssh_node.keys / "id"), str(folder / "id"))
     (folder / "config").write_text(text)
@@ -29,8 +29,8 @@ def configured(ssh_node: SshNode) -> Iterator[None]:
     shutil.rmtree(folder)
 
 
-def test_what_is_shown_of_hosts_behind_ssh_works(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
-    """With the script of the section before."""
+def test_the_commands_for_ssh_work(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
+    """They use the script of an earlier section."""
     [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_script]
     (ssh_dir / str(script.name)).write_text(script.text)
     follow(ssh_node, ssh_dir, SECTIONS["Hosts that are reached by ssh"])

@@ -1,4 +1,4 @@
-"""`_batch.ssh` against a real sshd on four addresses that look like four hosts with one home directory."""
+"""`_batch.ssh` with a real sshd on four addresses. They look like four hosts that share a home directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLD = 'trap "echo bye >&2; exit 5" TERM; echo $MWPY_JOB $*; while :; do sleep 0
 
 
 class Edge(Ssh):
-    """The edge, its hosts file, and what it said."""
+    """The class under test, which records its messages."""
 
     def __init__(self, hosts: Path, config: str, *options: str) -> None:
         self.said: list[str] = []
@@ -33,13 +33,13 @@ def config(ssh_node: SshNode) -> str:
 
 @pytest.fixture
 def home(ssh_node: SshNode) -> Path:
-    """The folder of mwpy in the home directory that the hosts share."""
+    """The folder of mwpy in the shared home directory."""
     return Path(ssh_node("sh", "-c", "echo $HOME").stdout.strip()) / ".mwpy-ssh"
 
 
 @pytest.fixture
 def edge(ssh_dir: Path, config: str) -> Iterator[Callable[..., Edge]]:
-    """Makes edges of a hosts file; what they started is removed at the end."""
+    """Return a function that makes edges with a hosts file. At the end, their jobs are removed."""
     made: list[Edge] = []
 
     def make(*lines: str, options: tuple[str, ...] = ()) -> Edge:
@@ -62,7 +62,7 @@ def mark_of(folder: Path) -> str:
 
 @pytest.fixture
 def launch(ssh_dir: Path) -> Callable[..., Launch]:
-    """Makes a launch of a shell command, which finds the resource file as its last argument."""
+    """Return a function that makes a launch of a shell command. Its last argument is the resource file."""
     (ssh_dir / "r.rsc").write_text("content 1\n")
 
     def make(command: str, *, slaves: int = 1, words: tuple[str, ...] = ()) -> Launch:
@@ -73,20 +73,20 @@ def launch(ssh_dir: Path) -> Callable[..., Launch]:
 
 
 def mine(edge: Edge, launch: Callable[..., Launch]) -> list[Job]:
-    """The jobs of this test that do not leave."""
+    """Return the jobs of this test that are not leaving."""
     mark = launch("").mark
     return [job for job in edge.jobs() if job.mark == mark and job.state is not JobState.LEAVING]
 
 
 def output(home: Path, job: str) -> str:
-    """What a job wrote to standard output, on whatever host."""
+    """Return the standard output of a job, on any host."""
     return "".join(path.read_text() for path in home.glob(f"jobs/*/{job}/out"))
 
 
-def test_jobs_run_where_there_are_slots_and_others_wait(
+def test_jobs_run_on_free_slots_and_the_others_wait(
     edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
 ) -> None:
-    """They know their id, survive the connection, are seen by another edge, and make room when they are removed."""
+    """They know their id, and survive their connection. Another edge lists them. A removed job frees its slot."""
     one = edge("node1 slots=2 # the big one", "", "node2 slots=1")
     jobs = one.submit(launch(HOLD), 4)
     assert len({*jobs}) == 4
@@ -110,10 +110,10 @@ def test_jobs_run_where_there_are_slots_and_others_wait(
     until(lambda: not mine(one, launch), "none left")
 
 
-def test_the_end_of_a_job_is_told_with_its_last_words(
+def test_the_outcome_of_a_job_has_the_end_of_its_output(
     edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
 ) -> None:
-    """Its exit code or its signal; the resource file with the keys is gone by then."""
+    """It has the exit code or the signal. By then, the resource file with the keys is removed from the host."""
     it = edge("node1 slots=9")
     [failing] = it.submit(launch("cat $3; echo no such module >&2; exit 4"), 1)
     [crashing] = it.submit(launch("kill -SEGV $$"), 1)
@@ -124,14 +124,14 @@ def test_the_end_of_a_job_is_told_with_its_last_words(
     for path in groups:
         os.kill(int(path.name), 9)
     until(lambda: not mine(it, launch), "no job left")
-    told = [it.outcome(job) for job in (failing, crashing, killed)]
-    assert [outcome and (outcome.description, outcome.exit_code) for outcome in told] == [
+    report = [it.outcome(job) for job in (failing, crashing, killed)]
+    assert [outcome and (outcome.description, outcome.exit_code) for outcome in report] == [
         ("exit code 4", 4),
         ("killed by signal 11 (SIGSEGV): a crash in native code", None),
         ("its processes are gone without an exit code", None),
     ]
-    assert told[0] is not None
-    assert told[0].stderr == "no such module"
+    assert report[0] is not None
+    assert report[0].stderr == "no such module"
     assert output(home, failing) == "content 1\n"
     assert not list(home.glob(f"jobs/node1/{failing}/resource-file"))
     assert it.outcome("ssh-none") is None
@@ -144,10 +144,10 @@ def environ(process: Path) -> list[str]:
         return []
 
 
-def test_a_job_that_ignores_its_removal_is_killed_later(
+def test_a_removed_job_that_ignores_sigterm_is_killed(
     edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is leaving until then; nothing of it is left behind."""
+    """Until then, it is leaving. Nothing of it stays on the host."""
     source = "mwpy._batch.ssh.SOURCE"
     it = edge("node1 slots=9")
     [job] = it.submit(launch('trap "" TERM; echo up; while :; do sleep 0.1; done'), 1)
@@ -164,10 +164,10 @@ def test_a_job_that_ignores_its_removal_is_killed_later(
     assert not [path for path in Path("/proc").glob("[0-9]*") if f"MWPY_JOB={job}" in environ(path)]
 
 
-def test_an_application_is_used_where_it_is_if_the_host_sees_it(
+def test_an_application_that_the_host_can_read_is_not_copied(
     edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path
 ) -> None:
-    """Not copied; and the resource file is read anew at each start."""
+    """The resource file is read at each start."""
     app = ssh_dir / "app.py"
     app.write_text(f"import sys\nprint(__file__, open(sys.argv[-1]).read())\n# {ssh_dir}\n")
     it = edge(f"node1 slots=9 python={sys.executable}")
@@ -182,7 +182,7 @@ def test_an_application_is_used_where_it_is_if_the_host_sees_it(
 def test_an_application_is_copied_once_to_hosts_that_share_a_home_directory(
     edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path, tmp_path: Path
 ) -> None:
-    """`tmp_path` is root's, so no host sees it; a changed application is another one."""
+    """No host can read `tmp_path`, which belongs to root. A changed application is copied again."""
     app = tmp_path / "packed.pex"
     app.write_text(f"#!/bin/sh\n# {ssh_dir}\necho $0 $MWPY_JOB; stat -c %i $0\n")
     app.chmod(0o755)
@@ -204,10 +204,10 @@ def test_an_application_is_copied_once_to_hosts_that_share_a_home_directory(
     until(lambda: output(home, changed) != "" and not output(home, changed).startswith(str(place)), "another copy")
 
 
-def test_a_host_that_does_not_answer_is_told_of_once_and_does_without(
+def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(
     edge: Callable[..., Edge], launch: Callable[..., Launch]
 ) -> None:
-    """In ssh's words; its slots do not count, and it is not asked again at once."""
+    """The report has ssh's message. Its slots do not count, and it is not called again at once."""
     it = edge("no-such-host slots=50", "node1 slots=1")
     jobs = it.submit(launch(HOLD), 2)
     states = {job.job_id: job.state for job in mine(it, launch)}
@@ -233,10 +233,10 @@ def test_a_host_that_does_not_answer_is_told_of_once_and_does_without(
         ("node1 python=true", (), r"nothing \(exit code 0\)"),
     ],
 )
-def test_without_a_host_every_call_says_why(
+def test_without_a_host_every_call_is_an_error(
     edge: Callable[..., Edge], launch: Callable[..., Launch], line: str, options: tuple[str, ...], words: str
 ) -> None:
-    """In one line."""
+    """The error is one line with the reason."""
     it = edge(line)
     config = it._options
     it._options = (*options, *config)
@@ -246,10 +246,10 @@ def test_without_a_host_every_call_says_why(
         assert "\n" not in str(caught.value)
 
 
-def test_a_host_that_comes_back_has_its_jobs(
+def test_a_host_that_answers_again_has_its_jobs(
     edge: Callable[..., Edge], launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are believed to run for a while, then given up, and found again; what was to be removed is."""
+    """Its jobs count as running for a while, then as lost, and then they are found again. A removal is repeated."""
     it = edge("node1 slots=1", "node2 slots=1")
     jobs = it.submit(launch(HOLD), 2)
     good, it._options = it._options, ("-o", "Port=1", *it._options)
@@ -269,10 +269,10 @@ def test_a_host_that_comes_back_has_its_jobs(
     until(lambda: [job.job_id for job in mine(it, launch)] == [jobs[1]], "the one that was not removed")
 
 
-def test_words_of_the_hosts_shell_do_not_disturb(
+def test_output_of_the_hosts_login_shell_is_ignored(
     edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_node: SshNode
 ) -> None:
-    """A login shell may greet."""
+    """A login shell may print a greeting."""
     ssh_node("sh", "-c", "echo 'echo hello; echo there >&2' >$HOME/.bashrc")
     try:
         assert mine(edge("node1"), launch) == []
@@ -280,8 +280,10 @@ def test_words_of_the_hosts_shell_do_not_disturb(
         ssh_node("sh", "-c", "rm $HOME/.bashrc")
 
 
-def test_a_path_with_blanks_is_one_word(edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path) -> None:
-    """So are quotes and dollars: no shell sees them on their way."""
+def test_a_path_with_blanks_stays_one_argument(
+    edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
+) -> None:
+    """Quotes and dollar signs reach the host unchanged, too."""
     odd = "a b'c\"d$HOME\\"
     [job] = (it := edge("node1 slots=1")).submit(launch("", words=("printf", "%s|", odd, "--mw-slave")), 1)
     until(lambda: output(home, job).startswith(f"{odd}|--mw-slave|"), lambda: shlex.quote(output(home, job)))

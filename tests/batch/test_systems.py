@@ -1,4 +1,4 @@
-"""What all tests here rest on: an unprivileged job runs mwpy with the interpreter and the code of the tests."""
+"""All tests in this folder need this: a user without privileges runs mwpy with this interpreter and this code."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ABOUT = "import mwpy, sys, os; print(mwpy.__file__, sys.version_info[:3], os.get
 TOLD = f"{mwpy.__file__} {sys.version_info[:3]} False"
 
 
-def test_a_user_of_the_condor_pool_has_this_mwpy(condor: CondorPool, pool_dir: Path) -> None:
+def test_a_user_of_the_htcondor_pool_runs_this_mwpy(condor: CondorPool, pool_dir: Path) -> None:
     assert condor(".venv/bin/python", "-c", ABOUT, cwd=pool_dir).stdout.strip() == TOLD
     assert condor(".venv/bin/mwpy", "version", cwd=pool_dir).stdout.strip() == mwpy.version_string()
 
 
-def test_a_user_of_the_slurm_node_has_this_mwpy(slurm: SlurmNode, slurm_dir: Path) -> None:
+def test_a_user_of_the_slurm_node_runs_this_mwpy(slurm: SlurmNode, slurm_dir: Path) -> None:
     assert slurm(".venv/bin/python", "-c", ABOUT, cwd=slurm_dir).stdout.strip() == TOLD
 
 
-def test_a_user_of_a_host_behind_ssh_has_this_mwpy(ssh_node: SshNode, ssh_dir: Path) -> None:
+def test_a_user_who_logs_in_by_ssh_runs_this_mwpy(ssh_node: SshNode, ssh_dir: Path) -> None:
     command = f"cd {ssh_dir} && .venv/bin/python -c '{ABOUT}'"
     assert ssh_node("ssh", "-F", ssh_node.config, "node2", command, user="root").stdout.strip() == TOLD

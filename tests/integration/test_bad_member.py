@@ -66,16 +66,16 @@ def ends() -> Iterator[Loopback]:
 
 
 def hello_of(stage: Stage) -> list[Buffer]:
-    told = json.loads(stage.resource.read_text())
-    return wire.encode(messages.Hello(told["member-id"], told["generation"], "here", os.getpid(), "3.11", 1))
+    report = json.loads(stage.resource.read_text())
+    return wire.encode(messages.Hello(report["member-id"], report["generation"], "here", os.getpid(), "3.11", 1))
 
 
 def member(stage: Stage, ends: Loopback) -> Agent:
     """Somebody who read the resource file, and was let in."""
-    told = json.loads(stage.resource.read_text())
-    keys = told["keys"]
+    report = json.loads(stage.resource.read_text())
+    keys = report["keys"]
     agent = ends.agent(
-        int(told["master-addresses"][0].rpartition(":")[2]),
+        int(report["master-addresses"][0].rpartition(":")[2]),
         server=keys["server-public"],
         member=CurvePair(keys["member-public"], keys["member-secret"]),
     )
@@ -103,9 +103,9 @@ def turned_away(stage: Stage) -> list[str]:
 def all_came_once(stage: Stage, master: Running, agents: Sequence[Running]) -> None:
     """Assert that a master and its proper agents end as if nothing had been."""
     assert [each.end() for each in (master, *agents)] == [0] * (1 + len(agents)), master.err
-    told = master.told
-    assert (told["twice"], told["wrong"], told["unrunnable"]) == ([], [], [])
-    assert told["came"] == told["submitted"]
+    report = master.report
+    assert (report["twice"], report["wrong"], report["unrunnable"]) == ([], [], [])
+    assert report["came"] == report["submitted"]
     assert "Traceback" not in master.err
     assert lines(stage, "-> lost") == []
     stage.nobody_left()
@@ -129,8 +129,8 @@ def test_a_member_that_sends_what_no_agent_sends_is_dropped_and_the_others_go_on
         [(refused, _)] = heard(bad, messages.Refused)
         assert refused.reason.startswith(f"protocol error: {why}")
         until(lambda: len(turned_away(stage)) == number, f"a line that says {why}")  # noqa: B023
-        told = "REFUSED 127.0.0.1" if "before Hello" in why else f"DROPPED AGENT-{known + number - 1}"
-        assert f"[A] {told}: {why}" in turned_away(stage)[-1]
+        report = "REFUSED 127.0.0.1" if "before Hello" in why else f"DROPPED AGENT-{known + number - 1}"
+        assert f"[A] {report}: {why}" in turned_away(stage)[-1]
         bad.link.send([b"nonsense"])
         bad.link.send(hello_of(stage))
         bad.link.send(READY)
@@ -169,5 +169,5 @@ def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubl
     assert sum(int(found[1]) for found in back if found) == held
     agents = [stage.agent("count.py") for _ in range(2)]
     all_came_once(stage, master, agents)
-    assert master.told["submitted"] == 200
+    assert master.report["submitted"] == 200
     assert len([line for line in lines(stage, "SLAVE-0 -> ") if "result" in line]) == 1

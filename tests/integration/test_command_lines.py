@@ -31,7 +31,7 @@ def test_local_slaves_are_told_the_scripts_own_arguments(
     """And no agent takes itself for another master, whatever the script makes of its command line."""
     run = stage.start("argued.py", *line, variables=variables)
     assert run.end() == 0, run.err
-    assert run.told == {"argv": own, "came": [[10, own]]}
+    assert run.report == {"argv": own, "came": [[10, own]]}
     assert run.err == ""
     stage.nobody_left()
 
@@ -57,7 +57,7 @@ def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) 
     until(stage.resource.exists, "a resource file")
     agent = stage.agent("argued.py", "--mw-max-read-buffer-size", 100_000, "own")
     assert master.end() == 0, master.err
-    assert master.told["came"] == [[size, ["own"]]]
+    assert master.report["came"] == [[size, ["own"]]]
     assert agent.end() == 0, agent.err
 
 

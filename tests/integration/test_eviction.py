@@ -50,8 +50,8 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_are_run_elsewhere_at_once
     enough.touch()
     assert evicted.end() == 5, evicted.err
     assert (master.end(), other.end()) == (0, 0), master.err + other.err
-    assert master.told[-1] == ["long", "SLAVE-0"]
-    assert master.told[:-1] == [[tag, "SLAVE-1"] for tag in range(OTHERS)]
+    assert master.report[-1] == ["long", "SLAVE-0"]
+    assert master.report[:-1] == [[tag, "SLAVE-1"] for tag in range(OTHERS)]
     assert sent(stage, "SLAVE-0") + sent(stage, "SLAVE-1") == OTHERS + 1 + OTHERS
     stage.nobody_left()
 
@@ -91,7 +91,7 @@ def test_a_signal_to_all_processes_of_a_job_leaves_the_running_task_its_grace(st
     assert evicted.end() == 5, evicted.err
     other = stage.agent("behind.py")
     assert (master.end(), other.end()) == (0, 0), master.err + other.err
-    assert ["long", "SLAVE-0"] in master.told
+    assert ["long", "SLAVE-0"] in master.report
     stage.nobody_left()
 
 

@@ -35,13 +35,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def all_came_once(master: Running) -> int:
     """Assert that every task of `count.py` has exactly one, proper result; how many there were."""
     assert master.end() == 0, master.err
-    told = master.told
-    assert told["twice"] == []
-    assert told["wrong"] == []
-    assert told["unrunnable"] == []
-    assert told["came"] == told["submitted"]
+    report = master.report
+    assert report["twice"] == []
+    assert report["wrong"] == []
+    assert report["unrunnable"] == []
+    assert report["came"] == report["submitted"]
     assert "Traceback" not in master.err
-    return int(told["submitted"])
+    return int(report["submitted"])
 
 
 def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
@@ -107,9 +107,9 @@ def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, held_s: int, group
     master = stage.master("hold.py", held_s, *SHORT, *grouped)
     agent = stage.agent("hold.py", *SHORT)
     assert master.end() == 0, master.err
-    told = master.told
-    assert told["slaves"] == 1
-    came = told["came"]
+    report = master.report
+    assert report["slaves"] == 1
+    came = report["came"]
     assert came["first"] < held_s / 2
     assert came["second"] < held_s / 2
     assert came["long"] >= held_s - 0.5
@@ -126,12 +126,12 @@ def test_a_task_that_kills_its_slaves_is_given_up(
     """After three deaths a task is unrunnable and tells of each; the others of its group are not charged."""
     run = stage.start("killer.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit, *grouped)
     assert run.end() == 0, run.err
-    [given_up] = run.told["unrunnable"]
+    [given_up] = run.report["unrunnable"]
     assert given_up["tag"] == 20
     assert len(given_up["deaths"]) == 3
     assert all(cause in death for death in given_up["deaths"])
     assert cause in given_up["reason"]
-    assert run.told["came"] == [number for number in range(41) if number != 20]
+    assert run.report["came"] == [number for number in range(41) if number != 20]
     stage.nobody_left()
 
 
@@ -140,8 +140,8 @@ def test_a_slave_that_overwrites_the_memory_it_shares_costs_its_unsent_results_a
 ) -> None:
     run = stage.start("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.end() == 0, run.err
-    assert run.told["came"] == [number for number in range(41) if number != 20]
-    assert [len(task["deaths"]) for task in run.told["unrunnable"]] == [3]
+    assert run.report["came"] == [number for number in range(41) if number != 20]
+    assert [len(task["deaths"]) for task in run.report["unrunnable"]] == [3]
     assert "overwrote its unsent results, which are lost: Results: " in run.err
     stage.nobody_left()
 
@@ -180,8 +180,8 @@ def test_what_cannot_travel_is_a_failed_result(stage: Stage) -> None:
     limits = ("--mw-max-read-buffer-size", 1_000_000, "--mw-max-write-buffer-size", 1_500_000)
     run = stage.start("awkward.py", "--mw-local", 1, *limits)
     assert run.end() == 0, run.err
-    told = run.told
-    assert told["pid before"] == told["pid after"]
+    report = run.report
+    assert report["pid before"] == report["pid after"]
     expected = {
         "lock": ("lock",),
         "poison": ("poisoned",),
@@ -196,9 +196,9 @@ def test_what_cannot_travel_is_a_failed_result(stage: Stage) -> None:
         "large argument": ("1500000", "30000"),
     }
     for what, texts in expected.items():
-        assert isinstance(told[what], list), f"{what}: {told[what]}"
+        assert isinstance(report[what], list), f"{what}: {report[what]}"
         for text in texts:
-            assert text in "\n".join(told[what]), f"{what} should tell of {text!r}: {told[what]}"
+            assert text in "\n".join(report[what]), f"{what} should tell of {text!r}: {report[what]}"
     stage.nobody_left()
 
 

@@ -51,13 +51,13 @@ def test_what_a_task_wrote_before_it_killed_its_slave_is_handed_back(
     """Both streams apart, and where the crash struck, even if the task closed its standard error."""
     run = stage.start("words.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
-    told = run.told
-    assert cause in told["reason"]
-    assert (told["stdout"], told["stderr"]) == ("the task's last line\n", "a complaint\n")
-    assert told["fault"].startswith(fault)
-    assert ("in run\n" in told["fault"]) == bool(fault)
-    assert 10 * MIB < told["peak"] < 300 * MIB
-    for shown in (told["text"], logs(stage.audit, "SLAVE-0"), logs(stage.audit, 1)):
+    report = run.report
+    assert cause in report["reason"]
+    assert (report["stdout"], report["stderr"]) == ("the task's last line\n", "a complaint\n")
+    assert report["fault"].startswith(fault)
+    assert ("in run\n" in report["fault"]) == bool(fault)
+    assert 10 * MIB < report["peak"] < 300 * MIB
+    for shown in (report["text"], logs(stage.audit, "SLAVE-0"), logs(stage.audit, 1)):
         assert fault in shown
         assert "stderr:\na complaint\nstdout:\nthe task's last line\n" in f"{shown}\n"
     assert f"{cause}" in logs(stage.audit)
@@ -69,16 +69,16 @@ def test_what_a_task_wrote_before_it_killed_its_slave_is_handed_back(
 def test_a_failed_result_of_a_map_shows_the_last_words_too(stage: Stage) -> None:
     run = stage.start("words.py", "segfault", "map", "--mw-local", 1)
     assert run.end() == 0, run.err
-    assert "Fatal Python error: Segmentation fault" in run.told["text"]
-    assert "stdout:\nthe task's last line" in run.told["text"]
-    assert len(run.told["deaths"]) == 1
+    assert "Fatal Python error: Segmentation fault" in run.report["text"]
+    assert "stdout:\nthe task's last line" in run.report["text"]
+    assert len(run.report["deaths"]) == 1
 
 
 def test_the_peak_memory_of_a_slave_that_was_killed_is_told(stage: Stage) -> None:
     run = stage.start("words.py", "memory", "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
-    assert 300 * MIB < run.told["peak"] < 400 * MIB
-    assert "SIGKILL" in run.told["reason"]
+    assert 300 * MIB < run.report["peak"] < 400 * MIB
+    assert "SIGKILL" in run.report["reason"]
     [line, *_] = logs(stage.audit).splitlines()
     assert " MiB  killed by signal 9" in line
 
@@ -86,7 +86,7 @@ def test_the_peak_memory_of_a_slave_that_was_killed_is_told(stage: Stage) -> Non
 def test_a_limit_of_memory_that_python_hears_of_is_an_ordinary_failure(stage: Stage) -> None:
     run = stage.start("words.py", "limited", "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
-    [error] = run.told["error"]
+    [error] = run.report["error"]
     assert "MemoryError" in error
     assert logs(stage.audit) == ""
 
@@ -96,9 +96,9 @@ def test_a_flood_leaves_its_end_and_the_agent_small(stage: Stage) -> None:
     run = stage.start("words.py", "flood", "--mw-local", 1)
     assert run.end() == 0, run.err
     line = "x" * 99 + "\n"
-    told = run.told
-    assert told["stdout"] == (line * 1000 + "after the flood\n")[-LAST_WORDS_BYTES:]
-    end = told["stdout"][-216:]
+    report = run.report
+    assert report["stdout"] == (line * 1000 + "after the flood\n")[-LAST_WORDS_BYTES:]
+    end = report["stdout"][-216:]
     assert run.out.rpartition("{")[0].endswith(end)
     assert run.out.count(line) == 1_000_000
 
@@ -150,7 +150,7 @@ def test_what_a_task_left_behind_does_not_delay_the_news(stage: Stage) -> None:
     """A process in a session of its own holds the slave's streams open; the slave is buried all the same."""
     run = stage.start("words.py", "grandchild", "--mw-local", 1)
     assert run.end() == 0, run.err
-    assert run.told["stdout"] == "the task's last line\n"
+    assert run.report["stdout"] == "the task's last line\n"
     assert any("sleep 1000" in command for command in stage.commands())
 
 
@@ -206,8 +206,8 @@ def test_a_slave_that_runs_out_of_the_jobs_memory_is_told_of_as_such(stage: Stag
     run = stage.start("", "hog", "--mw-local", 1, program=["sh", "-c", script, sys.executable, app])
     assert run.end() == 0, run.err
     cause = "out of memory: the kernel's out-of-memory killer killed a process of this job's control group"
-    assert cause in run.told["reason"]
-    assert 250 * MIB < run.told["peak"] < 500 * MIB
+    assert cause in run.report["reason"]
+    assert 250 * MIB < run.report["peak"] < 500 * MIB
     stage.nobody_left()
 
 

@@ -179,8 +179,8 @@ def test_never_fewer_than_no_slaves_are_wanted(stage: Stage) -> None:
     stage.master("obey.py", stage.folder / "orders", "--mw-resource-file-update-interval", 0.5)
 
     def said() -> tuple[int, int]:
-        told = json.loads(stage.resource.read_text())
-        return told["slaves-wanted"], told["slaves-needed"]
+        report = json.loads(stage.resource.read_text())
+        return report["slaves-wanted"], report["slaves-needed"]
 
     until(lambda: said() == (6 + 1 + 15, 6 + 1), lambda: f"the right numbers, not {said()}")
 

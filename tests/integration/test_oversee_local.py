@@ -81,9 +81,9 @@ def test_a_job_of_several_slaves_counts_as_several(stage: Stage) -> None:
     waves(stage)
     order(stage, "tasks 4 never")
     until(lambda: '"slaves-needed": 4' in stage.resource.read_text(), "a need")
-    told = once(stage, "--processes-per-agent", 3)
-    assert "submits 2 jobs: 4 slaves missing" in told
-    assert "--mw-slave --mw-slave-processes 3" in told
+    report = once(stage, "--processes-per-agent", 3)
+    assert "submits 2 jobs: 4 slaves missing" in report
+    assert "--mw-slave --mw-slave-processes 3" in report
     until(lambda: len(jobs(stage)) == 2 and all(jobs(stage).values()), lambda: f"both at work, not {jobs(stage)}")
     until(lambda: stage.audit.read_text().count("<- 1 task") == 4, "four tasks at slaves")
 
@@ -92,9 +92,9 @@ def test_a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
     waves(stage)
     order(stage, "tasks 2 never")
     until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
-    told = once(stage, "--dry-run")
+    report = once(stage, "--dry-run")
     assert re.fullmatch(
-        r"\S+Z \(dry run\) computation.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n", told
+        r"\S+Z \(dry run\) computation.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n", report
     )
     assert not (stage.folder / "state").exists()
     assert not list(stage.folder.glob("*.jobs"))
@@ -108,13 +108,13 @@ def test_the_important_computation_comes_first_and_no_more_come_in_a_minute_than
     other = stage.folder / "other.rsc"
     other.write_bytes(stage.resource.read_bytes())
     line = ("oversee", stage.folder, "--with", "local", "--dry-run", "--priority", "other.rsc=1")
-    for limits, told in (
+    for limits, report in (
         (("--max", 9, "--per-minute", 1), ["other.rsc: submits 1 job"]),
         (("--max", 3), ["computation.rsc: submits 1 job", "other.rsc: submits 2 jobs"]),
     ):
         run = stage.start("", *line, *limits, program=[sys.executable, "-m", "mwpy"])
         assert run.end() == 0, run.err
-        assert sorted(re.findall(r"\S+: submits \d+ jobs?", run.out)) == told, run.out
+        assert sorted(re.findall(r"\S+: submits \d+ jobs?", run.out)) == report, run.out
 
 
 def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote(stage: Stage) -> None:
@@ -162,18 +162,18 @@ def test_all_jobs_can_be_removed_even_busy_ones(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "told"),
+    ("shown", "report"),
     [
         (None, "cannot read the resource file"),
         ('{"format": "mwpy-resource-file", "version": 1, "slaves-needed": 3', "the resource file {} is torn"),
     ],
     ids=["late", "half"],
 )
-def test_a_file_that_is_not_whole_yet_is_waited_for(stage: Stage, shown: str | None, told: str) -> None:
+def test_a_file_that_is_not_whole_yet_is_waited_for(stage: Stage, shown: str | None, report: str) -> None:
     if shown is not None:
         stage.resource.write_text(shown)
     overseer = oversee(stage)
-    until(lambda: f"nothing is decided: {told.format(stage.resource)}" in overseer.out, lambda: overseer.out)
+    until(lambda: f"nothing is decided: {report.format(stage.resource)}" in overseer.out, lambda: overseer.out)
     stage.resource.unlink(missing_ok=True)
     master = waves(stage)
     order(stage, "return 0")
@@ -198,7 +198,7 @@ def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "report"),
     [
         (("--max", "-1"), "-1 is too small, 0 is the least"),
         (("--max", "many"), "'many' is no whole number"),
@@ -209,8 +209,8 @@ def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_bad_option_is_told_in_a_line(stage: Stage, line: tuple[str, ...], told: str) -> None:
+def test_a_bad_option_is_told_in_a_line(stage: Stage, line: tuple[str, ...], report: str) -> None:
     overseer = oversee(stage, *line)
     assert overseer.end() == 2
-    assert told in overseer.err
+    assert report in overseer.err
     assert len(overseer.err.splitlines()) == 1

@@ -81,12 +81,12 @@ def alone(stage: Stage, *command: str) -> Running:
 
 def test_what_is_packed_is_said_in_a_line(packed: tuple[Path, str]) -> None:
     """The line names modules, packages with versions, and how to use it; what is not here is told of."""
-    told = packed[1].splitlines()
-    line = next(line for line in told if line.startswith("packed "))
+    report = packed[1].splitlines()
+    line = next(line for line in report if line.startswith("packed "))
     assert re.search(r"with shapes, units for Python 3\.\d+ into app\.pex", line)
     for word in ("mwpy_cluster ", "pyzmq ", f"sortedcontainers {OLDER}", "python3 app.pex --mw-slave"):
         assert word in line
-    assert any("not_to_be_had is not packed" in line and str(MY_APP) in line for line in told)
+    assert any("not_to_be_had is not packed" in line and str(MY_APP) in line for line in report)
 
 
 def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:

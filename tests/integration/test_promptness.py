@@ -34,6 +34,6 @@ def test_a_finished_result_leaves_its_slave_at_once_even_when_the_next_task_runs
     """The best of ten quick results, each with a long task right behind it, is with the master after 50 ms."""
     run = stage.start("hour.py", "--mw-local", 1, "--mw-slave-task-group", 3)
     assert run.end() == 0, run.err
-    assert len(run.told) == 10
-    assert min(run.told) < PROMISED_S + SCHEDULING_S, run.told
+    assert len(run.report) == 10
+    assert min(run.report) < PROMISED_S + SCHEDULING_S, run.report
     stage.nobody_left()

@@ -114,9 +114,9 @@ def agent_of(stage: Stage, *arguments: object) -> Running:
 
 
 def until_connected(stage: Stage, agent: Running) -> None:
-    told = f"-> connected, host {platform.node()}, pid {agent.pid}\n"
-    until(lambda: told in stage.audit.read_text() or agent.process.poll() is not None, "a connected agent")
-    assert told in stage.audit.read_text(), agent.err
+    report = f"-> connected, host {platform.node()}, pid {agent.pid}\n"
+    until(lambda: report in stage.audit.read_text() or agent.process.poll() is not None, "a connected agent")
+    assert report in stage.audit.read_text(), agent.err
 
 
 def test_an_agent_warns_of_an_old_resource_file_and_goes_by_it_all_the_same(stage: Stage) -> None:
@@ -209,8 +209,8 @@ def test_an_agent_with_the_file_of_an_older_generation_is_refused(stage: Stage) 
     assert late.end() == 3, late.err
     refusals = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
     assert len(refusals) == 1
-    for told in (late.err, refusals[0]):
-        assert f"generation {old['generation']}, this master is generation {new['generation']}" in told
+    for report in (late.err, refusals[0]):
+        assert f"generation {old['generation']}, this master is generation {new['generation']}" in report
     assert "Traceback" not in late.err
     fresh = stage.agent("obey.py")
     until_connected(stage, fresh)

@@ -109,8 +109,8 @@ def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> Non
 
 def published(stage: Stage) -> list[str]:
     """What the resource file says starts an agent."""
-    told = json.loads(stage.resource.read_text())
-    return [told["slave-executable"], *told["slave-arguments"]]
+    report = json.loads(stage.resource.read_text())
+    return [report["slave-executable"], *report["slave-arguments"]]
 
 
 def test_a_script_that_cannot_be_imported_is_told_of_at_the_master(stage: Stage) -> None:
@@ -118,8 +118,8 @@ def test_a_script_that_cannot_be_imported_is_told_of_at_the_master(stage: Stage)
     master = stage.master("lacking.py")
     agent = stage.start("", program=published(stage))
     assert agent.end() == 6, agent.err
-    told = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
-    until(lambda: told in master.err, lambda: f"the reason, not {master.err!r}")
+    report = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
+    until(lambda: report in master.err, lambda: f"the reason, not {master.err!r}")
     assert "module_of_the_submit_machine" in agent.err
     missing = stage.start("", "no_such.py", program=[*published(stage)[:4], "--mw-resource-file", str(stage.resource)])
     assert missing.end() == 6, missing.err
@@ -131,7 +131,7 @@ def test_an_agent_without_the_script_serves_it(stage: Stage) -> None:
     master = stage.master("count.py", "--tasks", 200)
     agent = stage.start("", program=published(stage))
     assert master.end() == 0, master.err
-    assert master.told["came"] == 200
+    assert master.report["came"] == 200
     assert agent.end() == 0, agent.err
     stage.nobody_left()
 
@@ -180,9 +180,9 @@ def test_a_wrong_member_id_is_told_on_both_sides(stage: Stage) -> None:
     master = stage.master("count.py", "--tasks", 10, "--mw-member-id", "ours")
     stranger = stage.agent("count.py", "--mw-member-id", "theirs")
     assert stranger.end() == 3, stranger.err
-    for told in (stranger.err, stage.audit.read_text() + master.err):
-        assert "'theirs'" in told
-        assert "'ours'" in told
+    for report in (stranger.err, stage.audit.read_text() + master.err):
+        assert "'theirs'" in report
+        assert "'ours'" in report
     assert "Traceback" not in stranger.err
     assert master.process.poll() is None
     friend = stage.agent("count.py")
@@ -232,12 +232,12 @@ def goes_on_without(stage: Stage, master: Running, why: str) -> None:
     """
     until(lambda: "REFUSED" in stage.audit.read_text(), lambda: f"a refusal, not {stage.audit.read_text()}")
     assert master.process.poll() is None
-    [told] = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
-    assert re.search(rf"REFUSED (127\.0\.0\.1|unknown address): a stranger: {why}", told), told
+    [report] = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
+    assert re.search(rf"REFUSED (127\.0\.0\.1|unknown address): a stranger: {why}", report), report
     assert "-> connected" not in stage.audit.read_text()
     friend = stage.agent("count.py")
     assert (master.end(), friend.end()) == (0, 0), master.err + friend.err
-    assert master.told["came"] == 10
+    assert master.report["came"] == 10
 
 
 def test_an_agent_that_finds_no_master_says_so(stage: Stage) -> None:

@@ -48,7 +48,7 @@ class Running:
         return self._err.read_text(errors="replace")
 
     @property
-    def told(self) -> Any:
+    def report(self) -> Any:
         """What an application says at its end: the JSON of its last line."""
         lines = self.out.splitlines()
         assert lines, f"it said nothing:\n{self.err}"
