@@ -31,7 +31,7 @@ HELLO: list[Buffer] = [b"the first message of a member once more"]
 
 GARBAGE = [
     ([[b"nonsense"]], "protocol version 110 there, 1 here"),
-    ([[b"", b"", b""]], "3 frames that do not start as a message does"),
+    ([[b"", b"", b""]], "3 frames that do not begin like a message"),
     ([[b"\x09\x01"]], "protocol version 9 there, 1 here"),
     ([[b"\x01\xff"]], "unknown message kind 255"),
     ([[bytes(RESULTS[0][:2]) + random.Random(1).randbytes(1000)]], "a malformed Results"),
@@ -40,7 +40,7 @@ GARBAGE = [
     ([TASKS], "Tasks is not for a master"),
 ]
 TRUNCATED = [
-    ([[READY[0][:1]]], "1 frames that do not start as a message does"),
+    ([[READY[0][:1]]], "1 frames that do not begin like a message"),
     ([[READY[0][:-1]]], "a malformed SlaveReady"),
     ([READY, RESULTS[:1]], "Results: 0 payload frames do not match its lists"),
     ([READY, [RESULTS[0], RESULTS[1][:-1]]], "Results: its payload cannot be read: Input data was truncated"),

@@ -49,7 +49,7 @@ def test_every_kind_of_message_can_travel() -> None:
     [
         ([], "0 frames"),
         ([b"\x01"], "1 frames"),
-        ([b"", b"\x80"], "do not start as a message"),
+        ([b"", b"\x80"], "do not begin like a message"),
         ([b"\x63\x0d\x80"], "protocol version 99 there"),
         ([b"\x01\x63\x80"], "unknown message kind 99"),
         ([b"\x01\x0d" + bytes(wire.MAX_HEADER_BYTES + 1)], "a header of"),

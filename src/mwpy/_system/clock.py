@@ -25,7 +25,7 @@ class Clock(Protocol):
 
 
 monotonic = time.monotonic
-"""Seconds on a clock that is never set back."""
+"""Seconds on a clock that is never set back, in this machine."""
 
 perf_counter = time.perf_counter
 """Seconds on the finest clock that is never set back: for short times within one process."""

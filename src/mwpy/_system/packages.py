@@ -1,8 +1,9 @@
-"""Which installed packages the code of a task algorithm imports, and in which versions packages are here.
+"""The installed packages that the code of a task algorithm imports, and their versions.
 
-The master looks at what its modules hold, which they imported already; nothing is imported for that. An agent is told
-the names, and looks up those alone: in a large environment the way from all modules to their packages takes long, that
-from a package to its version a millisecond. Whoever imports nothing but mwpy and the standard library pays for neither.
+The master looks at the modules that are already imported, and imports nothing itself. It sends the names of the
+packages to the agents, and each agent looks up only these: the version of a package takes a millisecond, but finding
+the packages of all modules takes long in a large environment. A script that imports only mwpy and the standard library
+pays for neither.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ OWN = ("__main__", "mwpy")
 
 
 def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
-    """The packages that a function's code imports, by name, and their versions.
+    """Return the packages that a function's code imports, and their versions.
 
     Args:
-        by_value: whether the function travels alone; otherwise all that its module imports is imported with it.
+        by_value: whether the function travels by value. If not, the slave also imports everything that its module
+            imports.
 
     Returns:
-        Also what is imported by modules that belong to no package. A package whose version is not known is left out.
+        The versions by name. Packages that are imported through modules that belong to no package are included.
+        Packages with an unknown version are left out.
     """
     found: dict[str, str] = {}
     done: set[str] = set()
@@ -47,13 +50,13 @@ def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
 
 
 def imported() -> dict[str, str]:
-    """The packages that this process has imported, and their versions."""
+    """Return the packages that this process has imported, and their versions."""
     tops = {name.partition(".")[0] for name in list(sys.modules)}.difference(sys.stdlib_module_names, OWN)
     return versions(sorted({package for top in tops if (package := _package_of(top))}))
 
 
 def _roots(function: Callable[..., Any], by_value: bool) -> Iterator[str]:
-    """The modules that a function uses."""
+    """Yield the modules that a function uses."""
     code = getattr(function, "__code__", None)
     if isinstance(code, types.CodeType):
         yield from _imported_inside(code)
@@ -66,7 +69,7 @@ def _roots(function: Callable[..., Any], by_value: bool) -> Iterator[str]:
 
 
 def _imported_inside(code: types.CodeType) -> Iterator[str]:
-    """What import statements inside a function import, when it runs."""
+    """Yield the modules that import statements inside a function import."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
             yield instruction.argval
@@ -76,7 +79,7 @@ def _imported_inside(code: types.CodeType) -> Iterator[str]:
 
 
 def _homes(values: Iterable[object]) -> Iterator[str]:
-    """The modules that values are, or come from."""
+    """Yield the modules among some values, and the modules in which the other values are defined."""
     for value in values:
         if isinstance(value, types.ModuleType):
             yield value.__name__
@@ -88,18 +91,18 @@ def _homes(values: Iterable[object]) -> Iterator[str]:
 
 @cache
 def _package_of(module: str) -> str:
-    """The package that has a top-level module; empty if none has."""
+    """Return the package of a top-level module; empty if it belongs to none."""
     if versions([module])[module]:
         return module
     loaded = sys.modules.get(module)
     places = [getattr(loaded, "__file__", None) or "", *getattr(loaded, "__path__", ())]
     if not any("-packages" in place for place in places):
-        return ""  # of the user's own; what is installed is in site-packages or dist-packages
+        return ""  # the user's own module; installed modules are in site-packages or dist-packages
     return _owner_of(module)
 
 
 def _owner_of(module: str) -> str:
-    """The package whose list of files has a module: as text, which takes half the time of parsing all."""
+    """Return the package whose list of files has a module. Searching the list as text is twice as fast as parsing."""
     from importlib import metadata
 
     for each in metadata.distributions():
@@ -111,7 +114,7 @@ def _owner_of(module: str) -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """The version of each package that is installed here; empty for one that is not."""
+    """Return the version of each package here; empty for one that is not installed."""
     from importlib import metadata
 
     found = dict.fromkeys(packages, "")

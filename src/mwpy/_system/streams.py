@@ -1,10 +1,10 @@
-"""What slaves write to standard output and error, on its way through their agent.
+"""The standard output and error of slaves, which their agent passes on.
 
-A slave writes into pipes, of which the agent reads whatever comes, keeps the end, and passes all on to its own standard
-output and error. There it must not block: it has other slaves, and a master. So it writes only as much as is taken at
-once. If that is less than what comes, as with a pager or a stopped terminal, it stops reading, and the slaves wait, as
-they would without an agent. But not for ever: when nothing was taken for `STUCK_S` seconds it reads again, and what has
-no room is left out, with a word in its place.
+A slave writes into pipes. The agent reads them, keeps the end of each, and writes everything to its own standard output
+and error. It must not block there, because it has other slaves and a master. So it writes only as much as its stream
+takes at once. If the stream takes less than the slaves write, as with a pager or a stopped terminal, the agent stops
+reading, and the slaves wait, as they would without an agent. This ends when the stream has taken nothing for `STUCK_S`
+seconds. Then the agent reads again, drops what has no room, and writes a line that says how much it dropped.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from collections import deque
 __all__ = ["Inlet", "Outlet"]
 
 FULL_BYTES = 1 << 20
-"""When so much waits to be taken, slaves are not read."""
+"""When this much waits to be written, slaves are not read."""
 
 MOST_BYTES = 2 * FULL_BYTES
-"""What comes beyond, from slaves that ended or because nothing is taken, is left out."""
+"""More than this is not kept: further output is dropped."""
 
 STUCK_S = 30.0
-"""Seconds without anything being taken after which slaves wait no longer."""
+"""After this time in which the stream took nothing, slaves do not wait any longer."""
 
 READ_BYTES = 65536
-"""What one read takes: the capacity of a pipe in Linux."""
+"""The size of one read: the capacity of a pipe in Linux."""
 
 LAST_READS = 16
-"""Reads of what a dead slave left in a pipe, for somebody else may hold its other end and write without an end."""
+"""How often the pipe of a dead slave is read. Another process may hold the other end and write without end."""
 
 
 class Outlet:
     """One of this process's own standard streams. Writing to it never blocks.
 
     Args:
-        fd: its number; None if this process was started without.
-        name: what to call it.
+        fd: its file descriptor; None if this process was started without it.
+        name: its name for messages.
         now: the time on a monotonic clock, in seconds.
     """
 
@@ -54,15 +54,15 @@ class Outlet:
 
     @property
     def waiting(self) -> bool:
-        """Whether something waits to be taken: call `flush` when the stream can be written."""
+        """Whether something waits to be written: call `flush` when the stream can be written."""
         return bool(self._waiting)
 
     def patience_until(self) -> float | None:
-        """Until when slaves have to wait, as it is full; None if it is not."""
+        """Until when slaves must wait because too much waits to be written; None if they need not wait."""
         return self._taken_at + STUCK_S if self._size >= FULL_BYTES else None
 
     def pass_on(self, data: bytes | bytearray, now: float) -> None:
-        """Write, at once or when it is taken."""
+        """Write as much as the stream takes now. The rest waits for `flush`."""
         if self._fd is None or not data:
             return
         if not self._waiting:
@@ -71,8 +71,8 @@ class Outlet:
             self._left_out += len(data)
             return
         if self._left_out:
-            told = f"\nmwpy: {self._left_out} bytes of slaves are left out of {self._name} here: nobody read it\n"
-            self._append(told.encode())
+            line = f"\nmwpy: {self._left_out} bytes of slaves are left out of {self._name} here: nobody read it\n"
+            self._append(line.encode())
             self._left_out = 0
         self._append(data)
         self.flush(now)
@@ -82,18 +82,18 @@ class Outlet:
         self._size += len(data)
 
     def flush(self, now: float, patience_s: float = 0.0) -> None:
-        """Write what is taken, waiting for each piece no longer than `patience_s` seconds."""
+        """Write as much as the stream takes. Wait at most `patience_s` seconds for each piece."""
         if self._fd is None:
             return
         ready = select.poll()
         ready.register(self._fd, select.POLLOUT)
         while self._waiting and ready.poll(patience_s * 1000):
-            piece = self._waiting[0][: self._piece]  # a pipe that is ready takes so much without blocking
+            piece = self._waiting[0][: self._piece]  # a pipe that is ready takes this much without blocking
             try:
                 written = os.write(self._fd, piece)
             except BlockingIOError:
                 return
-            except OSError:  # nobody will ever read it; the last words are kept all the same
+            except OSError:  # nobody will ever read the stream; the last words are kept anyway
                 self._waiting.clear()
                 self._size, self._fd = 0, None
                 return
@@ -109,7 +109,7 @@ class Inlet:
 
     Args:
         fd: the pipe, non-blocking.
-        most: how much of the end of what was written is kept, in bytes.
+        most: how many bytes of the end are kept.
     """
 
     def __init__(self, fd: int, most: int) -> None:
@@ -118,14 +118,14 @@ class Inlet:
         self._tail = bytearray()
         self._cut = False
         self.ended = False
-        """Whether the other end is closed, by the slave and whatever it forked."""
+        """Whether the other end is closed, by the slave and by every process that it forked."""
 
     def fileno(self) -> int:
-        """The pipe, to wait for."""
+        """Return the file descriptor of the pipe, to wait for."""
         return self._fd
 
     def read(self) -> bytes:
-        """What can be read at once, and no more than a pipe holds; empty if there is nothing."""
+        """Read what is there, at most what a pipe holds; empty if there is nothing."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
@@ -138,7 +138,7 @@ class Inlet:
         return data
 
     def read_rest(self) -> bytes:
-        """What is there once the slave is gone."""
+        """Read what is left after the slave's exit."""
         read = bytearray()
         for _ in range(LAST_READS):
             data = self.read()
@@ -149,9 +149,9 @@ class Inlet:
 
     @property
     def end(self) -> str:
-        """The end of all that was written, as text."""
+        """The end of everything that the slave wrote, as text."""
         tail = self._tail
         start = 0
-        while self._cut and start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:  # in the middle of a character
+        while self._cut and start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:  # within a character
             start += 1
         return tail[start:].decode(errors="replace")

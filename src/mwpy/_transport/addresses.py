@@ -1,4 +1,4 @@
-"""Which addresses of this host a remote slave may try, best first."""
+"""The addresses of this host that a remote slave can try, best first."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import struct
 __all__ = ["EVERYWHERE", "candidate_hosts", "candidates", "ipv4_of"]
 
 EVERYWHERE = ("*", "0.0.0.0")
-"""To listen there is to listen at every address; nobody can be sent there."""
+"""A master that listens there listens at every address. It is no address that slaves could connect to."""
 
 SIOCGIFADDR = 0x8915
 """Linux: the IPv4 address of a network interface; see netdevice(7)."""
 
 _BRIDGES = ("docker", "virbr", "veth", "br-", "cni", "podman")
-"""Interfaces of these names lead to containers and virtual machines of this host, seldom to another host."""
+"""Interfaces with these names lead to containers and virtual machines of this host, rarely to another host."""
 
 
 def candidates(port: int, host: str | None = None) -> tuple[str, ...]:
-    """All endpoints worth trying, as `tcp://HOST:PORT`, best first; just the one of `host` if it is given."""
+    """Return all endpoints worth trying, as `tcp://HOST:PORT`, best first; only that of `host` if it is given."""
     hosts = [host] if host else candidate_hosts()
     return tuple(f"tcp://{each}:{port}" for each in hosts)
 
 
 def ipv4_of(host: str) -> str | None:
-    """The IPv4 address that a host's name leads to from here, or that it is; None if it leads nowhere."""
+    """Return the IPv4 address of a host; None if the name is unknown here. An address is returned as it is."""
     try:
         return socket.gethostbyname(host) if host else None
     except (OSError, UnicodeError):
@@ -33,7 +33,7 @@ def ipv4_of(host: str) -> str | None:
 
 
 def candidate_hosts() -> list[str]:
-    """The default route's address, other interfaces', those of bridges, the host's name, loopback."""
+    """Return the addresses of the default route, other interfaces and bridges, then the host's name, then loopback."""
     addresses = _interface_addresses()
     plain = [address for name, address in addresses if not name.startswith(_BRIDGES)]
     bridged = [address for name, address in addresses if name.startswith(_BRIDGES)]
@@ -43,7 +43,7 @@ def candidate_hosts() -> list[str]:
 
 
 def _default_route() -> str | None:
-    """The address from which the world would be reached. Nothing is sent: connecting a UDP socket only routes."""
+    """Return the address that connections to other networks come from. Nothing is sent: a UDP connect only routes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
@@ -60,14 +60,14 @@ def _interface_addresses() -> list[tuple[str, str]]:
             request = struct.pack("256s", name.encode()[:15])
             try:
                 answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
-            except OSError:  # an interface without an address, or no Linux
+            except OSError:  # the interface has no address, or this is not Linux
                 continue
             addresses.append((name, socket.inet_ntoa(answer[20:24])))
     return addresses
 
 
 def _own_name(addresses: list[str]) -> list[str]:
-    """The host's full name, if it leads to an address that others may know."""
+    """Return the full name of this host, if it resolves to an address that is not in the list yet."""
     name = socket.getfqdn()
     try:
         resolved = socket.gethostbyname(name)

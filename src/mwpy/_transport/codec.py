@@ -1,15 +1,16 @@
 """Objects to bytes and back: the only place that pickles.
 
-Numbers, texts, bytes and None, and calls with nothing but such arguments, none of them named, travel as MessagePack,
-which is quicker and smaller than their pickles, and of which a whole group is read at once. Everything else is pickled
-in protocol 5, and the pickle is an extension type among them; buffers of 64 KiB and more (those of NumPy arrays, say)
-go out of band and are not copied on the way.
-Plain pickle comes first, because it is ten times quicker; cloudpickle does what plain pickle cannot, and what it would
-do wrongly: in a REPL or notebook, what is defined in `__main__` is pickled by name, and the slave's `__main__` is
-another one (`main_by_value`).
+*Plain values* are numbers, texts, bytes and None. They are written as MessagePack, and so are calls that have only
+plain positional arguments. This is faster and smaller than pickles, and a whole group is read in one call. Every other
+object is pickled in protocol 5, and the pickle is an extension type in the MessagePack. Its buffers of 64 KiB and more,
+such as those of NumPy arrays, are frames of their own and are not copied.
 
-A failure is pickled so that reading it cannot fail: type, text and traceback are text, and the exception
-itself is a pickle within the pickle, which becomes None where its class is not available.
+Plain pickle is tried first, because it is ten times faster. cloudpickle does the rest: objects that plain pickle
+refuses, and, if `main_by_value`, objects that plain pickle would write as a name in `__main__`. In a REPL or notebook,
+the slave's `__main__` is another module.
+
+A failure is pickled so that it can always be read: type, text and traceback are texts. The exception itself is a
+pickle within the pickle, and is read as None where its class is not available.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from mwpy._values.task import unpickle_with
 __all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function"]
 
 OUT_OF_BAND_BYTES = 64 * 1024
-"""Smaller buffers travel quicker inside the pickle than as frames of their own."""
+"""Smaller buffers are sent faster inside the pickle than as frames of their own."""
 
 MAX_TEXT = 64 * 1024
 """Characters kept of an error's text (its beginning) and of its traceback (its end)."""
 
 MAX_CAUSE_BYTES = 1 << 20
-"""A pickled exception beyond this stays behind; its text goes."""
+"""A larger pickled exception is not sent; only its texts are."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-"""Types whose values come back from MessagePack as they were; told apart beforehand, for they are the most."""
+"""The types of plain values. They are checked first, because most values are plain."""
 _OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -49,21 +50,21 @@ class Codec:
     """How one process pickles.
 
     Args:
-        main_by_value: whether what is defined in `__main__` travels by value, as it must from a REPL or
-        notebook.
+        main_by_value: whether functions and classes of `__main__` travel by value, as is necessary from a REPL or
+            notebook.
     """
 
     main_by_value: bool = False
 
     def dumps_value(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
-        """Pickle an object.
+        """Encode an object.
 
         Returns:
-            What stands for it in a group, and the memory of its large buffers itself: send it before the object
-            changes.
+            Its entry in a group, and its large buffers. These are the object's own memory: send them before the
+            object changes.
 
         Raises:
-            Exception: whatever pickling raises; the object's fault.
+            Exception: any error of pickling; the object's fault.
         """
         if type(value) in _PLAIN:
             try:
@@ -77,7 +78,7 @@ class Codec:
         buffers: list[Buffer] = []
 
         def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-            raw = buffer.raw()  # contiguous: pickle has seen to that
+            raw = buffer.raw()  # pickle only passes contiguous buffers
             if raw.nbytes < OUT_OF_BAND_BYTES:
                 return True
             buffers.append(raw)
@@ -87,19 +88,19 @@ class Codec:
             payload = pickle.dumps(value, 5, buffer_callback=keep_in_band)
             if not self.main_by_value or b"__main__" not in payload:
                 return payload, buffers
-        except Exception:  # what plain pickle raises for a lambda or a local class has no common class
+        except Exception:  # the errors of plain pickle for lambdas and local classes have no common class
             pass
         buffers.clear()
         return cloudpickle.dumps(value, 5, buffer_callback=keep_in_band), buffers
 
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
-        """Pickle the arguments of a task as they are now; what happens to them later does not reach the task.
+        """Encode the arguments of a task as they are now. Later changes of the arguments do not reach the task.
 
         Args:
-            name: the task algorithm's, for the message.
+            name: the name of the task algorithm, for the error message.
 
         Raises:
-            ArgumentNotPicklable: the message names the argument; the caller's fault.
+            ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
         """
         for value in args:
             if type(value) not in _PLAIN:
@@ -130,21 +131,21 @@ class Codec:
         return f"the arguments of {name} cannot be pickled together ({_text(error)}): pass simpler ones"
 
     def dumps_failure(self, error: BaseException) -> bytes:
-        """Pickle an exception so that it can be read anywhere, whatever it is.
+        """Encode any exception so that it can be read anywhere.
 
         Returns:
-            What stands for it in a group: `loads` makes of it (type name, text, traceback, the exception or None), all
-            but the last text. The traceback starts at the first frame that is not mwpy's.
+            Its entry in a group. `loads` turns it into (type name, text, traceback, exception), where the first three
+            are texts and the exception may be None. The traceback starts at the first frame that is not mwpy's.
         """
-        told = describe_error(error)
+        texts = describe_error(error)
         try:
             cause, buffers = self._pickled(error)
-            pickle.loads(cause, buffers=buffers)  # one with a constructor of its own may pickle well and not unpickle
+            pickle.loads(cause, buffers=buffers)  # an exception with its own constructor may fail here
         except Exception:
             cause, buffers = b"", ()
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
-        return encode(as_pickle(pickle.dumps((*told, _Cause(cause)), 5)))
+        return encode(as_pickle(pickle.dumps((*texts, _Cause(cause)), 5)))
 
     def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
         """Pickle a function by value.
@@ -156,25 +157,25 @@ class Codec:
             data: bytes = cloudpickle.dumps(function, 5)
         except Exception as error:
             raise ArgumentNotPicklable(
-                f"{name} must travel by value, but refers to what cannot be pickled ({_text(error)}): "
-                f"pass that as an argument, or make it in the task"
+                f"{name} must travel by value, but refers to an object that cannot be pickled ({_text(error)}): "
+                f"pass that object as an argument, or make it in the task"
             ) from error
         return data
 
 
 def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
-    """The object that an entry of a group stands for, as `dumps_value` or `dumps_failure` wrote it.
+    """Return the object of an entry that `dumps_value` or `dumps_failure` made.
 
-    Arrays use the memory of `buffers` from then on, and can be changed if it can.
+    Arrays use the memory of `buffers`, and are writable if the buffers are.
 
     Raises:
-        Exception: whatever unpickling raises: what was pickled needs something that is not here.
+        Exception: any error of unpickling: something that the object needs is missing here.
     """
     return pickle.loads(entry.pickle, buffers=buffers) if type(entry) is Pickled else entry
 
 
 def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The positional and keyword arguments that an entry of a group stands for, as `dumps_call` wrote them.
+    """Return the positional and keyword arguments of an entry that `dumps_call` made.
 
     Raises:
         Exception: as `loads`.
@@ -192,20 +193,20 @@ def loads_function(data: Buffer) -> Callable[..., Any]:
     """Unpickle what `dumps_function` pickled.
 
     Raises:
-        Exception: whatever unpickling raises: the function needs something that is not here.
+        Exception: any error of unpickling: something that the function needs is missing here.
     """
     function: Callable[..., Any] = pickle.loads(data)
     return function
 
 
 def describe_error(error: BaseException) -> tuple[str, str, str]:
-    """An exception's type, text and traceback as text, whatever its own methods do."""
+    """Return the type, the text and the traceback of an exception as texts, even if its own methods raise errors."""
     return _type_name(error), _text(error), _traceback(error)
 
 
 @frozen
 class _Cause:
-    """A pickled exception that unpickles to None where it cannot be rebuilt."""
+    """A pickled exception; unpickling it gives None where the exception cannot be rebuilt."""
 
     data: bytes
 

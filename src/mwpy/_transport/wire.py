@@ -1,9 +1,8 @@
-"""Messages as frames: what is sent over a socket or a pipe, and what is believed of what arrives.
+"""Messages as frames, for sockets and pipes.
 
-A message is a frame and its payload frames: one byte of protocol version, one of the message's kind and the
-header, MessagePack of the message's fields; then the payload, untouched. `decode` trusts nothing: whatever is
-no message of this version, or lacks a field of one, is a `ProtocolError`. Fields that a message does not have are
-passed over.
+The first frame has one byte for the protocol version, one byte for the kind of the message, and the header, which is
+the message's fields in MessagePack. The other frames are the payload, which is not changed. `decode` trusts nothing:
+anything that is not a complete message of this version is a `ProtocolError`. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mwpy._values.ids import Buffer
 __all__ = ["decode", "encode", "parse"]
 
 MAX_HEADER_BYTES = 16 << 20
-"""A header beyond this is no header: the largest group's lists take a hundredth of it."""
+"""The longest header that is read. The lists of the largest group take a hundredth of this."""
 
 _KINDS: dict[int, type[messages.Message]] = {
     1: messages.Hello,
@@ -38,7 +37,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     16: messages.Leaving,
     17: messages.Installed,
 }
-"""A number is never given to another kind; a new kind is a new protocol version."""
+"""The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
 _DECODERS = {number: messagepack.decoder(kind) for number, kind in _KINDS.items()}
@@ -53,7 +52,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
     """Turn frames into a message and its payload.
 
     Raises:
-        ProtocolError: they are no message, or its header and payload do not fit together; the sender's fault.
+        ProtocolError: they are not a message, or its header and payload do not fit together; the sender's fault.
     """
     message, payload = parse(frames)
     messages.check(message, payload)
@@ -61,13 +60,13 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
 
 
 def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
-    """As `decode`, but of frames from whoever has held the message against its payload: of a slave's agent.
+    """As `decode`, but without comparing header and payload: for slaves, because their agent has compared them.
 
     Raises:
-        ProtocolError: they are no message.
+        ProtocolError: they are not a message.
     """
     if not frames or len(frames[0]) < 2:
-        raise ProtocolError(f"{len(frames)} frames that do not start as a message does")
+        raise ProtocolError(f"{len(frames)} frames that do not begin like a message")
     first = memoryview(frames[0])
     version, number = first[0], first[1]
     if version != messages.PROTOCOL_VERSION:

@@ -1,7 +1,7 @@
-"""Messages on a stream socket: the very frames of the wire, behind their number and lengths.
+"""Messages on a stream socket: the frames of the network protocol, after their number and lengths.
 
-Small frames of a message are copied into one piece behind the lengths of all; large ones follow, and are sent from and
-received into memory of their own.
+The small frames of a message are copied into one piece, which begins with the lengths of all frames. The large frames
+follow. They are not copied: each is sent from its own memory and received into new memory.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mwpy._values.ids import Buffer
 __all__ = ["Reader", "pack"]
 
 LARGE_BYTES = 64 * 1024
-"""Frames from here on are received into memory of their own, not through the read buffer."""
+"""Frames of this size and larger are received into their own memory, not through the read buffer."""
 READ_BYTES = 4 * LARGE_BYTES
-"""Read buffer of a stream."""
+"""The size of a stream's read buffer."""
 MAX_BYTES = 1 << 36
-"""A larger piece is no part of a message, but what some stray code wrote into the stream."""
+"""The largest piece that can be part of a message. Faulty code in a slave may have written larger ones."""
 
 _HEAD = struct.Struct("=QI")
-"""Bytes of the lengths and small frames that follow, and the number of frames."""
+"""The size of the lengths and small frames that follow, and the number of frames."""
 
 
 class Reader:
-    """Cuts a stream into messages: small frames by way of a buffer, large ones straight into their own memory."""
+    """Cuts a stream into messages. Small frames pass through a buffer; large ones are read into their own memory."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
@@ -35,17 +35,17 @@ class Reader:
         self._start = 0
         self._end = 0
         self._large = memoryview(b"")
-        """What is still to be filled of a large frame."""
+        """The part of a large frame that was not received yet."""
         self._messages = self._cut()
         self.emptied = False
-        """Whether the last `read` found less than it could have taken, so that the stream was empty."""
+        """Whether the last `read` got less than it had room for: the stream was empty."""
 
     def read(self) -> list[list[Buffer]] | None:
-        """Receive once: the messages that are complete by now, or None at the end of the stream.
+        """Receive once. Return the messages that are complete by now, or None at the end of the stream.
 
         Raises:
-            OSError: the stream's, `BlockingIOError` among them.
-            ProtocolError: what was read is no message.
+            OSError: an error of the stream; also `BlockingIOError`.
+            ProtocolError: the bytes are not a message.
         """
         if self._large:
             count = self._stream.recv_into(self._large, 0, socket.MSG_WAITALL)
@@ -69,7 +69,7 @@ class Reader:
         return found
 
     def _cut(self) -> Generator[list[Buffer] | None, None, None]:
-        """Yield each message, and None whenever there must be read first."""
+        """Yield each message, and None whenever more bytes must be read first."""
         while True:
             while self._end - self._start < _HEAD.size:
                 yield None
@@ -111,7 +111,7 @@ class Reader:
 
 
 def pack(frames: Sequence[Buffer]) -> list[memoryview]:
-    """A message as what is sent: all of it but large frames in one piece."""
+    """Return the pieces to send for a message. All small frames are in the first piece."""
     lengths = [*map(len, frames)]
     count = len(lengths)
     if max(lengths, default=0) < LARGE_BYTES:

@@ -5,8 +5,9 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
 
 - A peer that dies leaves no message on a ROUTER. But the ROUTER's monitor reports DISCONNECTED, and a send to that peer
   soon raises EHOSTUNREACH (ROUTER_MANDATORY): usually the first or the second send after the ROUTER has looked for
-  messages. So every DISCONNECTED starts two rounds of probes, and a slow round of probes is repeated for ever. Messages
-  that the peer sent before may still be unread then. So a peer is reported as gone only when nothing is left to read.
+  messages. So every DISCONNECTED starts two fast rounds of probes, and slow rounds follow one another all the time.
+  Messages that the peer sent before may still be unread then, so a peer is reported as gone only when nothing is left
+  to read.
 - ZMTP heartbeats are answered by libzmq's own thread, also while Python holds the interpreter lock. A host that is
   frozen or has vanished becomes unreachable after the timeout.
 - Without a routing id, a ROUTER gives each connection a new name, so no peer is mistaken for another. With

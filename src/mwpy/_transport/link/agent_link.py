@@ -85,7 +85,7 @@ class AgentLink:
             timeout_s: how long to wait at most; None for as long as it takes.
 
         Returns:
-            What became of the connection, the messages that arrived, and the file descriptors that are ready.
+            The state of the connection, the messages that arrived, and the file descriptors that are ready.
         """
         ready: dict[Any, int] = dict(
             zmq.zmq_poll(self._poller.sockets, -1 if timeout_s is None else milliseconds(timeout_s))
@@ -107,7 +107,7 @@ class AgentLink:
         try:
             send(self._dealer, frames)
         except zmq.ZMQError:
-            pass  # the monitor reports what became of the connection
+            pass  # the monitor reports the end of the connection
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
