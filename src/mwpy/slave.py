@@ -30,7 +30,7 @@ class SlaveLoop(NamedTuple):
     """What `Slave.loop` and `Slave.loop_iterate` return: CL-MW's six values."""
 
     master_disconnect: bool
-    """It is over: the master is gone, or ended this slave. Leave the slave algorithm."""
+    """The master is gone, or it ended this slave. Leave the slave algorithm."""
     explicit_shutdown: bool
     """The master ended this slave."""
     total_results_completed: int

@@ -28,10 +28,10 @@ from mwpy.resource_file import MemberKeys, ResourceFile
 __all__ = ["Computation", "start"]
 
 FINISH_GRACE_S = 10.0
-"""Seconds that slaves get for their tear-down when the computation is complete."""
+"""How long slaves have to end by themselves when the computation is complete, in seconds."""
 
 INTERRUPT_GRACE_S = 1.5
-"""The same after Ctrl-C or SIGTERM: a user waits."""
+"""The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""
 
 
 @define(eq=False)
@@ -43,11 +43,10 @@ class Computation:
     _io: MasterIo
 
     def end(self, finished: bool) -> None:
-        """Tell all agents to go, and wait for them.
+        """Shut all agents down, and wait for them.
 
         Args:
-            finished: whether the computation is complete; else agents exit with a code that keeps
-                their jobs queued.
+            finished: whether the computation is complete. If not, agents exit with a code that keeps their jobs queued.
         """
         self._access.close()
         self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
@@ -68,11 +67,11 @@ def start(
 
     Args:
         key: the computation's key.
-        slave_command: what the resource file says starts a slave.
-        local_command: how to start an agent here; `MWPY_AGENT` directs it.
+        slave_command: the command in the resource file that starts an agent with slaves.
+        local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
         local_slaves: how many slaves to start here; 0 for none.
         environment: variables for the local agent.
-        main_by_value: whether what is defined in `__main__` travels by value.
+        main_by_value: whether functions and classes of `__main__` travel by value.
 
     Raises:
         MwpyError: it cannot start; the message says what to change.
@@ -123,7 +122,7 @@ def _settings(options: Options, generation: str) -> MasterSettings:
 
 
 def _listen(options: Options, published: str | None, key: str) -> MasterLink:
-    """Bind the host that is published, if one is; else all addresses, or loopback if no slave elsewhere can join."""
+    """Bind the published host if there is one; otherwise all addresses, or loopback if only local slaves can join."""
     host = "127.0.0.1" if _only_here(options) else "*" if published is None else ipv4_of(published)
     if host is None:
         raise UsageError(
@@ -135,12 +134,12 @@ def _listen(options: Options, published: str | None, key: str) -> MasterLink:
 
 
 def _only_here(options: Options) -> bool:
-    """Whether no slave elsewhere could join, having neither file nor key."""
+    """Whether only local slaves can join, because others would have neither a resource file nor the key."""
     return not (options.resource_file or options.master_host or options.key_file or options.key)
 
 
 def _directions(options: Options, host: str, port: int, slaves: int) -> list[str]:
-    """What directs an agent on this machine to this master."""
+    """Return the options that lead an agent on this machine to this master."""
     directions = ["--mw-slave", "--mw-master-host", host]
     directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
     directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]

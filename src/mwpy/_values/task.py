@@ -1,13 +1,11 @@
-"""Tasks and what becomes of them: the values that pass between an application and mwpy.
+"""Policies, results and unrunnable tasks: the values that pass between an application and mwpy.
 
-A `TaskCall` is what `f.task(...)` makes: an algorithm and its arguments, nothing sent yet. Submitting
-it makes a task, whose arguments are pickled then and there. It ends as a `Result` or, when its
-policy forbids another try, as an `UnrunnableTask`. The tag comes back with either, the very same object.
+`f.task(...)` makes a `TaskCall`: an algorithm and its arguments. Submitting it makes a task, and pickles its arguments
+at once. The task ends as a `Result` or, if its policy forbids another attempt, as an `UnrunnableTask`. Both carry the
+task's tag, which is the same object that was submitted.
 
-
-What there is one of for each task is a msgspec `Struct`, made in C in a third of the time that a class of Python
-takes. One that holds nothing the garbage collector could be after is not shown to it, so a million tasks and results
-do not slow down what is pickled next.
+There is one `Result` for each task, so it is a msgspec `Struct`: C code makes it in a third of the time that a Python
+class takes.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ R = TypeVar("R")
 
 
 class PlainEnum(Enum):
-    """An enumeration whose members are hashed as other objects are: `Enum` hashes their names, in Python."""
+    """An enumeration whose members have the hash of plain objects. `Enum` hashes their names, in slow Python code."""
 
     __hash__ = object.__hash__
 
@@ -54,7 +52,7 @@ class SlaveKind(PlainEnum):
 
 
 class SlaveState(PlainEnum):
-    """Where a slave stands in the master; `_core/master/members.py` has the table of the ways between."""
+    """The state of a slave in the master; `_core/master/members.py` has the table of transitions."""
 
     CONNECTING = "connecting"
     IDLE = "idle"
@@ -65,7 +63,7 @@ class SlaveState(PlainEnum):
 
 
 class TaskState(PlainEnum):
-    """Where a task stands in the master; `_core/master/taskjar.py` has the table of the ways between."""
+    """The state of a task in the master; `_core/master/taskjar.py` has the table of transitions."""
 
     NEW = "new"
     PENDING = "pending"
@@ -80,7 +78,7 @@ class TaskPolicy:
 
     Args:
         sid: the slave that the task is addressed to (an *ordered* task), or None for any slave.
-        retry: whether a task that was lost with its slave may be tried again. False means at most once:
+        retry: whether a task that was lost with its slave may run again. False means that it runs at most once:
             if the slave is lost after the task may have started, the task becomes unrunnable.
         do_it_anyway: whether an ordered task whose slave is gone may run on any other slave.
     """
@@ -91,10 +89,10 @@ class TaskPolicy:
 
     @classmethod
     def of(cls, **policy: Any) -> TaskPolicy:
-        """Make a policy from keywords, naming the culprit when one is unknown.
+        """Make a policy from keywords.
 
         Raises:
-            UsageError: a keyword is no policy; the caller's fault.
+            UsageError: a keyword is not a policy, and the message names it; the caller's fault.
         """
         unknown = [name for name in policy if name not in ("sid", "retry", "do_it_anyway")]
         if unknown:
@@ -108,20 +106,20 @@ DEFAULT_POLICY = TaskPolicy()
 
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]
-"""Turns what was decoded and its out-of-band buffers into the object that it was."""
+"""Turns an entry of a group and its out-of-band buffers into the object."""
 
 _loads: list[Loads] = []
 
 
 def unpickle_with(value: Loads, arguments: Loads) -> None:
-    """Have pickled values and a task's encoded arguments read; `_codec` calls it, for these do not know how."""
+    """Set the functions that read values and arguments. `_transport.codec` calls it, because values must not pickle."""
     _loads[:] = [value, arguments]
 
 
 class Result(Struct, Generic[R], eq=False):
-    """What a finished task came to.
+    """The outcome of a finished task.
 
-    A value that is no plain one is unpickled when it is first asked for, in the thread that asks.
+    A value that was pickled is unpickled when it is first read, in the thread that reads it.
 
     Example:
         >>> for result in mw.results():                      # doctest: +SKIP
@@ -146,8 +144,8 @@ class Result(Struct, Generic[R], eq=False):
         """The task algorithm's return value.
 
         Raises:
-            TaskFailed: the task raised an exception, or its value could not be brought back. The
-                task's fault; the remote traceback is in the message.
+            TaskFailed: the task raised an exception, or its value could not be sent or unpickled. The task's fault;
+                the remote traceback is in the message.
         """
         value = self._value
         if type(value) is Pickled:
@@ -159,7 +157,7 @@ class Result(Struct, Generic[R], eq=False):
     @property
     def error(self) -> TaskFailed | None:
         """The `TaskFailed` that `.value` would raise, or None if the task succeeded."""
-        # only loading shows whether a value that was computed can be brought back
+        # only unpickling shows whether the value can be unpickled here
         if type(self._value) is Pickled:
             self._load(self._value)
         return self._value if self._failed else None
@@ -199,7 +197,7 @@ class Result(Struct, Generic[R], eq=False):
 
 @define(slots=True, eq=False, repr=False)
 class UnrunnableTask:
-    """A task handed back because its policy forbids running it elsewhere or again."""
+    """A task that is returned because its policy forbids running it elsewhere or again."""
 
     task_id: TaskId
     algorithm: str
@@ -209,9 +207,9 @@ class UnrunnableTask:
     tag: Any
     """The object given at submission, unchanged."""
     reason: str
-    """Why it was given up, in one line."""
+    """Why it cannot run, in one line."""
     deaths: tuple[Death, ...]
-    """The slaves that died while they ran it, first to last. Printing the task shows the last one's last words."""
+    """The slaves that died while they ran it, first to last. Printing the task shows the last words of the last."""
     _payload: Buffer
     _buffers: Sequence[Buffer]
 
