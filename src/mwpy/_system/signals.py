@@ -33,8 +33,10 @@ class Signals:
         """Make `fileno` wait for the next signal."""
         self._bell_out.recv(4096)
 
-    def take(self) -> list[signal.Signals]:
+    def take(self) -> Sequence[signal.Signals]:
         """The signals that were caught since the last call, in order."""
+        if not self._caught:
+            return ()
         return [self._caught.pop(0) for _ in range(len(self._caught))]  # one by one: another may come meanwhile
 
     def close(self) -> None:

@@ -160,8 +160,3 @@ class Child:
             if span.position <= started < span.position + span.count:
                 return span.first + started - span.position, span.attempt
         return 0, 0
-
-    def due_times(self) -> list[float]:
-        """The moments when something is due for it."""
-        times = (self.print_at, self.read_journal_at, self.kill_at, self.collect_at)
-        return [time for time in times if time is not None]

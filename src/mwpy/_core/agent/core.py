@@ -218,15 +218,18 @@ class AgentCore:
         """Decide what is due at this moment."""
         self._departure.decide(now)
         for child in self._children.values():
-            self._output.decide(child, now)
+            if child.print_at is not None:
+                self._output.decide(child, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
-        times = [time for child in self._children.values() for time in child.due_times()]
-        if (deadline := self._departure.deadline) is not None:
-            times.append(deadline)
-        return min(times, default=None)
+        deadline = self._departure.deadline
+        for child in self._children.values():
+            for time in (child.read_journal_at, child.print_at, child.kill_at, child.collect_at):
+                if time is not None and (deadline is None or time < deadline):
+                    deadline = time
+        return deadline
 
     def take_actions(self) -> AgentActions:
         """Everything to do now. Each action is returned once."""
