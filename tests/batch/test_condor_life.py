@@ -88,7 +88,9 @@ def test_ping_finishes_and_all_jobs_leave_the_queue(jobs: Jobs) -> None:
     for whose in ("AGENT", "SLAVE"):
         came = {line.split()[0] for line in trail if re.match(f"{whose}-[0-9]+ .*-> connect", line)}
         went = {
-            line.split()[0] for line in trail if re.match(f"{whose}-[0-9]+ -> (left: told to shut down|gone: )", line)
+            line.split()[0]
+            for line in trail
+            if re.match(f"{whose}-[0-9]+ -> (left: shut down by the master|gone: )", line)
         }
         assert came == went, jobs.shown_at_failure()
         assert came, jobs.shown_at_failure()
@@ -243,6 +245,6 @@ def test_three_hundred_agents_all_get_an_answer(jobs: Jobs) -> None:
     jobs.until(lambda: not jobs.queue(), "no job left in the queue", CROWD_S)
     assert jobs.exit_codes(master) == [0]
     assert jobs.exit_codes(slaves) == [0] * AGENTS
-    served = jobs.count(master, "AGENT-.* -> left: told to shut down")
+    served = jobs.count(master, "AGENT-.* -> left: shut down by the master")
     finished = jobs.text(f"slaves.{slaves}.*.err").count("mwpy: the computation is finished")
     assert served + finished == AGENTS, jobs.shown_at_failure()

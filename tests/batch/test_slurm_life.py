@@ -121,7 +121,7 @@ def test_the_two_scripts_run_ping(cluster: Cluster) -> None:
     assert cluster.ended(slaves) == ["COMPLETED 0:0"] * 10
     assert "100000 pings: 100000 good, 0 bad" in (cluster.folder / "slurm" / f"master.{master}.out").read_text()
     audit = cluster.audit(master)
-    assert audit.count("-> connected, host") == audit.count("-> left: told to shut down") >= 1
+    assert audit.count("-> connected, host") == audit.count("-> left: shut down by the master") >= 1
     late = [path for path in cluster.folder.glob("slurm/slaves.*.err") if "is finished" in path.read_text()]
     assert len(late) >= 3, cluster.story()
     assert FINISHED in cluster.resource.read_text()

@@ -1,8 +1,7 @@
-"""The agent's core in any order of events, held against a small model of its own.
+"""The agent's core in any order of events, compared with a small model of its own.
 
-The machine plays the master and the slaves with the memory that they share with their agent. Its model knows what
-became of each attempt of each task that a slave was given, from what the core tells the master, and who really holds
-what.
+The machine plays the master and the slaves, with the memory that slaves share with their agent. Its model knows which
+tasks each slave really holds. From the messages to the master it knows the fate of each attempt that a slave got.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 
 picks = st.integers(0, 60)
-"""Chooses one of whatever there is, modulo how many."""
+"""Chooses one of the things that exist, modulo their number."""
 
 
 @define(eq=False)
@@ -35,15 +34,17 @@ class _Process:
     number: int
     ready: bool = False
     unstarted: dict[int, int] = field(factory=dict)
-    """Task and attempt of those that it may start, in order."""
+    """Task and attempt of the tasks that it may start, in order."""
     positions: dict[int, int] = field(factory=dict)
+    """The position of each task."""
     passed_on: int = 0
+    """The position of the last task that it got."""
     started: int = 0
-    """Positions: of each task, of the last that it was sent, of the last that it started."""
+    """The position of the last task that it started."""
     running: tuple[int, int] | None = None
     done: dict[int, int] = field(factory=dict)
-    """Finished, and in its journal, but not sent."""
-    told_to_stop: bool = False
+    """Tasks whose results are in its journal and were not sent."""
+    stopping: bool = False
     killed: bool = False
     ended: bool = False
     """It has ended, and the agent has not collected it."""
@@ -73,7 +74,7 @@ def _sent(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
 
 
 class _AgentMachine(RuleBasedStateMachine):
-    """An agent between a master that is right and slaves that fail in every way."""
+    """An agent between a correct master and slaves that fail in every way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,20 +82,20 @@ class _AgentMachine(RuleBasedStateMachine):
         self.processes: dict[int, _Process] = {}
         self.last_number = 0
         self.admitted: dict[int, None] = {}
-        """The slaves of whose beginning the master heard, and of whose end it did not."""
+        """The slaves that the master knows: it has heard that they are ready, and not that they ended."""
         self.deaths: dict[int, tuple[int, dict[int, int]]] = {}
-        """What ran in those of whose end the master is to hear, and all that they held."""
+        """For each slave whose end the master must still hear of: the task that ran, and all tasks that it held."""
         self.fates: dict[tuple[int, int], str] = {}
-        """Every attempt that a slave was given, and what became of it."""
+        """What became of each attempt that a slave got."""
         self.attempts: dict[int, int] = {}
         self.waiting: dict[int, None] = {}
-        """Tasks that came back, and may be sent again."""
+        """Tasks that came back and may be sent again."""
         self.welcomed = False
         self.failed_starts = 0
         self.code: ExitCode | None = None
-        """What the agent must exit with, once it is to go."""
+        """The expected exit code, when the agent must leave."""
         self.kill_from = 0.0
-        """The first time at which slaves may be killed."""
+        """When slaves may be killed, at the earliest."""
         self.exited = False
         self.sound = False
 
@@ -113,7 +114,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     @property
     def named(self) -> list[int]:
-        """The slaves to which the master may send something: one that ended a moment ago is among them."""
+        """The slaves to which the master may send something; some of them have just ended."""
         return sorted({*self.admitted, *[number - 1 for number in self.admitted if number > 1]})
 
     def pick(self, number: int) -> _Process:
@@ -127,7 +128,7 @@ class _AgentMachine(RuleBasedStateMachine):
             self.waiting[task] = None
 
     def leave(self, code: ExitCode, grace_s: float) -> None:
-        """The first reason is what the agent exits with; the shortest grace counts."""
+        """The first reason decides the exit code; the shortest grace period counts."""
         until = self.now + grace_s
         self.kill_from = until if self.code is None else min(self.kill_from, until)
         self.code = code if self.code is None else self.code
@@ -140,7 +141,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.core.check()
 
     def act(self) -> None:
-        """Do what the agent wants until it wants nothing more, as its shell does."""
+        """Do what the core wants until it wants nothing more, as the agent's loop does."""
         self.sound = False
         more = not self.exited
         while more:
@@ -152,7 +153,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 if number in self.processes:
                     self.happens(events.Recalled(number, self.processes[number].started, count))
             for number in actions.kill:
-                assert self.code is not None, f"slave {number} was killed for nothing"
+                assert self.code is not None, f"slave {number} was killed without a reason"
                 assert self.now >= self.kill_from, f"slave {number} was killed too early"
                 self.processes[number].killed = True
             for number in actions.read_journal:
@@ -166,7 +167,7 @@ class _AgentMachine(RuleBasedStateMachine):
             if actions.exit is not None:
                 assert isinstance(actions.to_master[-1].message, messages.Goodbye), "it left without a goodbye"
                 assert actions.exit is self.code, f"it exits with {actions.exit.name}"
-                assert all(process.killed for process in self.processes.values()), "it left somebody behind"
+                assert all(process.killed for process in self.processes.values()), "it left a slave behind"
                 self.exited = True
             more = bool(actions.recall or actions.start or actions.read_journal or actions.collect) and not self.exited
         if not self.exited:
@@ -191,12 +192,12 @@ class _AgentMachine(RuleBasedStateMachine):
                     for task, attempt in messages.each_task(message):
                         assert process.unstarted.pop(task) == attempt, f"task {task} was taken back in a wrong attempt"
                 case messages.Shutdown():
-                    process.told_to_stop = True
+                    process.stopping = True
 
     def master_hears(self, message: messages.Message, frames: Sequence[Buffer], last: bool) -> None:
         match message:
             case messages.SlaveReady(number):
-                assert number not in self.admitted, f"slave {number} is told ready twice"
+                assert number not in self.admitted, f"slave {number} is reported ready twice"
                 self.admitted[number] = None
             case messages.Results():
                 assert message.tasks, "results of nothing"
@@ -219,28 +220,28 @@ class _AgentMachine(RuleBasedStateMachine):
                         self.settle_fate(task, attempt, "died")
                 self.admitted.pop(number, None)
             case messages.Leaving():
-                assert self.code is not None, "it leaves without need"
+                assert self.code is not None, "it leaves without a reason"
             case messages.Goodbye():
                 assert last, "it said goodbye and went on"
             case _:
                 raise AssertionError(f"{message} is not for a master")
 
     def agree(self) -> None:
-        assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
+        assert not self.deaths, f"the master did not hear of the end of {list(self.deaths)}"
         held = {number: self.core.held(number) for number in self.core.slaves}
         mine = {number: self.held(process) for number, process in self.processes.items()}
-        assert held == mine, "the agent and its slaves disagree about who has what"
+        assert held == mine, "the agent and its slaves disagree about the tasks that are held"
         if self.code is None:
             assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
         else:
-            assert self.processes, "it is alone and stays"
+            assert self.processes, "it has no slaves and does not exit"
             late = [process.number for process in self.processes.values() if not process.killed]
             assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace period"
-            assert all(process.told_to_stop for process in self.processes.values()), "somebody was not told to stop"
-            assert not any(process.unstarted for process in self.processes.values()), "it keeps what was not started"
+            assert all(process.stopping for process in self.processes.values()), "a slave was not asked to stop"
+            assert not any(process.unstarted for process in self.processes.values()), "it keeps unstarted tasks"
 
     def held(self, process: _Process) -> list[tuple[int, int, int]]:
-        """What a slave holds and the master has not heard of: task, attempt and position there, in order."""
+        """Task, attempt and position of what a slave holds, in order, without what the master has heard of."""
         held = [(task, attempt) for task, attempt in process.holds().items() if self.fates[task, attempt] == "held"]
         return [(task, attempt, process.positions[task]) for task, attempt in held]
 
@@ -256,7 +257,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.exited and self.named)
     @rule(pick=picks, count=st.integers(1, 4), again=st.booleans(), cut=st.integers(0, 4))
     def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int) -> None:
-        """New ones, or such as came back, in few spans or in more; also to a slave that has ended or stops."""
+        """New tasks, or tasks that came back, in one or two groups of spans; also to a slave that ends or has ended."""
         number = self.named[pick % len(self.named)]
         tasks = list(self.waiting)[:count] if again else []
         tasks = tasks or [len(self.attempts) + position for position in range(1, count + 1)]
@@ -306,14 +307,14 @@ class _AgentMachine(RuleBasedStateMachine):
 
     def gets_ready(self, process: _Process) -> None:
         process.ready = True
-        self.failed_starts = self.failed_starts if process.told_to_stop else 0
+        self.failed_starts = self.failed_starts if process.stopping else 0
         ready = messages.SlaveReady(process.number)
         self.happens(events.SlaveHeard(process.number, ready, wire.encode(ready)))
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, times=st.integers(1, 3))
     def slave_works(self, pick: int, times: int) -> None:
-        """It ends its task if it runs one, and starts the next. The agent hears nothing of that."""
+        """It ends its task if it runs one, and starts the next. The agent does not notice."""
         process = self.pick(pick)
         for _ in range(times):
             if process.running is not None:
@@ -326,7 +327,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, rescued=st.booleans())
     def slave_sends_results(self, pick: int, rescued: bool) -> None:
-        """Or its agent reads them in the journal, and the slave sends them later all the same."""
+        """Or its agent reads them in the journal, and the slave also sends them later."""
         full = [process for process in self.running if process.done]
         process = full[pick % len(full)] if full else self.pick(pick)
         self.results_of(process, rescued)
@@ -335,7 +336,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.act()
 
     def results_of(self, process: _Process, rescued: bool) -> None:
-        """In the order in which they were finished; from the stream, or rescued from the journal."""
+        """In the order in which the tasks ended; from the stream or from the journal."""
         if process.done:
             count = len(process.done)
             spans = messages.spans_of([*process.done], [*process.done.values()])
@@ -362,7 +363,7 @@ class _AgentMachine(RuleBasedStateMachine):
         killed=st.booleans(),
     )
     def slave_ends(self, pick: int, before: str, holding: bool, killed: bool) -> None:
-        """By itself, killed or crashed; perhaps in the iteration in which something else is heard."""
+        """By itself, killed or crashed; perhaps in the iteration in which something else happens."""
         process = self.pick(pick)
         if holding:
             process = max(self.running, key=lambda each: len(each.unstarted))
@@ -374,9 +375,9 @@ class _AgentMachine(RuleBasedStateMachine):
         elif before == "ready" and not process.ready:
             self.gets_ready(process)
         elif before == "evicted":
-            self.must_go(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_leave(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
         elif before == "lost":
-            self.must_go(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
+            self.must_leave(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
         process.ended = True
         self.happens(events.ExitSeen(process.number, killed))
         self.act()
@@ -401,7 +402,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     # The end
 
-    def must_go(self, event: events.AgentEvent, code: ExitCode, grace_s: float) -> None:
+    def must_leave(self, event: events.AgentEvent, code: ExitCode, grace_s: float) -> None:
         self.leave(code, grace_s)
         self.happens(event)
 
@@ -411,19 +412,19 @@ class _AgentMachine(RuleBasedStateMachine):
         grace_s=st.sampled_from([0.5, 4.0, 20.0]),
         really=st.integers(0, 7),
     )
-    def agent_must_go(self, how: str, grace_s: float, really: int) -> None:
-        """Once or for several reasons one after the other; not too early, that something has happened."""
+    def agent_must_leave(self, how: str, grace_s: float, really: int) -> None:
+        """For one or several reasons, one after the other; but rarely, so that something happens before."""
         if self.code is None and really != 5:
             return
         if how == "evicted":
-            self.must_go(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_leave(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
         elif how == "lost":
-            self.must_go(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
+            self.must_leave(events.Disconnected("broke"), ExitCode.FAILED, 2.0)
         elif how == "refused":
-            self.must_go(_heard(messages.Refused("nonsense")), ExitCode.REFUSED, 2.0)
+            self.must_leave(_heard(messages.Refused("nonsense")), ExitCode.REFUSED, 2.0)
         else:
             code = ExitCode.OK if how == "finished" else ExitCode.FAILED
-            self.must_go(_heard(messages.Shutdown(how == "finished", grace_s)), code, grace_s)
+            self.must_leave(_heard(messages.Shutdown(how == "finished", grace_s)), code, grace_s)
         self.act()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 4.0]))
@@ -436,17 +437,17 @@ class _AgentMachine(RuleBasedStateMachine):
         self.act()
 
     def teardown(self) -> None:
-        """Told to go, it goes within its grace, even if no slave ends by itself."""
+        """An agent that must leave exits within its grace period, even if no slave ends by itself."""
         if not self.sound:
             return
         if not self.exited:
-            self.must_go(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
+            self.must_leave(events.Terminated("evicted"), ExitCode.EVICTED, 5.0)
             self.act()
             self.time_passes(10.0)
-        assert self.exited, "it was told to go and stays"
-        assert not self.deaths, f"the master was not told of the end of {list(self.deaths)}"
+        assert self.exited, "it must leave and does not exit"
+        assert not self.deaths, f"the master did not hear of the end of {list(self.deaths)}"
 
 
-def test_an_agent_loses_no_task_and_goes_when_told() -> None:
-    """Each task that it was given is finished, given back or told lost, once; or the agent is gone."""
+def test_an_agent_loses_no_task_and_leaves_when_it_must() -> None:
+    """Each task that it got is finished, given back or reported lost, once; or the agent is gone."""
     run_state_machine_as_test(_AgentMachine, settings=settings(max_examples=250, stateful_step_count=60))

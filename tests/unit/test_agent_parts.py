@@ -268,11 +268,19 @@ def test_a_slave_that_was_up_and_dies_prints_its_last_words_each_time(state: Age
     assert state.actions.error_output == [b"Segmentation fault"] * 2
 
 
-def test_the_core_holds_back_what_a_starting_slave_writes_until_it_ends() -> None:
+def test_the_core_holds_back_what_a_starting_slave_writes_for_a_while() -> None:
+    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core.handle(Heard(WELCOME), 0.0)
+    core.handle(ErrorOutput(1, b"a warning\n"), 0.1)
+    assert core.next_deadline() == HELD_BACK_S
+    core.decide(HELD_BACK_S)
+    assert core.take_actions().error_output == [b"a warning\n"]
+
+
+def test_the_core_prints_what_it_holds_back_when_the_slave_ends() -> None:
     core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
     core.handle(Heard(WELCOME), 0.0)
     core.handle(ErrorOutput(1, b"no module"), 0.5)
-    assert core.next_deadline() == HELD_BACK_S
     core.handle(SlaveExited(1, "exit code 1", FAILURE, 0, b" named x"), 0.6)
     assert core.take_actions().error_output == [b"no module named x"]
 

@@ -73,14 +73,14 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
     ends_at = _ends_at(options)
-    direction = find_master(options)
-    if direction is None:
+    contact = find_master(options)
+    if contact is None:
         return ExitCode.OK
-    link = connect(direction, options.client_timeout)
-    audit.write([records.Started("AGENT", direction.member_id, f"MASTER {link.address}")], clock.wall())
+    link = connect(contact, options.client_timeout)
+    audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
     settings = AgentSettings(
-        direction.member_id,
-        direction.generation,
+        contact.member_id,
+        contact.generation,
         platform.node(),
         os.getpid(),
         PYTHON,
@@ -188,7 +188,7 @@ class Agent:
                 self._core.handle(events.Disconnected(event.reason), now)
         for fd in ready:
             self._hear_fd(fd, now)
-        code = self._act(now)  # at once: somebody waits for what was heard
+        code = self._act(now)  # at once: the master or a slave waits for this
         caught = self._edges.signals.take()
         if caught and code is None:
             self._hear_signals(caught, now)

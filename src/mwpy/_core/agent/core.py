@@ -135,7 +135,7 @@ class AgentCore:
                     self._name(child, message, frames)
             case messages.Shutdown(finished, grace_s):
                 code = ExitCode.OK if finished else ExitCode.FAILED
-                self._departure.leave(code, "told to shut down", grace_s, now)
+                self._departure.leave(code, "shut down by the master", grace_s, now)
             case messages.Refused(reason):
                 self._state.record(records.Notice(f"the master refused this agent: {reason}"))
                 self._departure.leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
