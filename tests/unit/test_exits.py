@@ -39,7 +39,9 @@ def test_a_shell_adds_128_to_the_number_of_a_signal(code: int, returncode: int) 
     assert returncode_of_shell(code) == returncode
 
 
-def test_a_job_whose_process_exited_or_was_killed() -> None:
+def test_a_job_whose_process_exited_was_killed_or_vanished() -> None:
     assert Outcome.of_process(4, 1.0, "x") == Outcome(End.EXITED, "exit code 4", 4, 1.0, "x")
     killed = Outcome.of_process(-10, 1.0, "x")
     assert killed == Outcome(End.KILLED, "killed by signal 10 (SIGUSR1)", None, 1.0, "x")
+    vanished = Outcome.of_vanished(1.0, "x")
+    assert vanished == Outcome(End.LOST, "its processes are gone without an exit code", None, 1.0, "x")

@@ -1,4 +1,4 @@
-"""Child processes: those that are watched, short commands, and helpers that answer lines."""
+"""Child processes: watched children, short commands, and helpers that answer lines."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mwpy._system import process as _process
-from mwpy._system.process import Helper, HelperEnded, TimedOut, run, start
+from mwpy._system import process
+from mwpy._system.process import Child, Helper, HelperEnded, TimedOut, run, start
 
 
-def python(code: str, **options: object) -> _process.Child:
+def python(code: str, **options: object) -> Child:
     return start([sys.executable, "-c", code], **options)  # type: ignore[arg-type]
 
 
-def wait(child: _process.Child) -> int:
-    """The child's end; a child that does not end is found by the time limit of all tests."""
+def wait(child: Child) -> int:
+    """Wait for the end of a child and return it. If the child does not end, the test exceeds its time limit."""
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     code = child.poll()
     assert code is not None
@@ -37,12 +37,12 @@ def read_all(fd: int) -> bytes:
         data += chunk
 
 
-def test_a_child_that_ends_tells_its_exit_code_every_time() -> None:
+def test_a_child_that_has_ended_returns_its_exit_code_every_time() -> None:
     child = python("raise SystemExit(3)")
     assert (wait(child), child.poll(), child.describe_exit()) == (3, 3, "exit code 3")
 
 
-def test_a_running_child_has_no_end_and_can_be_asked_to_go() -> None:
+def test_a_running_child_has_no_exit_code_and_can_be_terminated() -> None:
     child = python("import signal; signal.pause()")
     assert child.poll() is None
     child.terminate()
@@ -59,14 +59,14 @@ def test_standard_output_and_error_can_be_read_without_waiting() -> None:
     assert wait(child) == 1
 
 
-def test_the_peak_memory_is_known_when_the_end_is() -> None:
+def test_the_peak_memory_is_known_after_the_end() -> None:
     child = python("x = bytearray(300 << 20); x[::4096] = x[::4096]; del x; import os; os.kill(os.getpid(), 9)")
     assert child.peak_bytes == 0
     assert wait(child) == -9
     assert 300 << 20 < child.peak_bytes < 400 << 20
 
 
-def test_a_child_leads_its_own_session_and_inherits_what_it_was_given_and_no_more() -> None:
+def test_a_child_leads_its_own_session_and_inherits_only_what_is_passed_to_it() -> None:
     reading, writing = os.pipe()
     other = os.dup(writing)
     os.set_inheritable(other, True)
@@ -84,7 +84,7 @@ def test_a_child_leads_its_own_session_and_inherits_what_it_was_given_and_no_mor
 
 
 @pytest.mark.parametrize("by_force", [True, False], ids=["killed", "ends"])
-def test_what_a_child_forked_goes_with_it(by_force: bool) -> None:
+def test_processes_that_a_child_forked_end_with_it(by_force: bool) -> None:
     reading, writing = os.pipe()
     ending = "signal.pause()" if by_force else ""
     code = f"import os, signal\nif os.fork() == 0: signal.pause()\nos.write({writing}, b'forked')\n{ending}"
@@ -159,9 +159,9 @@ def test_a_helper_that_ends_or_does_not_answer_is_given_up() -> None:
         Helper([sys.executable, "-c", "import signal; signal.pause()"]).ask(b"x\n", 0.1)
 
 
-def test_a_kernel_that_counts_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_counters_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr("builtins.open", refuse)
-    assert _process._count_kills() == (0, 0)
+    assert process._count_kills() == (0, 0)

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
 from mwpy._system import clock, process
 from mwpy._values.environment import JOB_VARIABLE
@@ -100,7 +100,7 @@ class Local:
         try:
             code = int((folder / "exit").read_text())
         except (OSError, ValueError):
-            return Outcome(End.LOST, "its processes are gone without an exit code", None, 0.0, stderr)
+            return Outcome.of_vanished(0.0, stderr)
         ran_s = (folder / "exit").stat().st_mtime - (folder / "about").stat().st_mtime
         return Outcome.of_process(returncode_of_shell(code), ran_s, stderr)
 

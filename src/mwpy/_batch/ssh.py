@@ -385,4 +385,4 @@ def _outcome(report: dict[str, Any]) -> Outcome:
         return Outcome.of_process(returncode_of_shell(code), ran_s, stderr)
     if report["removed"]:
         return Outcome(End.REMOVED, "removed", None, ran_s, stderr)
-    return Outcome(End.LOST, "its processes are gone without an exit code", None, ran_s, stderr)
+    return Outcome.of_vanished(ran_s, stderr)
