@@ -9,10 +9,11 @@ import pytest
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.events import Submit
-from mwpy._core.overseer.failures import FailurePause, explain, is_failure
+from mwpy._core.overseer.failures import explain, is_failure
 from mwpy._core.overseer.files import FileView, Need
 from mwpy._core.overseer.intake import Intake
 from mwpy._core.overseer.job_table import JobTable
+from mwpy._core.overseer.pauses import FailurePause
 from mwpy._core.overseer.removals import Removals
 from mwpy._core.overseer.state import OverseerSettings, OverseerState
 from mwpy._core.overseer.submissions import Shortage, Submissions, Wish, share
@@ -397,8 +398,8 @@ def test_a_refused_submission_is_tried_again_after_growing_pauses(state: Oversee
     pauses, now = [], 0.0
     for _ in range(8):
         submissions.take_refused("a", 1, "no", now)
-        pauses.append(computation.retry_at - now)
-        now = computation.retry_at
+        pauses.append(computation.refusals.until - now)
+        now = computation.refusals.until
     assert pauses == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0]
     submissions.settle(now)
     submissions.decide([computation], now - 0.1)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from mwpy._core.overseer.failures import YOUNG_S, FailurePause
+from mwpy._core.overseer.failures import YOUNG_S
 from mwpy._core.overseer.files import FileView
 from mwpy._core.overseer.job_table import JobTable
+from mwpy._core.overseer.pauses import FailurePause, RefusalPause
 from mwpy._values.jobs import Job, JobState
 
 __all__ = ["CERTAIN_S", "ROUNDING_S", "UNCONNECTED_S", "WatchedComputation"]
@@ -40,9 +41,7 @@ class WatchedComputation:
     file: FileView = field(factory=FileView)
     jobs: JobTable = field(factory=JobTable)
     failures: FailurePause = field(factory=FailurePause)
-    retry_at: float = 0.0
-    """Nothing is submitted before this time, because the batch system refused."""
-    retry_s: float = 0.0
+    refusals: RefusalPause = field(factory=RefusalPause)
     finished_at: float | None = None
     """When it was seen to be finished."""
     done: bool = False

@@ -15,11 +15,6 @@ from mwpy._core.overseer.wording import count_of_jobs, count_of_slaves, ids_of
 
 __all__ = ["Shortage", "Submissions", "Wish", "share"]
 
-FIRST_RETRY_S = 10.0
-"""Seconds until a batch system that refused is tried again. Each pause is twice the one before."""
-
-LONGEST_RETRY_S = 600.0
-
 
 @frozen
 class Wish:
@@ -61,15 +56,14 @@ class Submissions:
         """Take in that jobs were submitted."""
         computation = self._state.computations[mark]
         computation.jobs.add_submitted(job_ids, now)
-        computation.retry_s = 0.0
+        computation.refusals.accept()
         self._complaints.resolve(computation, About.SUBMISSION, "the batch system accepts jobs again")
 
     def take_refused(self, mark: str, count: int, reason: str, now: float) -> None:
         """Take in that jobs were not submitted, or perhaps not."""
         computation = self._state.computations[mark]
         computation.jobs.add_uncertain(count, now)
-        computation.retry_s = min(max(2 * computation.retry_s, FIRST_RETRY_S), LONGEST_RETRY_S)
-        computation.retry_at = now + computation.retry_s
+        computation.refusals.refuse(now)
         text = f"the batch system submitted nothing, as far as is known: {reason}"
         self._complaints.complain(computation, About.SUBMISSION, text, now)
 
@@ -109,7 +103,7 @@ class Submissions:
         return sum(each.jobs.freeing for each in self._state.computations.values())
 
     def _wish(self, computation: WatchedComputation, now: float) -> Wish:
-        blocked = computation.jobs.unexplained or now < computation.retry_at
+        blocked = computation.jobs.unexplained or now < computation.refusals.until
         missing = 0 if blocked else max(0, computation.missing)
         count = computation.failures.limit(missing, computation.unproven, now)
         return Wish(count, computation.priority, computation.jobs.occupied)

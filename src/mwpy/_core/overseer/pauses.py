@@ -1,0 +1,81 @@
+"""Pauses in the submissions for one computation: after jobs that fail at their start, and after refusals."""
+
+from __future__ import annotations
+
+import math
+
+from attrs import define
+
+__all__ = ["FailurePause", "RefusalPause"]
+
+FAILURES_ALLOWED = 3
+"""After this many failures in a row, submissions pause."""
+
+FIRST_PAUSE_S = 60.0
+"""Seconds until one job is tried. Each pause is twice the one before."""
+
+LONGEST_PAUSE_S = 1800.0
+
+FIRST_RETRY_S = 10.0
+"""Seconds until a batch system that refused a submission is tried again. Each pause is twice the one before."""
+
+LONGEST_RETRY_S = 600.0
+
+
+@define(eq=False)
+class FailurePause:
+    """Pauses submissions when jobs fail at their start several times in a row, then allows one job at a time."""
+
+    failures: int = 0
+    """How many in a row."""
+    _until: float | None = None
+    """When one job may be tried; None while there is no pause."""
+    _failed_at: float = -math.inf
+    _pause_s: float = FIRST_PAUSE_S
+
+    def fail(self, now: float) -> float | None:
+        """Count a failure.
+
+        Returns:
+            The length in seconds of the pause that begins now; None if no pause begins.
+        """
+        self.failures += 1
+        self._failed_at = now
+        if self.failures < FAILURES_ALLOWED or (self._until is not None and now < self._until):
+            return None
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._until = now + pause_s
+        return pause_s
+
+    def succeed(self, time: float) -> bool:
+        """Count a job that stopped being young at this time. Return whether this ended a pause."""
+        return time > self._failed_at and self.end()
+
+    def end(self) -> bool:
+        """Forget all failures. Return whether there was a pause."""
+        paused = self._until is not None
+        self.failures, self._until, self._pause_s = 0, None, FIRST_PAUSE_S
+        return paused
+
+    def limit(self, wanted: int, unproven: int, now: float) -> int:
+        """How many of the wanted jobs may be submitted, while so many other jobs are still young."""
+        if self._until is None:
+            return wanted
+        return min(wanted, 1) if now >= self._until and not unproven else 0
+
+
+@define(eq=False)
+class RefusalPause:
+    """Pauses submissions when the batch system refuses them, for longer after each refusal in a row."""
+
+    until: float = 0.0
+    _pause_s: float = 0.0
+
+    def refuse(self, now: float) -> None:
+        """Count a refusal."""
+        self._pause_s = min(max(2 * self._pause_s, FIRST_RETRY_S), LONGEST_RETRY_S)
+        self.until = now + self._pause_s
+
+    def accept(self) -> None:
+        """Count a submission that the batch system accepted."""
+        self._pause_s = 0.0
