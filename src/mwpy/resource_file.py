@@ -1,7 +1,7 @@
 """The resource file: what the master writes for batch systems and slaves.
 
-JSON, readable by its owner only, for whoever knows its content is a member of the computation. Written beside and
-renamed, so that a reader sees an old one or a new one and never half of one.
+The file is JSON. Only its owner can read it, because everyone who knows its content is a member of the computation. It
+is written under another name and then renamed, so that a reader sees the old content or the new content, never a part.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ IN_PROGRESS = "in-progress"
 FINISHED = "finished"
 
 MUCH = 0.1
-"""A change of the slaves needed by this part of them is written at once."""
+"""The file is written at once when the number of needed slaves changes by more than this fraction."""
 
 JOBS_S = 5.0
-"""Seconds after which it is written that a job came, went or fell idle; that one got to work is written at once. Where
-tasks come and go each second, the file is not written each second."""
+"""Seconds until the file shows that a job connected, left or became idle. That an idle job got work is written at once.
+With this delay, the file is not written every second when jobs change every second."""
 
 
 @frozen
 class MemberKeys:
-    """The keys that let a member in, Z85 text."""
+    """The keys of a member, as Z85 text."""
 
     server_public: str
     member_public: str
@@ -48,30 +48,30 @@ class ResourceFile:
 
     computation_status: str
     timestamp: float
-    """When it was written, Unix seconds."""
+    """When the file was written, in Unix seconds."""
     update_interval: float
-    """Seconds until it is written again."""
+    """Seconds until the file is written again."""
     member_id: str
     generation: str
     master_addresses: tuple[str, ...]
-    """Where the master may be reached, `tcp://HOST:PORT`, best first."""
+    """The addresses of the master, `tcp://HOST:PORT`, best first."""
     keys: MemberKeys
     slaves_wanted: int
     slaves_connected: int
     slaves_needed: int
-    """What is still missing, never more than outstanding work can use."""
+    """How many slaves are missing. It is never more than the unfinished tasks can use."""
     slave_executable: str
     slave_arguments: tuple[str, ...]
     connected_jobs: dict[str, int] = field(factory=dict)
-    """The jobs of a batch system that are connected, and how many slaves of each hold tasks, are kept for some,
-    or are not up yet."""
+    """The connected jobs of a batch system. The value is the number of slaves of the job that hold tasks, are reserved
+    for tasks, or are still starting."""
 
 
 def write(path: str | Path, content: ResourceFile) -> None:
-    """Replace a resource file in one step.
+    """Replace a resource file atomically.
 
     Raises:
-        ResourceFileError: the system will not; the message names the file and the remedy.
+        ResourceFileError: the file cannot be written; the message names the file and the remedy.
     """
     path = Path(path)
     document = {"format": FORMAT, "version": VERSION}
@@ -105,14 +105,15 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 class NotWhole(ResourceFileError):
-    """It is missing or torn, which may be for this moment only."""
+    """The file is missing or incomplete. This may last only a moment."""
 
 
 def read(path: str | Path) -> ResourceFile:
     """Read a resource file. Unknown keys are ignored.
 
     Raises:
-        ResourceFileError: it is missing, torn, newer than this mwpy, or has a wrong type; the key is named.
+        ResourceFileError: the file is missing or incomplete, is newer than this mwpy, or has a wrong value; the message
+                names the key.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -124,10 +125,10 @@ def read(path: str | Path) -> ResourceFile:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NotWhole(f"the resource file {path} is torn or no JSON ({error}): copy it again") from error
+        raise NotWhole(f"the resource file {path} is incomplete or not JSON ({error}): copy it again") from error
     reader = _Reader(str(path), document)
     if reader.take("format", str) != FORMAT:
-        raise ResourceFileError(f"{path} is no resource file of mwpy: its key 'format' says {document['format']!r}")
+        raise ResourceFileError(f"{path} is not a resource file of mwpy: its key 'format' is {document['format']!r}")
     if reader.take("version", int) > VERSION:
         raise ResourceFileError(f"the resource file {path} is of version {document['version']}: install a newer mwpy")
     return _content(reader)
@@ -199,10 +200,12 @@ class _Reader:
         try:
             return float(self.take(key, int | float))
         except OverflowError:
-            raise ResourceFileError(f"the resource file {self.path} has too large a number under {key!r}") from None
+            raise ResourceFileError(
+                f"the resource file {self.path} has a number under {key!r} that is too large"
+            ) from None
 
     def counts(self, key: str) -> dict[str, int]:
-        """Numbers by text; none if the key is missing, which not all masters wrote."""
+        """Return a dictionary of numbers; empty if the key is missing, because older masters do not write it."""
         counts: dict[str, int] = self.take(key, dict) if key in self.document else {}
         if not all(type(count) is int for count in counts.values()):
             raise ResourceFileError(f"the resource file {self.path} needs whole numbers under the key {key!r}")
@@ -216,25 +219,25 @@ class _Reader:
 
 
 def is_stale(content: ResourceFile, now: float) -> bool:
-    """Whether the file missed three updates, at Unix time `now`."""
+    """Return whether the file missed three updates, at the Unix time `now`."""
     return staleness.is_stale(now - content.timestamp, content.update_interval)
 
 
 def due(last: ResourceFile | None, new: ResourceFile) -> bool:
-    """Whether `new` should be written over `last`: the interval is over, or something changed much."""
+    """Return whether `new` should replace `last`: the interval has passed, or a value changed much."""
     if last is None or new.computation_status != last.computation_status:
         return True
     changed = abs(new.slaves_needed - last.slaves_needed)
     if changed and changed > MUCH * last.slaves_needed:
         return True
-    before, after = _at_work(last), _at_work(new)
+    before, after = _have_work(last), _have_work(new)
     if any(after.get(job) for job, worked in before.items() if not worked):
-        return True  # who removes idle jobs must not take this one for idle
+        return True  # an overseer must not remove this job as idle
     interval = last.update_interval if after == before else min(JOBS_S, last.update_interval)
     return not 0 <= new.timestamp - last.timestamp < interval
 
 
-def _at_work(content: ResourceFile) -> dict[str, bool]:
+def _have_work(content: ResourceFile) -> dict[str, bool]:
     return {job: count > 0 for job, count in content.connected_jobs.items()}
 
 

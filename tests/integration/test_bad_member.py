@@ -1,4 +1,4 @@
-"""A member that has the right keys and misbehaves: it is dropped with a word in the trail, and the others go on."""
+"""A member with the right keys that misbehaves is dropped and recorded, and the other agents continue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESULTS = wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.p
 GOODBYE = wire.encode(messages.Goodbye("enough"))
 TASKS = wire.encode(messages.Tasks(1, [], [], [], []), [messages.payload(0, [])])
 HELLO: list[Buffer] = [b"the first message of a member once more"]
-"""Stands for a message that only the stage can make."""
+"""A placeholder for the Hello message, which depends on the stage."""
 
 GARBAGE = [
     ([[b"nonsense"]], "protocol version 110 there, 1 here"),
@@ -66,56 +66,56 @@ def ends() -> Iterator[Loopback]:
 
 
 def hello_of(stage: Stage) -> list[Buffer]:
-    report = json.loads(stage.resource.read_text())
-    return wire.encode(messages.Hello(report["member-id"], report["generation"], "here", os.getpid(), "3.11", 1))
+    document = json.loads(stage.resource.read_text())
+    return wire.encode(messages.Hello(document["member-id"], document["generation"], "here", os.getpid(), "3.11", 1))
 
 
 def member(stage: Stage, ends: Loopback) -> Agent:
-    """Somebody who read the resource file, and was let in."""
-    report = json.loads(stage.resource.read_text())
-    keys = report["keys"]
+    """Return an agent that read the resource file and was accepted."""
+    document = json.loads(stage.resource.read_text())
+    keys = document["keys"]
     agent = ends.agent(
-        int(report["master-addresses"][0].rpartition(":")[2]),
+        int(document["master-addresses"][0].rpartition(":")[2]),
         server=keys["server-public"],
         member=CurvePair(keys["member-public"], keys["member-secret"]),
     )
     agent.link.send(hello_of(stage))
-    ends.until(lambda: heard(agent, messages.Welcome), "welcome")
+    ends.until(lambda: received(agent, messages.Welcome), "welcome")
     return agent
 
 
-def heard(agent: Agent, kind: type[M]) -> list[tuple[M, Sequence[Buffer]]]:
-    """The messages of a kind that the master sent so far."""
+def received(agent: Agent, kind: type[M]) -> list[tuple[M, Sequence[Buffer]]]:
+    """Return the messages of a kind that the master has sent so far."""
     decoded = [wire.decode(message) for message in agent.messages]
     return [(message, payload) for message, payload in decoded if isinstance(message, kind)]
 
 
 def lines(stage: Stage, about: str) -> list[str]:
-    """What the master's trail says of something."""
+    """Return the lines of the master's audit file that contain a text."""
     return [line for line in stage.audit.read_text().splitlines() if about in line]
 
 
-def turned_away(stage: Stage) -> list[str]:
-    """What the master's trail says of members that it dropped, and of those that were none any more."""
+def refusals(stage: Stage) -> list[str]:
+    """Return the lines of the master's audit file about refused and dropped members."""
     return [line for line in stage.audit.read_text().splitlines() if " REFUSED " in line or " DROPPED " in line]
 
 
 def all_came_once(stage: Stage, master: Running, agents: Sequence[Running]) -> None:
-    """Assert that a master and its proper agents end as if nothing had been."""
+    """Assert that a master and its proper agents end as if nothing had happened."""
     assert [each.end() for each in (master, *agents)] == [0] * (1 + len(agents)), master.err
     report = master.report
     assert (report["twice"], report["wrong"], report["unrunnable"]) == ([], [], [])
     assert report["came"] == report["submitted"]
     assert "Traceback" not in master.err
     assert lines(stage, "-> lost") == []
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 @pytest.mark.parametrize("cases", [GARBAGE, TRUNCATED, REPLAYED], ids=["garbage", "truncated", "replayed"])
-def test_a_member_that_sends_what_no_agent_sends_is_dropped_and_the_others_go_on(
+def test_a_member_that_sends_malformed_messages_is_dropped_and_others_continue(
     stage: Stage, ends: Loopback, cases: list[tuple[list[list[Buffer]], str]]
 ) -> None:
-    """Each is told why and never heard again; the trail has one line of each, and all results come."""
+    """Each gets the reason and is then ignored. The audit file has one line for each, and all results arrive."""
     go = stage.folder / "go"
     master = stage.master("count.py", "--tasks", 300, "--milliseconds", 1, "--after", go)
     agents = [stage.agent("count.py") for _ in range(2)]
@@ -125,30 +125,30 @@ def test_a_member_that_sends_what_no_agent_sends_is_dropped_and_the_others_go_on
         bad = member(stage, ends)
         for message in sent:
             bad.link.send(hello_of(stage) if message is HELLO else message)
-        ends.until(lambda: heard(bad, messages.Refused), f"refusal because {why}")  # noqa: B023
-        [(refused, _)] = heard(bad, messages.Refused)
+        ends.until(lambda: received(bad, messages.Refused), f"refusal because {why}")  # noqa: B023
+        [(refused, _)] = received(bad, messages.Refused)
         assert refused.reason.startswith(f"protocol error: {why}")
-        until(lambda: len(turned_away(stage)) == number, f"a line that says {why}")  # noqa: B023
-        report = "REFUSED 127.0.0.1" if "before Hello" in why else f"DROPPED AGENT-{known + number - 1}"
-        assert f"[A] {report}: {why}" in turned_away(stage)[-1]
+        until(lambda: len(refusals(stage)) == number, f"a line that says {why}")  # noqa: B023
+        outcome = "REFUSED 127.0.0.1" if "before Hello" in why else f"DROPPED AGENT-{known + number - 1}"
+        assert f"[A] {outcome}: {why}" in refusals(stage)[-1]
         bad.link.send([b"nonsense"])
         bad.link.send(hello_of(stage))
         bad.link.send(READY)
     go.touch()
     all_came_once(stage, master, agents)
-    assert len(turned_away(stage)) == len(cases)
+    assert len(refusals(stage)) == len(cases)
     assert len(lines(stage, "-> connected")) == known + len(cases)
 
 
-def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubles_none(
+def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_task(
     stage: Stage, ends: Loopback
 ) -> None:
-    """What it answered counts once, and what it held when it was dropped is run by others."""
+    """Its result counts once, and other slaves run the tasks that it held when it was dropped."""
     master = stage.master("count.py", "--tasks", 200, "--milliseconds", 1)
     bad = member(stage, ends)
     bad.link.send(READY)
-    ends.until(lambda: heard(bad, messages.Tasks), "a task")
-    [(first, payload)] = heard(bad, messages.Tasks)
+    ends.until(lambda: received(bad, messages.Tasks), "a task")
+    [(first, payload)] = received(bad, messages.Tasks)
     assert first.counts == [1]
     (number, _), _ = loads_call(messages.entries(first, payload)[0][0])
     value, _ = Codec().dumps_value((number, os.getpid()))
@@ -157,13 +157,13 @@ def test_a_member_that_answers_twice_and_then_breaks_off_costs_no_task_and_doubl
     )
     bad.link.send(answer)
     bad.link.send(answer)
-    ends.until(lambda: len(heard(bad, messages.Tasks)) > 1, "more tasks")
+    ends.until(lambda: len(received(bad, messages.Tasks)) > 1, "more tasks")
     assert len(lines(stage, "SLAVE-0 -> 1 result")) == 1
     bad.link.send(answer)
     bad.link.send(answer[:1])
-    ends.until(lambda: heard(bad, messages.Refused), "refusal")
-    held = sum(sum(group.counts) for group, _ in heard(bad, messages.Tasks)) - 1
-    until(lambda: bool(lines(stage, "SLAVE-0 -> gone")), "end of the slave in the trail")
+    ends.until(lambda: received(bad, messages.Refused), "refusal")
+    held = sum(sum(group.counts) for group, _ in received(bad, messages.Tasks)) - 1
+    until(lambda: bool(lines(stage, "SLAVE-0 -> gone")), "the end of the slave in the audit file")
     assert len(lines(stage, "DROPPED AGENT-0: Results: 0 payload frames")) == 1
     back = [re.search(r"SLAVE-0 -> (\d+) tasks? back", line) for line in lines(stage, "SLAVE-0 -> ")]
     assert sum(int(found[1]) for found in back if found) == held

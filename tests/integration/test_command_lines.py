@@ -1,4 +1,4 @@
-"""However a script comes to `mwpy.main`, its agents and slaves are what they should be, and come to an end."""
+"""Scripts that call `mwpy.main` in different ways. Their agents and slaves have the right roles and end."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     ],
     ids=["options end at --", "an argv of its own", "an option parser of its own before"],
 )
-def test_local_slaves_are_told_the_scripts_own_arguments(
+def test_local_slaves_get_the_scripts_own_arguments(
     stage: Stage, line: list[str], own: list[str], variables: dict[str, str]
 ) -> None:
-    """And no agent takes itself for another master, whatever the script makes of its command line."""
+    """No agent becomes another master, whatever the script does with its command line."""
     run = stage.start("argued.py", *line, variables=variables)
     assert run.end() == 0, run.err
     assert run.report == {"argv": own, "came": [[10, own]]}
     assert run.err == ""
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_script_that_cannot_be_started_again_is_told_of(stage: Stage) -> None:
-    """Read from standard input, it is not there for its agents: three are tried, and the reason is said."""
+def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None:
+    """Agents cannot load a script from standard input. After three attempts, the reason is shown."""
     script = (APPS / "argued.py").read_text()
     run = stage.start("", "--mw-local", 1, program=[sys.executable, "-"], script=script)
     until(lambda: "3 local agents in a row ended" in run.err, lambda: f"the reason, not {run.err!r}")
@@ -46,7 +46,7 @@ def test_a_script_that_cannot_be_started_again_is_told_of(stage: Stage) -> None:
 
 
 def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:
-    """A limit that was given to the agent alone does not break its connection at each try."""
+    """A limit of the agent alone does not break its connection."""
     size = 3 << 20
     master = stage.start(
         "argued.py",
@@ -62,7 +62,7 @@ def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) 
 
 
 def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> None:
-    """With the exit code of a refusal, both versions and the remedy."""
+    """The agent exits with 3. Both sides show both versions and the remedy."""
     master = stage.master("count.py", "--tasks", 10)
     program = (
         "import sys\n"
@@ -80,8 +80,8 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
     assert "REFUSED" in stage.audit.read_text()
 
 
-def test_a_master_algorithm_that_returns_nothing_is_told_what_to_return(stage: Stage) -> None:
-    """The exit code 255 does not come without a word."""
+def test_a_master_algorithm_that_returns_none_gets_a_message(stage: Stage) -> None:
+    """The exit code 255 comes with a message."""
     run = stage.start("argued.py", "--mw-local", 1, variables={"TEST_NONE": "1"})
     assert run.end() == 255
     assert run.err == (

@@ -137,7 +137,7 @@ def follow(stage: Stage, text: str) -> None:
                 succeed(running, command)
         for running, command in masters:
             succeed(running, command)
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def start(stage: Stage, program: list[str]) -> Running:

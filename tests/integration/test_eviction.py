@@ -1,4 +1,4 @@
-"""What becomes of the tasks of an agent that is told to go while it has a long grace."""
+"""The tasks of an agent that gets SIGTERM and has a long grace period."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from tests.integration.apps.stage import Stage, kill, slaves_of, until
 
 GRACE_S = 600
-"""So long that a test which waits for its end fails."""
+"""A grace period so long that a test which waits for its end fails."""
 
 OTHERS = 19
-"""Tasks that wait behind the long one, as `behind.py` has it."""
+"""The number of tasks that wait behind the long task, as in `behind.py`."""
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def lines(stage: Stage, about: str) -> list[str]:
-    """What the master's trail says of something."""
+    """Return the lines of the master's audit file that contain a text."""
     return [line for line in stage.audit.read_text().splitlines() if about in line]
 
 
-def test_unstarted_tasks_of_an_agent_that_gets_sigterm_are_run_elsewhere_at_once(stage: Stage) -> None:
-    """They do not wait for the running one, which goes on in its grace, ends there, and is not run twice."""
+def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(stage: Stage) -> None:
+    """They do not wait for the running task. It ends within the grace period and does not run twice."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", OTHERS + 1)
     evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)
@@ -53,12 +53,12 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_are_run_elsewhere_at_once
     assert master.report[-1] == ["long", "SLAVE-0"]
     assert master.report[:-1] == [[tag, "SLAVE-1"] for tag in range(OTHERS)]
     assert sent(stage, "SLAVE-0") + sent(stage, "SLAVE-1") == OTHERS + 1 + OTHERS
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 @pytest.mark.parametrize("options", [(), ("--mw-lifetime", 1e9)], ids=["endless", "limited"])
 def test_a_kill_of_a_whole_job_is_charged_to_no_task(stage: Stage, options: tuple[object, ...]) -> None:
-    """Batch systems kill the processes of a job in any order: the slave, then its agent, and that time and again."""
+    """Batch systems kill processes of a job in any order. The test kills a slave and then its agent, several times."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
     for _ in range(4):
@@ -74,11 +74,11 @@ def test_a_kill_of_a_whole_job_is_charged_to_no_task(stage: Stage, options: tupl
     last = stage.agent("behind.py")
     assert (master.end(), last.end()) == (0, 0), master.err + last.err
     assert lines(stage, "-> gone while it ran") == []
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_signal_to_all_processes_of_a_job_leaves_the_running_task_its_grace(stage: Stage) -> None:
-    """As Slurm sends it: the slave that hears of it before its agent runs its task to the end."""
+def test_after_a_signal_to_all_processes_of_a_job_the_running_task_keeps_its_grace_period(stage: Stage) -> None:
+    """Slurm sends SIGTERM to all processes. A slave that gets it before its agent still finishes its task."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("behind.py", begun, enough)
     evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)
@@ -86,20 +86,20 @@ def test_a_signal_to_all_processes_of_a_job_leaves_the_running_task_its_grace(st
     [slave] = slaves_of(evicted.pid)
     kill(slave, signal.SIGTERM)
     evicted.send(signal.SIGTERM)
-    until(lambda: bool(lines(stage, "SLAVE-0 -> shutting-down")), "a slave that is told to go")
+    until(lambda: bool(lines(stage, "SLAVE-0 -> shutting-down")), "a slave that shuts down")
     enough.touch()
     assert evicted.end() == 5, evicted.err
     other = stage.agent("behind.py")
     assert (master.end(), other.end()) == (0, 0), master.err + other.err
     assert ["long", "SLAVE-0"] in master.report
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def sent(stage: Stage, sid: str) -> int:
-    """How many tasks went to a slave."""
+    """Return the number of tasks that were sent to a slave."""
     return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} <- "))
 
 
 def finished(stage: Stage, sid: str) -> int:
-    """How many results came from a slave."""
+    """Return the number of results that a slave sent."""
     return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} -> ") if line.split()[-1].startswith("result"))

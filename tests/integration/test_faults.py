@@ -1,4 +1,4 @@
-"""What goes wrong in real processes: they are killed, stopped, hold the GIL, die of their tasks, and are very many."""
+"""Faults of real processes: they are killed or stopped, hold the GIL, or die of their tasks, and there are many."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, slaves_of, until
 
 TIMEOUT_S = 2
-"""The network's patience in these tests."""
+"""The client timeout in these tests."""
 
 SHORT = ("--mw-client-timeout", TIMEOUT_S)
 KILLS_S = 30.0
 KILL_EVERY_S = 0.1
 AGENTS_SHARE = 0.1
-"""How many of the killed are agents: each takes its slaves along."""
+"""The share of agents among the killed processes. The slaves of a killed agent end with it."""
 AFTERWARDS_S = 120.0
-"""How long the computation may go on after the last kill."""
+"""How long the computation may continue after the last kill."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def all_came_once(master: Running) -> int:
-    """Assert that every task of `count.py` has exactly one, proper result; how many there were."""
+    """Assert that every task of `count.py` has exactly one correct result. Return the number of tasks."""
     assert master.end() == 0, master.err
     report = master.report
     assert report["twice"] == []
@@ -45,7 +45,7 @@ def all_came_once(master: Running) -> int:
 
 
 def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
-    """Fifty agents of one slave each connect, finish 200,000 tiny tasks, exit 0, and none is left behind."""
+    """Fifty agents with one slave each finish 200,000 tiny tasks and exit with 0, and no process is left."""
     go = stage.folder / "go"
     master = stage.master("count.py", "--tasks", 200_000, "--after", go)
     agents = [stage.agent("count.py", "--mw-audit-file", "/dev/null") for _ in range(50)]
@@ -53,7 +53,7 @@ def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
     go.touch()
     assert all_came_once(master) == 200_000
     assert [agent.end() for agent in agents] == [0] * 50
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -69,7 +69,7 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
     while master.process.poll() is None:
         time.sleep(KILL_EVERY_S)
         now = time.monotonic() - begun
-        assert now < KILLS_S + AFTERWARDS_S, f"the master is still at it:\n{master.err[-3000:]}"
+        assert now < KILLS_S + AFTERWARDS_S, f"the master still runs:\n{master.err[-3000:]}"
         for number, agent in enumerate(agents):
             if agent.process.poll() is not None and now < KILLS_S + AFTERWARDS_S / 2:
                 agents[number] = stage.agent(*line)
@@ -84,11 +84,11 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
     assert all_came_once(master) > 100
     for agent in agents:
         agent.end()
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def test_results_survive_a_stopped_agent(stage: Stage) -> None:
-    """An agent that sleeps for three timeouts is given up meanwhile, and its late results count for nothing."""
+    """An agent that is stopped for longer than the timeout counts as lost, and its late results do not count."""
     master = stage.master("count.py", "--seconds", 9, "--milliseconds", 5, "--listen", 1, *SHORT)
     agents = [stage.agent("count.py", *SHORT) for _ in range(2)]
     until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
@@ -98,18 +98,17 @@ def test_results_survive_a_stopped_agent(stage: Stage) -> None:
     assert all_came_once(master) > 100
     assert agents[0].end() == 255, agents[0].err
     assert agents[1].end() == 0, agents[1].err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 @pytest.mark.parametrize(("held_s", "grouped"), [(20, ()), (3 * TIMEOUT_S, ("--mw-slave-task-group", 3))])
 def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, held_s: int, grouped: tuple[object, ...]) -> None:
-    """A task may hold the GIL for ten timeouts; what was finished before it on the same slave arrives before it."""
+    """A task can hold the GIL for ten timeouts. Earlier results of the same slave arrive before it ends."""
     master = stage.master("hold.py", held_s, *SHORT, *grouped)
     agent = stage.agent("hold.py", *SHORT)
     assert master.end() == 0, master.err
-    report = master.report
-    assert report["slaves"] == 1
-    came = report["came"]
+    assert master.report["slaves"] == 1
+    came = master.report["came"]
     assert came["first"] < held_s / 2
     assert came["second"] < held_s / 2
     assert came["long"] >= held_s - 0.5
@@ -120,10 +119,10 @@ def test_a_slave_that_holds_the_gil_is_not_lost(stage: Stage, held_s: int, group
 
 @pytest.mark.parametrize(("how", "cause"), [("sigkill", "SIGKILL"), ("exit", "exit code 3"), ("segfault", "SIGSEGV")])
 @pytest.mark.parametrize("grouped", [(), ("--mw-slave-task-group", 100)])
-def test_a_task_that_kills_its_slaves_is_given_up(
+def test_a_task_that_kills_its_slaves_becomes_unrunnable(
     stage: Stage, how: str, cause: str, grouped: tuple[object, ...]
 ) -> None:
-    """After three deaths a task is unrunnable and tells of each; the others of its group are not charged."""
+    """After three deaths, the task is unrunnable and lists them. The other tasks of its group are not charged."""
     run = stage.start("killer.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit, *grouped)
     assert run.end() == 0, run.err
     [given_up] = run.report["unrunnable"]
@@ -132,23 +131,21 @@ def test_a_task_that_kills_its_slaves_is_given_up(
     assert all(cause in death for death in given_up["deaths"])
     assert cause in given_up["reason"]
     assert run.report["came"] == [number for number in range(41) if number != 20]
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_slave_that_overwrites_the_memory_it_shares_costs_its_unsent_results_and_they_are_made_again(
-    stage: Stage,
-) -> None:
+def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stage: Stage) -> None:
     run = stage.start("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.end() == 0, run.err
     assert run.report["came"] == [number for number in range(41) if number != 20]
     assert [len(task["deaths"]) for task in run.report["unrunnable"]] == [3]
     assert "overwrote its unsent results, which are lost: Results: " in run.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_an_evicted_agent_gives_its_tasks_back(stage: Stage) -> None:
-    """SIGTERM ends an agent with code 5 within its grace; what waited or ran there is run elsewhere."""
-    mark = stage.folder / "tried"
+def test_an_evicted_agent_returns_its_tasks(stage: Stage) -> None:
+    """SIGTERM ends an agent with code 5 within its grace period. Its tasks run on another agent."""
+    mark = stage.folder / "started"
     master = stage.master("count.py", "--tasks", 400, "--milliseconds", 10, "--linger", mark)
     evicted = stage.agent("count.py", "--mw-grace-period", 1)
     until(mark.exists, "a task that lingers")
@@ -160,11 +157,11 @@ def test_an_evicted_agent_gives_its_tasks_back(stage: Stage) -> None:
     assert all_came_once(master) == 400
     assert other.end() == 0, other.err
     assert "Traceback" not in evicted.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_an_evicted_agent_finishes_what_it_can(stage: Stage) -> None:
-    """Tasks that end within the grace period are not run twice, and the agent goes as soon as they have ended."""
+def test_an_evicted_agent_finishes_tasks_within_the_grace_period(stage: Stage) -> None:
+    """Tasks that end within the grace period do not run twice, and the agent leaves as soon as they have ended."""
     master = stage.master("count.py", "--tasks", 60, "--milliseconds", 100)
     agents = [stage.agent("count.py", "--mw-grace-period", 2 * PATIENCE_S) for _ in range(2)]
     until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
@@ -172,11 +169,11 @@ def test_an_evicted_agent_finishes_what_it_can(stage: Stage) -> None:
     assert agents[0].end() == 5, agents[0].err
     assert all_came_once(master) == 60
     assert agents[1].end() == 0, agents[1].err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_what_cannot_travel_is_a_failed_result(stage: Stage) -> None:
-    """A result or exception that cannot be pickled or is too large fails its task with a text; its slave lives on."""
+def test_a_value_that_cannot_be_sent_is_a_failed_result(stage: Stage) -> None:
+    """If a value or exception cannot be pickled or is too large, the task fails with a text. The slave survives."""
     limits = ("--mw-max-read-buffer-size", 1_000_000, "--mw-max-write-buffer-size", 1_500_000)
     run = stage.start("awkward.py", "--mw-local", 1, *limits)
     assert run.end() == 0, run.err
@@ -198,12 +195,12 @@ def test_what_cannot_travel_is_a_failed_result(stage: Stage) -> None:
     for what, texts in expected.items():
         assert isinstance(report[what], list), f"{what}: {report[what]}"
         for text in texts:
-            assert text in "\n".join(report[what]), f"{what} should tell of {text!r}: {report[what]}"
-    stage.nobody_left()
+            assert text in "\n".join(report[what]), f"{what} should contain {text!r}: {report[what]}"
+    stage.no_process_left()
 
 
 def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
-    """The master says that it ended and starts another, and every result comes."""
+    """The master reports the end of the agent and starts another, and every result arrives."""
     run = stage.start("count.py", "--tasks", 400, "--milliseconds", 10, "--mw-local", 2, "--mw-audit-file", stage.audit)
     until(lambda: stage.audit.exists() and "SLAVE-1 " in stage.audit.read_text(), "two slaves")
     [agent] = slaves_of(run.pid)
@@ -211,14 +208,14 @@ def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
     assert all_came_once(run) == 400
     assert "the local agent ended (killed by signal 9 (SIGKILL)" in run.err
     assert "starting another" in run.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB; only root can mount one."""
+    """A file system of 64 KiB. Only root can mount it."""
     if os.geteuid() != 0:
-        pytest.skip("a full disk is made by mounting a small one, for which one must be root")
+        pytest.skip("the test mounts a small file system, which needs root")
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
@@ -228,8 +225,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-def test_a_disk_that_fills_up_costs_lines_and_no_results(stage: Stage, small_disk: Path) -> None:
-    """Audit file and resource file are on it: the gap is told of once, slaves still find the master, all ends well."""
+def test_a_full_disk_loses_audit_lines_but_no_results(stage: Stage, small_disk: Path) -> None:
+    """The audit file and the resource file are on this disk. The master reports the gap once and gets all results."""
     audit, resource = small_disk / "audit", small_disk / "computation.rsc"
     go = stage.folder / "go"
     role = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-slave-task-group", 1)
@@ -245,4 +242,4 @@ def test_a_disk_that_fills_up_costs_lines_and_no_results(stage: Stage, small_dis
     assert agent.end() == 0, agent.err
     assert master.err.count("the audit trail has a gap") == 1
     assert "cannot write the resource file" in master.err
-    stage.nobody_left()
+    stage.no_process_left()

@@ -1,4 +1,4 @@
-"""The last words of slaves that real tasks end: at the master, in the audit file, and in the agent's own streams."""
+"""The last output of slaves that end by their tasks: at the master, in the audit file, and in the agent's streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def logs(*arguments: object) -> str:
-    """What `mwpy logs` tells."""
+    """Return the output of `mwpy logs`."""
     return subprocess.run(
         [sys.executable, "-m", "mwpy", "logs", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(SOURCES)},
@@ -45,10 +45,8 @@ def logs(*arguments: object) -> str:
         ("exit", "exit code 3", ""),
     ],
 )
-def test_what_a_task_wrote_before_it_killed_its_slave_is_handed_back(
-    stage: Stage, how: str, cause: str, fault: str
-) -> None:
-    """Both streams apart, and where the crash struck, even if the task closed its standard error."""
+def test_the_output_of_a_task_that_kills_its_slave_is_returned(stage: Stage, how: str, cause: str, fault: str) -> None:
+    """The master gets both streams and the traceback of a crash, even if the task closed its standard error."""
     run = stage.start("words.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
     report = run.report
@@ -63,10 +61,10 @@ def test_what_a_task_wrote_before_it_killed_its_slave_is_handed_back(
     assert f"{cause}" in logs(stage.audit)
     assert run.out.startswith("the task's last line\n")
     assert f"a complaint\n{fault}" in run.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_failed_result_of_a_map_shows_the_last_words_too(stage: Stage) -> None:
+def test_a_failed_result_of_a_map_shows_the_last_output(stage: Stage) -> None:
     run = stage.start("words.py", "segfault", "map", "--mw-local", 1)
     assert run.end() == 0, run.err
     assert "Fatal Python error: Segmentation fault" in run.report["text"]
@@ -74,7 +72,7 @@ def test_a_failed_result_of_a_map_shows_the_last_words_too(stage: Stage) -> None
     assert len(run.report["deaths"]) == 1
 
 
-def test_the_peak_memory_of_a_slave_that_was_killed_is_told(stage: Stage) -> None:
+def test_the_peak_memory_of_a_killed_slave_is_reported(stage: Stage) -> None:
     run = stage.start("words.py", "memory", "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
     assert 300 * MIB < run.report["peak"] < 400 * MIB
@@ -83,7 +81,7 @@ def test_the_peak_memory_of_a_slave_that_was_killed_is_told(stage: Stage) -> Non
     assert " MiB  killed by signal 9" in line
 
 
-def test_a_limit_of_memory_that_python_hears_of_is_an_ordinary_failure(stage: Stage) -> None:
+def test_a_memory_limit_that_python_notices_is_an_ordinary_failure(stage: Stage) -> None:
     run = stage.start("words.py", "limited", "--mw-local", 1, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
     [error] = run.report["error"]
@@ -91,8 +89,8 @@ def test_a_limit_of_memory_that_python_hears_of_is_an_ordinary_failure(stage: St
     assert logs(stage.audit) == ""
 
 
-def test_a_flood_leaves_its_end_and_the_agent_small(stage: Stage) -> None:
-    """100 MB on standard output all arrive, in order; the agent keeps no more than the end of it."""
+def test_an_agent_stays_small_when_its_slave_writes_100_megabytes(stage: Stage) -> None:
+    """All 100 MB of standard output arrive in order, and the agent keeps only the end."""
     run = stage.start("words.py", "flood", "--mw-local", 1)
     assert run.end() == 0, run.err
     line = "x" * 99 + "\n"
@@ -103,8 +101,8 @@ def test_a_flood_leaves_its_end_and_the_agent_small(stage: Stage) -> None:
     assert run.out.count(line) == 1_000_000
 
 
-def test_a_reader_that_is_slow_gets_all_of_a_flood(stage: Stage) -> None:
-    """The slave waits for it, the agent does not, and keeps little."""
+def test_a_slow_reader_gets_all_output(stage: Stage) -> None:
+    """The slave waits for the reader. The agent does not wait, and stores little."""
     command = [sys.executable, str(Path(__file__).parent / "apps" / "words.py"), "--mw-slave", "--mw-resource-file"]
     master = stage.master("words.py", "flood")
     reading, writing = os.pipe()
@@ -132,13 +130,13 @@ def test_a_reader_that_is_slow_gets_all_of_a_flood(stage: Stage) -> None:
 
 
 def waits(pid: int, seen: list[int]) -> bool:
-    """Whether a process that writes has written nothing more for some twenty looks."""
+    """Return whether a writing process has written nothing more in the last twenty checks."""
     seen.append(int(Path(f"/proc/{pid}/io").read_text().split()[3]))
     return seen[-1] == seen[-20] > MIB
 
 
 def peak_of(pid: int) -> int:
-    """The most memory that a process has held, in bytes; 0 if it is gone."""
+    """Return the peak memory of a process in bytes, or 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -146,16 +144,16 @@ def peak_of(pid: int) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
 
 
-def test_what_a_task_left_behind_does_not_delay_the_news(stage: Stage) -> None:
-    """A process in a session of its own holds the slave's streams open; the slave is buried all the same."""
+def test_a_process_that_a_task_left_behind_delays_nothing(stage: Stage) -> None:
+    """A process in its own session keeps the slave's streams open. The end of the slave is reported anyway."""
     run = stage.start("words.py", "grandchild", "--mw-local", 1)
     assert run.end() == 0, run.err
     assert run.report["stdout"] == "the task's last line\n"
     assert any("sleep 1000" in command for command in stage.commands())
 
 
-def test_an_evicted_agent_tells_what_its_slaves_wrote(stage: Stage) -> None:
-    """The end is charged to no task, and of an agent that was killed itself it is said that nothing is known."""
+def test_an_evicted_agent_sends_the_last_output_of_its_slaves(stage: Stage) -> None:
+    """The end counts against no task. If the agent itself was killed, the audit file says that the output is lost."""
     master = stage.master("words.py", "linger", "retry")
     mark = stage.folder / "lingers"
     evicted = stage.agent("words.py", "--mw-grace-period", 0.1)
@@ -181,12 +179,14 @@ def test_an_evicted_agent_tells_what_its_slaves_wrote(stage: Stage) -> None:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group whose memory is limited to 400 MB; only root can make one."""
+    """A control group with a memory limit of 400 MB. Only root can create it."""
     root = Path("/sys/fs/cgroup")
     old = root / "memory"
     group = (old if old.is_dir() else root) / f"mwpy-test-{os.getpid()}"
     if os.geteuid() != 0 or not os.access(group.parent, os.W_OK):
-        pytest.skip("a control group with a limit of memory can be made by root only, where control groups are mounted")
+        pytest.skip(
+            "only root can create a control group with a memory limit, and only where control groups are mounted"
+        )
     group.mkdir()
     try:
         limits = ("memory.limit_in_bytes", "memory.max")
@@ -199,8 +199,8 @@ def small_group() -> Iterator[Path]:
         group.rmdir()
 
 
-def test_a_slave_that_runs_out_of_the_jobs_memory_is_told_of_as_such(stage: Stage, small_group: Path) -> None:
-    """The kernel counts whom it kills in a control group, and that is how a batch system limits a job."""
+def test_a_slave_that_the_kernel_kills_for_lack_of_memory_is_reported(stage: Stage, small_group: Path) -> None:
+    """The kernel counts kills in a control group. Batch systems limit the memory of a job in this way."""
     script = f'echo $$ > {small_group}/cgroup.procs; exec "$0" "$@"'
     app = str(Path(__file__).parent / "apps" / "words.py")
     run = stage.start("", "hog", "--mw-local", 1, program=["sh", "-c", script, sys.executable, app])
@@ -208,11 +208,11 @@ def test_a_slave_that_runs_out_of_the_jobs_memory_is_told_of_as_such(stage: Stag
     cause = "out of memory: the kernel's out-of-memory killer killed a process of this job's control group"
     assert cause in run.report["reason"]
     assert 250 * MIB < run.report["peak"] < 500 * MIB
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_an_agent_rests_while_its_slaves_say_nothing(stage: Stage) -> None:
-    """It wakes up for what happens, and looks at no stream in between, not at those of a running task either."""
+def test_an_agent_sleeps_while_its_slaves_are_silent(stage: Stage) -> None:
+    """It wakes up only for events, and does not poll streams, not even those of a running task."""
     stage.master("words.py", "linger")
     agent = stage.agent("words.py")
     until((stage.folder / "lingers").exists, "a task that lingers")
@@ -223,6 +223,6 @@ def test_an_agent_rests_while_its_slaves_say_nothing(stage: Stage) -> None:
 
 
 def wakes_of(pid: int) -> int:
-    """How often the main thread of a process has waited for something."""
+    """Return how often the main thread of a process has waited."""
     lines = Path(f"/proc/{pid}/task/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("voluntary"))

@@ -1,6 +1,6 @@
-"""What mwpy builds on ZeroMQ for, shown on the ZeroMQ that is installed: if one of these fails, the design does too.
+"""Facts of ZeroMQ that the design of mwpy depends on, tested with the installed version.
 
-Through the link's own ends where they can show it, and on bare sockets where the ends avoid what is shown.
+The tests use the ends of the link where these can show a fact. They use bare sockets for behaviour that the ends avoid.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.ids import Buffer
 
 TIMEOUT_S = 1.0
-"""The network's patience where it matters."""
+"""The timeout of the link, in tests that depend on it."""
 
 HELD_S = 2.5
-"""For so long the interpreter is held: more than two timeouts."""
+"""How long a test holds the interpreter lock: more than two timeouts."""
 
 SLOW_S = 10.0
-"""A busy machine may take this much longer for what should take no time."""
+"""The longest time that a busy machine needs for something immediate."""
 
 AGENT = """if 1:
     import os, signal, sys
@@ -45,7 +45,7 @@ AGENT = """if 1:
     link = AgentLink(f"tcp://127.0.0.1:{port}", server_keys(key).public, member_keys(key), timeout_s)
     link.send([b"%d" % os.getpid()])
 """
-"""A program that says its process id to a master."""
+"""A program that sends its process id to a master."""
 
 FATE = """
     fates = []
@@ -55,14 +55,14 @@ FATE = """
     link.close(1.0)
     print(*[fate.fate for fate in fates if isinstance(fate, Broken)])
 """
-"""Then it waits for the end of the connection, speaks all the same, and says what became of it."""
+"""The program then waits for the end of the connection, sends a message anyway, and prints how it ended."""
 
 FORK = """
     link.poll(None)
     os.fork()
     signal.pause()
 """
-"""Then, when it is connected, it forks."""
+"""When the program is connected, it forks."""
 
 MASTER = """if 1:
     import sys, time
@@ -82,7 +82,7 @@ DEALER = """if 1:
     while True:
         dealer.send(dealer.recv())
 """
-"""A bare DEALER with a name and otherwise left to its defaults, which repeats what it hears."""
+"""A bare DEALER with a name and default settings. It returns each message that it receives."""
 
 
 @pytest.fixture
@@ -103,14 +103,14 @@ Socket = zmq.Socket[bytes]
 
 
 class BareSockets:
-    """Sockets without mwpy's settings, and their monitors; none waits for ever."""
+    """Sockets without mwpy's settings, and their monitors. All of them have a timeout."""
 
     def __init__(self) -> None:
         self._context = zmq.Context()
         self._opened: list[Socket] = []
 
     def open(self, kind: int, **options: object) -> tuple[Socket, Socket]:
-        """A socket and what monitors it."""
+        """Return a socket and its monitor."""
         made = self._context.socket(kind)
         for name, value in options.items():
             setattr(made, name, value)
@@ -133,20 +133,20 @@ def bare() -> Iterator[BareSockets]:
 
 
 def wait_for(monitor: Socket, *wanted: int) -> int:
-    """The first event of those wanted."""
+    """Return the first of the wanted events."""
     while True:
         event = int(parse_monitor_message(monitor.recv_multipart())["event"])
         if event in wanted:
             return event
 
 
-def reaches(router: Socket, peer: bytes, word: bytes) -> bool:
-    """Send a word to a peer, false if there is no route to it, and look whether something has come.
+def reaches(router: Socket, peer: bytes, text: bytes) -> bool:
+    """Send a message to a peer. Return whether there is a route to it.
 
-    Only a ROUTER that looks is done with a connection that broke; until then it keeps the name in use.
+    The poll afterwards is necessary: a ROUTER frees the name of a broken connection only when it is polled.
     """
     try:
-        router.send_multipart([peer, word], zmq.NOBLOCK)
+        router.send_multipart([peer, text], zmq.NOBLOCK)
     except zmq.ZMQError as error:
         if error.errno != errno.EHOSTUNREACH:
             raise
@@ -161,9 +161,9 @@ def program(stage: Stage, code: str, *arguments: object) -> Running:
 
 
 def remote_agent(stage: Stage, ends: Loopback, master: Master, code: str, timeout_s: float) -> tuple[Running, bytes]:
-    """An agent in a process of its own that the master has heard, and the name of its connection."""
+    """Start an agent in its own process. Return it and the name of its connection, after its first message."""
     running = program(stage, AGENT + code, ends.key, master.link.port, timeout_s)
-    ends.until(lambda: master.received, "word of the agent")
+    ends.until(lambda: master.received, "a message of the agent")
     assert master.messages == [[b"%d" % running.pid]]
     return running, master.received[0].peer
 
@@ -172,7 +172,7 @@ def remote_agent(stage: Stage, ends: Loopback, master: Master, code: str, timeou
 
 
 def test_a_dead_peer_leaves_no_message_but_sends_to_it_fail(bare: BareSockets) -> None:
-    """A ROUTER hears nothing of an end; its monitor does, and then one of the next probes has no route to the host."""
+    """A ROUTER gets no message when a peer ends. Its monitor gets an event, and a later probe has no route."""
     router, monitor = bare.open(zmq.ROUTER, router_mandatory=True)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     dealer, _ = bare.open(zmq.DEALER)
@@ -186,7 +186,7 @@ def test_a_dead_peer_leaves_no_message_but_sends_to_it_fail(bare: BareSockets) -
 
 
 def test_without_the_mandatory_option_a_send_to_a_dead_peer_vanishes(bare: BareSockets) -> None:
-    """What the option is set for: a ROUTER drops what it cannot deliver and says nothing."""
+    """Without the option, a ROUTER silently drops messages that it cannot deliver."""
     router, _ = bare.open(zmq.ROUTER)
     assert reaches(router, b"nobody", b"word")
     router.router_mandatory = True
@@ -194,7 +194,7 @@ def test_without_the_mandatory_option_a_send_to_a_dead_peer_vanishes(bare: BareS
 
 
 def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, ends: Loopback) -> None:
-    """And that it is unreachable is all that is heard of it."""
+    """The only event after its death is that it is unreachable."""
     master = ends.master()
     running, peer = remote_agent(stage, ends, master, "    signal.pause()", 3000.0)
     running.send(signal.SIGKILL)
@@ -202,8 +202,8 @@ def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, end
     assert master.events[1:] == [Unreachable(peer)]
 
 
-def test_a_frozen_agent_is_unreachable_after_the_timeout_and_does_not_come_back(stage: Stage, ends: Loopback) -> None:
-    """When it thaws it learns that it was lost, and what it says to the old connection is never heard."""
+def test_a_stopped_agent_is_unreachable_after_the_timeout_and_does_not_return(stage: Stage, ends: Loopback) -> None:
+    """When it continues, it notices the loss, and its messages on the old connection never arrive."""
     master = ends.master(timeout_s=TIMEOUT_S)
     running, peer = remote_agent(stage, ends, master, FATE, TIMEOUT_S)
     running.send(signal.SIGSTOP)
@@ -217,7 +217,7 @@ def test_a_frozen_agent_is_unreachable_after_the_timeout_and_does_not_come_back(
     assert master.gone == [peer]
 
 
-def test_a_frozen_master_is_lost_after_the_timeout(stage: Stage, ends: Loopback) -> None:
+def test_a_stopped_master_is_lost_after_the_timeout(stage: Stage, ends: Loopback) -> None:
     running = program(stage, MASTER, ends.key, TIMEOUT_S)
     until(lambda: running.out.endswith("\n") or running.process.poll() is not None, "port")
     agent = ends.agent(int(running.out), timeout_s=TIMEOUT_S)
@@ -228,8 +228,8 @@ def test_a_frozen_master_is_lost_after_the_timeout(stage: Stage, ends: Loopback)
     assert agent.broken == ["lost"]
 
 
-def test_who_holds_the_interpreter_is_not_lost(ends: Loopback) -> None:
-    """Heartbeats are answered by ZeroMQ's own thread while no Python of either end can run for two timeouts."""
+def test_a_process_that_holds_the_interpreter_lock_is_not_lost(ends: Loopback) -> None:
+    """ZeroMQ's own thread answers heartbeats while no Python code of either end can run for two timeouts."""
     master, agent, peer = ends.pair(timeout_s=TIMEOUT_S)
     began = time.monotonic()
     ctypes.PyDLL(None).usleep(int(HELD_S * 1_000_000))  # unlike CDLL, it keeps the interpreter's lock
@@ -240,7 +240,7 @@ def test_who_holds_the_interpreter_is_not_lost(ends: Loopback) -> None:
 
 
 def test_a_forked_child_keeps_a_connection_open_but_not_alive(stage: Stage, ends: Loopback) -> None:
-    """The kernel sees no end while a child holds the socket; that nobody answers heartbeats tells all the same."""
+    """The kernel keeps the connection while a child holds the socket. The missing heartbeats show its end."""
     master = ends.master(timeout_s=TIMEOUT_S)
     running, peer = remote_agent(stage, ends, master, FORK, TIMEOUT_S)
     until(lambda: len(stage.processes()) == 2, "child")
@@ -254,8 +254,8 @@ def test_a_forked_child_keeps_a_connection_open_but_not_alive(stage: Stage, ends
     assert stage.processes() == [child]
 
 
-def test_no_program_that_is_started_inherits_a_connection(ends: Loopback) -> None:
-    """An agent's end is the end of its connection, whatever it has started, with no heartbeat needed to tell."""
+def test_a_started_program_does_not_inherit_a_connection(ends: Loopback) -> None:
+    """The connection ends with the agent, whatever programs it has started. No heartbeat is needed."""
     master, agent, peer = ends.pair()
     with subprocess.Popen(["sleep", "600"], close_fds=False) as child:
         try:
@@ -267,11 +267,11 @@ def test_no_program_that_is_started_inherits_a_connection(ends: Loopback) -> Non
             kill(child.pid, signal.SIGKILL)
 
 
-# ---- no connection is ever mended -----------------------------------------------------------------------------
+# ---- connections are not repaired -----------------------------------------------------------------------------
 
 
-def test_a_frozen_dealer_left_to_itself_comes_back_under_its_name(stage: Stage, bare: BareSockets) -> None:
-    """Why agents have no names of their own, and attempts have numbers: an old life would pass for a new one."""
+def test_a_stopped_dealer_with_default_settings_reconnects_with_its_name(stage: Stage, bare: BareSockets) -> None:
+    """Therefore agents have no names of their own: an old life would be taken for a new one."""
     router, monitor = bare.open(zmq.ROUTER, router_mandatory=True, heartbeat_ivl=100, heartbeat_timeout=1000)
     running = program(stage, DEALER, router.bind_to_random_port("tcp://127.0.0.1"))
     assert router.recv_multipart() == [b"dealer", b"hello"]
@@ -284,8 +284,10 @@ def test_a_frozen_dealer_left_to_itself_comes_back_under_its_name(stage: Stage, 
 
 
 @pytest.mark.parametrize(("name", "heard"), [(b"dealer", False), (b"another", True)])
-def test_a_second_dealer_of_a_name_in_use_is_never_heard(bare: BareSockets, name: bytes, heard: bool) -> None:
-    """Nor told so: it is connected, and all that it sends arrives and is dropped."""
+def test_messages_of_a_second_dealer_with_a_name_in_use_are_dropped(
+    bare: BareSockets, name: bytes, heard: bool
+) -> None:
+    """It is connected and gets no error, but all its messages are dropped."""
     router, monitor = bare.open(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     first, _ = bare.open(zmq.DEALER, routing_id=b"dealer")
@@ -296,7 +298,7 @@ def test_a_second_dealer_of_a_name_in_use_is_never_heard(bare: BareSockets, name
     second.connect(f"tcp://127.0.0.1:{port}")
     second.send(b"second")
     second.close(-1)
-    wait_for(monitor, zmq.EVENT_DISCONNECTED)  # so all of the second's bytes are here
+    wait_for(monitor, zmq.EVENT_DISCONNECTED)  # all bytes of the second DEALER have arrived
     first.send(b"again")
     received = [router.recv_multipart() for _ in range(1 + heard)]
     assert [b"dealer", b"again"] in received
@@ -304,8 +306,8 @@ def test_a_second_dealer_of_a_name_in_use_is_never_heard(bare: BareSockets, name
     assert not router.poll(0)
 
 
-def test_connections_have_names_that_are_never_used_again(ends: Loopback) -> None:
-    """With no name given the master's end makes them up, so what is for a dead peer reaches nobody else."""
+def test_names_of_connections_are_never_reused(ends: Loopback) -> None:
+    """The end of the master generates the names, so a message for a dead peer reaches no other peer."""
     master = ends.master()
     peers: list[bytes] = []
     living: list[Agent] = []
@@ -325,12 +327,12 @@ def test_connections_have_names_that_are_never_used_again(ends: Loopback) -> Non
 
 
 def test_a_broken_connection_stays_broken(ends: Loopback, bare: BareSockets) -> None:
-    """Where a DEALER left to its defaults finds the next master of that port, and delivers to it, an agent does not."""
+    """A DEALER with default settings connects to the next master on that port. An agent does not."""
     first, agent, _ = ends.pair()
     port, keys = first.link.port, member_keys(ends.key)
     control, monitor = bare.open(
         zmq.DEALER,
-        reconnect_ivl=300,  # an agent that came back by default would do so after 100 ms
+        reconnect_ivl=300,  # by default, it would reconnect after 100 ms
         curve_serverkey=server_keys(ends.key).public.encode(),
         curve_publickey=keys.public.encode(),
         curve_secretkey=keys.secret.encode(),
@@ -351,20 +353,20 @@ def test_a_broken_connection_stays_broken(ends: Loopback, bare: BareSockets) -> 
     assert agent.messages == []
 
 
-def test_an_agent_does_not_knock_twice_where_nobody_listens(ends: Loopback) -> None:
+def test_an_agent_does_not_connect_twice_if_nothing_listens(ends: Loopback) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         agent = ends.agent(int(taken.getsockname()[1]))
         ends.until(lambda: agent.broken, "refusal")
         taken.listen()
-        taken.settimeout(0.3)  # three times as long as ZeroMQ would wait by default
+        taken.settimeout(0.3)  # three times ZeroMQ's default interval
         with pytest.raises(TimeoutError):
             taken.accept()
     assert agent.broken == ["unreachable"]
 
 
-def test_a_send_to_a_dead_master_is_no_error_and_only_the_monitor_tells(bare: BareSockets) -> None:
-    """What is sent is queued for a master that may come; so an agent goes by what its monitor says."""
+def test_a_send_to_a_dead_master_is_not_an_error_and_only_the_monitor_shows_its_end(bare: BareSockets) -> None:
+    """The message is queued for a later master. Therefore an agent relies on its monitor."""
     router, _ = bare.open(zmq.ROUTER)
     dealer, monitor = bare.open(zmq.DEALER)
     dealer.connect(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
@@ -379,8 +381,8 @@ def test_a_send_to_a_dead_master_is_no_error_and_only_the_monitor_tells(bare: Ba
 # ---- last words -----------------------------------------------------------------------------------------------
 
 
-def test_last_words_leave_before_the_end_is_closed(ends: Loopback) -> None:
-    """However much is still to be sent: closing waits for it, and the other end hears it all before the end."""
+def test_the_last_messages_leave_before_the_end_is_closed(ends: Loopback) -> None:
+    """Closing waits until all messages are sent, and the other end receives all of them before the end."""
     master, agent, _ = ends.pair(max_payload=64 << 20)
     last = bytes(32 << 20)
     agent.link.send([last])
@@ -391,7 +393,7 @@ def test_last_words_leave_before_the_end_is_closed(ends: Loopback) -> None:
     assert master.messages[1:] == [[last], [b"goodbye"]]
 
 
-def test_closing_does_not_wait_longer_than_it_may(ends: Loopback) -> None:
+def test_closing_does_not_wait_longer_than_its_limit(ends: Loopback) -> None:
     """A listener that accepts and then reads nothing delays the end only for as long as the caller allows."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for linger_s in (0.0, 0.5):
@@ -402,13 +404,13 @@ def test_closing_does_not_wait_longer_than_it_may(ends: Loopback) -> None:
             assert linger_s <= time.monotonic() - began < linger_s + SLOW_S
 
 
-# ---- who is let in --------------------------------------------------------------------------------------------
+# ---- refused peers --------------------------------------------------------------------------------------------
 
 STRANGERS_KEY = secrets.token_hex(32)
 
 
-def test_an_agent_that_expects_another_master_is_refused_and_not_heard(ends: Loopback) -> None:
-    """It may have the membership key: what is sent to the wrong master is not told to it."""
+def test_an_agent_that_expects_another_master_is_refused(ends: Loopback) -> None:
+    """The wrong master gets no message, even if it has the membership key."""
     master = ends.master()
     agent = ends.agent(master, server=server_keys(STRANGERS_KEY).public)
     agent.link.send([b"for another"])
@@ -417,11 +419,11 @@ def test_an_agent_that_expects_another_master_is_refused_and_not_heard(ends: Loo
     assert "another computation" in str(agent.fates[0])
     ends.until(lambda: master.strangers, "sign of it at the master")
     assert "another computation" in master.strangers[0].reason
-    nobody_but_members_is_heard(ends, master)
+    only_members_are_received(ends, master)
 
 
-def test_an_agent_of_another_membership_is_refused_on_both_sides_and_not_heard(ends: Loopback) -> None:
-    """The master says from where it came, and the agent what to do."""
+def test_an_agent_with_another_membership_key_is_refused_on_both_sides(ends: Loopback) -> None:
+    """The master reports the address of the agent, and the agent reports a remedy."""
     master = ends.master(host="*")
     agent = ends.agent(master, source="127.0.0.9:0;", member=member_keys(STRANGERS_KEY))
     agent.link.send([b"evil"])
@@ -429,36 +431,36 @@ def test_an_agent_of_another_membership_is_refused_on_both_sides_and_not_heard(e
     assert agent.broken[0] == "refused"
     assert "fresh resource file" in str(agent.fates[0])
     assert [each.address for each in master.strangers] == ["127.0.0.9"]
-    nobody_but_members_is_heard(ends, master)
+    only_members_are_received(ends, master)
 
 
-def test_the_members_public_key_lets_nobody_in(ends: Loopback) -> None:
+def test_the_public_membership_key_alone_is_refused(ends: Loopback) -> None:
     master = ends.master()
     mixed = CurvePair(member_keys(ends.key).public, member_keys(STRANGERS_KEY).secret)
     agent = ends.agent(master, member=mixed)
     agent.link.send([b"evil"])
     ends.until(lambda: "lost" in agent.broken, "refusal")
     assert agent.broken[0] == "refused"
-    nobody_but_members_is_heard(ends, master)
+    only_members_are_received(ends, master)
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"plain_username": b"user", "plain_password": b"word"}], ids=["no mechanism", "a password"]
 )
-def test_who_does_not_speak_curve_is_not_heard(ends: Loopback, bare: BareSockets, options: dict[str, object]) -> None:
+def test_a_peer_without_curve_is_not_received(ends: Loopback, bare: BareSockets, options: dict[str, object]) -> None:
     master = ends.master()
     stranger, monitor = bare.open(zmq.DEALER, reconnect_ivl=-1, **options)
     stranger.connect(f"tcp://127.0.0.1:{master.link.port}")
-    with suppress(zmq.Again):  # it is turned away already
+    with suppress(zmq.Again):  # it was refused already
         stranger.send(b"evil", zmq.NOBLOCK)
     assert wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED) == zmq.EVENT_DISCONNECTED
     ends.until(lambda: master.strangers, "sign of it at the master")
     assert "is no agent" in master.strangers[0].reason
-    nobody_but_members_is_heard(ends, master)
+    only_members_are_received(ends, master)
 
 
-def test_an_agent_is_not_heard_by_who_does_not_speak_curve(ends: Loopback, bare: BareSockets) -> None:
-    """A resource file that leads to somebody else's port gives nothing away."""
+def test_an_agent_sends_nothing_to_a_listener_without_curve(ends: Loopback, bare: BareSockets) -> None:
+    """A resource file with the address of another program reveals nothing to that program."""
     router, _ = bare.open(zmq.ROUTER)
     agent = ends.agent(router.bind_to_random_port("tcp://127.0.0.1"))
     agent.link.send([b"secret"])
@@ -467,14 +469,14 @@ def test_an_agent_is_not_heard_by_who_does_not_speak_curve(ends: Loopback, bare:
     assert not router.poll(0)
 
 
-def nobody_but_members_is_heard(ends: Loopback, master: Master) -> None:
-    """What was sent before is heard first, so that a member is heard means that a stranger was not."""
+def only_members_are_received(ends: Loopback, master: Master) -> None:
+    """Messages arrive in order. If a member's message arrives, an earlier message of a stranger was dropped."""
     ends.hello(ends.agent(master), master)
     assert master.messages == [[b"hello"]]
     assert master.gone == []
 
 
-def test_a_peers_address_is_where_it_is_and_not_what_it_says(ends: Loopback) -> None:
+def test_the_address_of_a_peer_comes_from_its_connection(ends: Loopback) -> None:
     master = ends.master(host="*")
     for source in ("127.0.0.3", "127.0.0.4"):
         ends.hello(ends.agent(master, source=f"{source}:0;"), master, b"Peer-Address: 10.0.0.1")
@@ -482,11 +484,11 @@ def test_a_peers_address_is_where_it_is_and_not_what_it_says(ends: Loopback) -> 
     assert [frames.address for frames in master.received] == ["127.0.0.3", "127.0.0.4", "127.0.0.1"]
 
 
-# ---- what is no message ---------------------------------------------------------------------------------------
+# ---- malformed input ---------------------------------------------------------------------------------------
 
 
 def greeting(mechanism: bytes) -> bytes:
-    """What every connection of ZMTP 3.0 begins with."""
+    """The first bytes of every ZMTP 3.0 connection."""
     return b"\xff\0\0\0\0\0\0\0\1\x7f\3\0" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
@@ -519,8 +521,8 @@ def greeting(mechanism: bytes) -> bytes:
         "no mechanism",
     ],
 )
-def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
-    """Such a connection is closed and told of once; nothing is heard, and members are heard as before."""
+def test_a_master_survives_noise_on_its_port(ends: Loopback, noise: bytes) -> None:
+    """The connection is closed and reported once. No message arrives from it, and members are not affected."""
     master, agent, peer = ends.pair()
     with socket.create_connection(("127.0.0.1", master.link.port)) as stranger:
         try:
@@ -529,7 +531,7 @@ def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
             while stranger.recv(65536):
                 pass
         except OSError:
-            pass  # it was thrown out while it still spoke
+            pass  # the connection was closed while it still sent
     assert ends.hello(agent, master, b"as before") == peer
     ends.hello(ends.agent(master), master, b"and new")
     ends.until(lambda: master.strangers, "sign of it")
@@ -538,7 +540,7 @@ def test_noise_on_the_port_is_survived(ends: Loopback, noise: bytes) -> None:
     assert master.gone == []
 
 
-def test_strangers_that_say_nothing_are_in_nobodys_way_and_told_of_when_they_leave(ends: Loopback) -> None:
+def test_silent_strangers_block_no_peer_and_are_reported_when_they_leave(ends: Loopback) -> None:
     master = ends.master()
     strangers = [socket.create_connection(("127.0.0.1", master.link.port)) for _ in range(50)]
     try:
@@ -551,8 +553,8 @@ def test_strangers_that_say_nothing_are_in_nobodys_way_and_told_of_when_they_lea
     assert {(each.address, each.reason) for each in master.strangers} == {("127.0.0.1", NO_MESSAGE)}
 
 
-def test_a_listener_that_is_no_master_is_told_from_one(ends: Loopback) -> None:
-    """Whatever it answers, the agent is never connected."""
+def test_a_listener_that_is_not_a_master_is_recognised(ends: Loopback) -> None:
+    """The agent is never connected, whatever the listener answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         agent = ends.agent(int(listener.getsockname()[1]))
         answering, _ = listener.accept()
@@ -567,12 +569,14 @@ def test_a_listener_that_is_no_master_is_told_from_one(ends: Loopback) -> None:
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let frames be hardly larger than the largest payload, so that a test need not send so much."""
+    """Set a frame limit just above the largest payload, so that tests send little data."""
     monkeypatch.setattr(master_link, "MAX_FRAME_SLACK", 1000)
 
 
-def test_too_large_a_frame_for_the_master_breaks_its_senders_connection_only(tight: None, ends: Loopback) -> None:
-    """The sender learns that it is lost, the master that it is gone; others are heard as before."""
+def test_a_frame_that_is_too_large_for_the_master_breaks_only_the_senders_connection(
+    tight: None, ends: Loopback
+) -> None:
+    """The sender notices the loss, and the master notices that it is gone. Other peers are not affected."""
     master, agent, peer = ends.pair(max_payload=100_000)
     other = ends.agent(master)
     ends.hello(other, master)
@@ -587,8 +591,8 @@ def test_too_large_a_frame_for_the_master_breaks_its_senders_connection_only(tig
     assert other.broken == []
 
 
-def test_no_frame_of_its_master_is_too_large_for_an_agent(tight: None, ends: Loopback) -> None:
-    """The master knows its limit, and an agent trusts its master: a second limit could only lose tasks."""
+def test_an_agent_accepts_frames_of_any_size_from_its_master(tight: None, ends: Loopback) -> None:
+    """The master applies its limit, and the agent trusts its master. A second limit could only lose tasks."""
     master, agent, peer = ends.pair(max_payload=100_000)
     master.link.send(peer, [bytes(10_000_000)])
     ends.until(lambda: agent.messages, "message")
@@ -596,7 +600,7 @@ def test_no_frame_of_its_master_is_too_large_for_an_agent(tight: None, ends: Loo
 
 
 def received(ends: Loopback, to_master: bool, change: Callable[[], None], frames: list[Buffer]) -> list[Buffer]:
-    """Send frames, change them when they are sent and cannot have left, and see what arrives."""
+    """Send frames, change them after the call but before they leave, and return what arrives."""
     master, agent, peer = ends.pair(max_payload=8 << 20)
     if to_master:
         newcomer = ends.agent(master)
@@ -610,8 +614,8 @@ def received(ends: Loopback, to_master: bool, change: Callable[[], None], frames
 
 
 @pytest.mark.parametrize("to_master", [True, False], ids=["to the master", "to an agent"])
-def test_large_frames_arrive_as_memory_that_can_be_used_and_changed(ends: Loopback, to_master: bool) -> None:
-    """An array of a result lives in the memory that ZeroMQ received it into, and the algorithm may change it."""
+def test_large_frames_arrive_in_writable_memory(ends: Loopback, to_master: bool) -> None:
+    """The array of a result uses the memory where ZeroMQ received it, and the algorithm may change it."""
     sent = np.arange(500_000, dtype=np.float64)
     header, frame = received(ends, to_master, lambda: None, [b"header", sent.data.cast("B")])
     assert header == b"header"
@@ -623,8 +627,8 @@ def test_large_frames_arrive_as_memory_that_can_be_used_and_changed(ends: Loopba
     assert np.array_equal(np.frombuffer(frame.obj.bytes, dtype=np.float64), sent + 1.0)
 
 
-def test_large_frames_are_not_copied_when_they_are_sent_and_small_ones_are(ends: Loopback) -> None:
-    """So who sends a large buffer must not change it after; what small ones held when they were sent is sent."""
+def test_large_frames_are_not_copied_when_they_are_sent_but_small_frames_are(ends: Loopback) -> None:
+    """The sender must not change a large buffer after sending it. Small buffers are copied when they are sent."""
     small, large = bytearray(LARGE_BYTES - 1), bytearray(LARGE_BYTES)
 
     def change() -> None:

@@ -1,4 +1,4 @@
-"""A master in this very process: `mw.map` over anything, the waiting and fetching, and groups that are fixed."""
+"""A master in this process: `mw.map` over any iterable, waiting and fetching, and fixed groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import mwpy
 from mwpy._roles import map_run
 
 FEW = 3000
-"""Results after which an endless `map` is left."""
+"""The number of results after which the test leaves an endless `map`."""
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def mw() -> Iterator[mwpy.Master]:
         yield mw
 
 
-def test_a_map_over_an_endless_iterable_pulls_a_bounded_number_ahead(mw: mwpy.Master) -> None:
-    """It can be left at any time; what is under way then does not reach the next map."""
+def test_a_map_over_an_endless_iterable_reads_a_bounded_number_of_items_ahead(mw: mwpy.Master) -> None:
+    """It can be left at any time. Its results do not reach the next map."""
     pulled = itertools.count()
     results = mw.map(lambda number: number * 2, pulled)
     values = [result.value for result in itertools.islice(results, FEW)]
@@ -43,7 +43,7 @@ def test_a_map_over_an_endless_iterable_pulls_a_bounded_number_ahead(mw: mwpy.Ma
     assert mw.results() == []
 
 
-def test_a_map_pulls_nothing_before_its_first_item_is_wanted(mw: mwpy.Master) -> None:
+def test_a_map_reads_no_item_before_the_first_result_is_requested(mw: mwpy.Master) -> None:
     pulled: list[int] = []
 
     def numbers() -> Iterator[int]:
@@ -57,7 +57,7 @@ def test_a_map_pulls_nothing_before_its_first_item_is_wanted(mw: mwpy.Master) ->
 
 
 def test_an_ordered_map_yields_in_the_order_of_its_items(mw: mwpy.Master) -> None:
-    """The first task takes longest; each result's tag is its item."""
+    """The first task takes the longest time. The tag of each result is its item."""
 
     def slowly(number: int) -> int:
         time.sleep(0.3 if number == 0 else 0.0)
@@ -67,9 +67,7 @@ def test_an_ordered_map_yields_in_the_order_of_its_items(mw: mwpy.Master) -> Non
     assert [(result.tag, result.value) for result in results] == [(n, n * n) for n in range(500)]
 
 
-def test_an_ordered_map_does_not_run_away_from_an_item_that_takes_long(
-    mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ordered_map_does_not_run_far_ahead_of_a_slow_item(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_run, "MAP_WINDOW", 50)
     pulled = itertools.count()
     results = mw.map(lambda number: time.sleep(0.0 if number else 0.5), pulled, ordered=True)
@@ -89,7 +87,7 @@ def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeyp
     results.close()
 
 
-def test_two_maps_at_a_time_and_tasks_beside_them_each_get_their_own(mw: mwpy.Master) -> None:
+def test_two_maps_and_other_tasks_each_get_their_own_results(mw: mwpy.Master) -> None:
     tags = {mw.submit(mwpy.task(abs, -number), tag=f"tag {number}"): number for number in range(20)}
     pairs = list(zip(mw.map(abs, range(0, -50, -1), ordered=True), mw.map(str, range(50), ordered=True), strict=True))
     assert [(one.value, other.value) for one, other in pairs] == [(number, str(number)) for number in range(50)]
@@ -102,19 +100,19 @@ def test_two_maps_at_a_time_and_tasks_beside_them_each_get_their_own(mw: mwpy.Ma
     }
 
 
-def test_what_goes_wrong_in_a_map_is_a_failed_result_in_its_place(mw: mwpy.Master) -> None:
+def test_a_failure_in_a_map_is_a_failed_result(mw: mwpy.Master) -> None:
     results = list(mw.map(lambda number: 1 // number, [1, 0, 1], ordered=True))
     assert [result.error is None for result in results] == [True, False, True]
     with pytest.raises(mwpy.TaskFailed, match="ZeroDivisionError"):
         _ = results[1].value
 
 
-def test_a_wrong_policy_of_a_map_is_told_at_its_line(mw: mwpy.Master) -> None:
+def test_a_wrong_policy_of_a_map_raises_at_the_call(mw: mwpy.Master) -> None:
     with pytest.raises(mwpy.UsageError, match="'retries'"):
         mw.map(abs, [1], retries=3)
 
 
-def test_an_item_that_cannot_be_pickled_is_told_where_it_is_pulled(mw: mwpy.Master) -> None:
+def test_an_item_that_cannot_be_pickled_raises_where_it_is_read(mw: mwpy.Master) -> None:
     with pytest.raises(mwpy.ArgumentNotPicklable, match="argument 1 of abs"):
         list(mw.map(abs, [threading.Lock()]))
 
@@ -128,7 +126,7 @@ def test_an_exception_of_the_iterable_passes_through(mw: mwpy.Master) -> None:
         list(mw.map(abs, items()))
 
 
-def test_a_loop_comes_back_after_its_timeout_with_nothing(mw: mwpy.Master) -> None:
+def test_a_loop_returns_without_counts_after_its_timeout(mw: mwpy.Master) -> None:
     assert tuple(mw.loop(0.05)) == (0, 0, 0, 0)
 
 
@@ -141,7 +139,7 @@ def test_the_target_number_says_how_many_tasks_are_missing(mw: mwpy.Master) -> N
     mw.set_target_number(before[1], abs)
 
 
-def test_the_slaves_of_a_local_master_go_with_it() -> None:
+def test_the_slaves_of_a_local_master_end_with_it() -> None:
     with mwpy.local_master(slaves=2) as mw:
         pids = {result.value for result in mw.map(lambda _: os.getpid(), range(50))}
     assert pids
@@ -161,8 +159,8 @@ def test_an_error_inside_ends_the_slaves_and_passes_through() -> None:
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
-def test_what_a_repl_defines_travels_by_value() -> None:
-    """Classes and functions of `__main__`, and what they refer to; typed into an interpreter that reads a pipe."""
+def test_definitions_in_a_repl_are_sent_by_value() -> None:
+    """Classes and functions of `__main__` and their closures are typed into an interpreter that reads a pipe."""
     typed = (
         "import mwpy\n"
         "factor = 3\n"
@@ -184,7 +182,7 @@ def test_what_a_repl_defines_travels_by_value() -> None:
 
 @pytest.mark.parametrize("group", [1, 7])
 def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
-    """No message has more tasks than the task group, and none fewer results than the result group but for the last."""
+    """No message has more tasks than the task group. Only the last has fewer results than the result group."""
     trail = stage.folder / "agent.txt"
     options = ("--mw-slave-task-group", 2 * group, "--mw-slave-result-group", group)
     run = stage.master("count.py", "--tasks", 20 * group, *options)

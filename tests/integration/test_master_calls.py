@@ -1,4 +1,4 @@
-"""What the calls of `mw` say and do with real slaves: their kinds, the figures, the policies, the codes returned."""
+"""The calls of `mw` with real slaves: kinds of slaves, counts, policies and exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING = (0, 0, 0, 0)
 
 
 class Computation:
-    """A master with one or two local slaves, and the task algorithms of these tests, which travel by value."""
+    """A master with local slaves, and the task algorithms of these tests, which are sent by value."""
 
     def __init__(self, mw: mwpy.Master, folder: Path) -> None:
         self.mw = mw
@@ -46,7 +46,7 @@ class Computation:
         self._stay, self.echo, self.last, self.die = stay, echo, last, die
 
     def stay(self, **policy: Any) -> None:
-        """Keep a slave busy until `release`, and wait until it is."""
+        """Make a slave busy until `release`, and wait until it is busy."""
         self.mw.submit(mwpy.task(self._stay, str(self._enough)), tag="stay", **policy)
         until(lambda: not self.mw.pending_tasks(self._stay), "a busy slave")
 
@@ -54,7 +54,7 @@ class Computation:
         self._enough.touch()
 
     def results(self, count: int) -> list[mwpy.Result[Any]]:
-        """Wait for so many results."""
+        """Wait for the given number of results."""
         came: list[mwpy.Result[Any]] = []
 
         def all_came() -> bool:
@@ -67,7 +67,7 @@ class Computation:
         return came
 
     def ordered(self, count: int = 1) -> list[mwpy.SlaveId]:
-        """Want so many ordered slaves, and wait for them."""
+        """Allocate the given number of ordered slaves, and wait for them."""
         self.mw.allocate_slaves(count, "ordered")
         sids: list[mwpy.SlaveId] = []
 
@@ -80,7 +80,7 @@ class Computation:
         return sids
 
     def unaddressed(self, count: int) -> set[mwpy.SlaveId | None]:
-        """Run so many tasks that are for any slave; which slaves ran them."""
+        """Run the given number of unaddressed tasks. Return the slaves that ran them."""
         for _ in range(count):
             self.mw.submit(mwpy.task(self.last, 0.02))
         return {result.sid for result in self.results(count)}
@@ -88,7 +88,7 @@ class Computation:
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Computation]:
-    """With one slave."""
+    """A computation with one slave."""
     with ExitStack() as stack:
         computation = Computation(stack.enter_context(mwpy.local_master(slaves=1)), tmp_path)
         stack.callback(computation.release)
@@ -97,7 +97,7 @@ def one(tmp_path: Path) -> Iterator[Computation]:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Computation]:
-    """With two slaves."""
+    """A computation with two slaves."""
     with ExitStack() as stack:
         computation = Computation(stack.enter_context(mwpy.local_master(slaves=2)), tmp_path)
         stack.callback(computation.release)
@@ -114,7 +114,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def test_a_freed_slave_takes_unaddressed_tasks_after_its_own(one: Computation) -> None:
-    """An ordered slave leaves them alone; freed while it works it ends that first, and is unordered then."""
+    """An ordered slave does not run them. A slave that is freed while it works first finishes its task."""
     mw = one.mw
     [sid] = one.ordered()
     mw.submit(mwpy.task(one.echo, "unaddressed"), tag="unaddressed")
@@ -133,7 +133,7 @@ def test_a_freed_slave_takes_unaddressed_tasks_after_its_own(one: Computation) -
 
 
 def test_an_idle_slave_that_is_freed_takes_unaddressed_tasks_at_once(one: Computation) -> None:
-    """It is ordered no more: no other is wanted in its stead, and freeing it again changes nothing."""
+    """It is no longer ordered. It is not replaced, and freeing it again changes nothing."""
     mw = one.mw
     [sid] = one.ordered()
     mw.submit(mwpy.task(one.echo, "unaddressed"))
@@ -146,8 +146,8 @@ def test_an_idle_slave_that_is_freed_takes_unaddressed_tasks_at_once(one: Comput
     assert mw.loop_iterate(0.0) == NOTHING
 
 
-def test_a_deallocated_slave_goes_on_and_is_not_replaced(two: Computation) -> None:
-    """Wanting fewer stops none and changes none; wanting as many again brings no other."""
+def test_a_deallocated_slave_continues_and_is_not_replaced(two: Computation) -> None:
+    """Deallocation stops and changes no slave. Allocating the same number again brings no other slave."""
     mw = two.mw
     [sid] = two.ordered()
     mw.deallocate_slaves(1, "ordered")
@@ -164,8 +164,8 @@ def test_a_deallocated_slave_goes_on_and_is_not_replaced(two: Computation) -> No
     assert mw.connected_ordered_slaves() == []
 
 
-def test_never_fewer_than_no_slaves_are_wanted(stage: Stage) -> None:
-    """The resource file counts those of each kind; taking away more than there are is no debt."""
+def test_the_number_of_wanted_slaves_is_never_negative(stage: Stage) -> None:
+    """The resource file has the sum over the kinds. Deallocating too many of a kind gives zero, not less."""
     orders = [
         ["allocate_slaves", 10, "ordered"],
         ["deallocate_slaves", 4, "ordered"],
@@ -179,8 +179,8 @@ def test_never_fewer_than_no_slaves_are_wanted(stage: Stage) -> None:
     stage.master("obey.py", stage.folder / "orders", "--mw-resource-file-update-interval", 0.5)
 
     def said() -> tuple[int, int]:
-        report = json.loads(stage.resource.read_text())
-        return report["slaves-wanted"], report["slaves-needed"]
+        document = json.loads(stage.resource.read_text())
+        return document["slaves-wanted"], document["slaves-needed"]
 
     until(lambda: said() == (6 + 1 + 15, 6 + 1), lambda: f"the right numbers, not {said()}")
 
@@ -188,8 +188,8 @@ def test_never_fewer_than_no_slaves_are_wanted(stage: Stage) -> None:
 # ---- figures and waiting --------------------------------------------------------------------------------------
 
 
-def test_the_figures_of_tasks_are_those_of_the_moment(one: Computation) -> None:
-    """Runnable are those at slaves too, pending those that wait, in all and of each algorithm."""
+def test_the_counts_of_tasks_are_current(one: Computation) -> None:
+    """Runnable tasks wait or are at slaves. Pending tasks wait. The counts are for all algorithms and for each."""
     mw = one.mw
     one.stay()
     assert (mw.num_runnable_tasks(), mw.pending_tasks()) == (1, 0)
@@ -205,7 +205,7 @@ def test_the_figures_of_tasks_are_those_of_the_moment(one: Computation) -> None:
 
 
 def test_unrunnable_tasks_are_counted_until_they_are_fetched(one: Computation) -> None:
-    """They are not runnable any more, and the loop counts them too."""
+    """They are no longer runnable, and the loop counts them."""
     mw = one.mw
     assert mw.num_unrunnable_tasks() == 0
     for tag in "ab":
@@ -218,8 +218,8 @@ def test_unrunnable_tasks_are_counted_until_they_are_fetched(one: Computation) -
     assert mw.unrunnable_tasks() == []
 
 
-def test_a_loop_iteration_comes_back_with_nothing_after_its_timeout_and_not_before(one: Computation) -> None:
-    """While a task runs; when it has ended, its result is not waited for."""
+def test_a_loop_iteration_without_events_returns_after_its_timeout(one: Computation) -> None:
+    """It waits for the timeout while a task runs, and not for the result."""
     mw = one.mw
     one.stay()
     for timeout_s, arguments in ((0.05, ()), (0.3, (0.3,))):
@@ -232,8 +232,8 @@ def test_a_loop_iteration_comes_back_with_nothing_after_its_timeout_and_not_befo
     assert [result.value for result in mw.results()] == ["stayed"]
 
 
-def test_compute_seconds_are_what_the_task_took(one: Computation) -> None:
-    """Of one that fails too; never more than passed from its submission to its result."""
+def test_compute_seconds_are_the_duration_of_the_task(one: Computation) -> None:
+    """A failed task has them, too. They are at most the time from submission to result."""
     for fail in (False, True):
         began = time.monotonic()
         one.mw.submit(mwpy.task(one.last, LONG_S, fail))
@@ -248,8 +248,8 @@ def test_compute_seconds_are_what_the_task_took(one: Computation) -> None:
 # ---- policies -----------------------------------------------------------------------------------------------
 
 
-def test_a_task_policy_addresses_all_tasks_that_are_submitted_under_it(two: Computation) -> None:
-    """They run on that slave, in their order and with their tag; calls without it run elsewhere."""
+def test_a_task_policy_addresses_all_tasks_that_are_submitted_with_it(two: Computation) -> None:
+    """They run on that slave, in order and with their tag. Other calls run on another slave."""
     mw = two.mw
     [sid] = two.ordered()
     addressed = mw.with_task_policy(two.echo, sid=sid, tag="mine")
@@ -264,8 +264,8 @@ def test_a_task_policy_addresses_all_tasks_that_are_submitted_under_it(two: Comp
     assert sid not in {result.sid for result in others}
 
 
-def test_what_was_addressed_to_a_slave_that_dies_is_run_elsewhere_only_if_its_policy_says_so(two: Computation) -> None:
-    """The same for tasks that are submitted when the slave is gone already."""
+def test_tasks_addressed_to_a_dead_slave_run_elsewhere_only_if_their_policy_allows_it(two: Computation) -> None:
+    """This also holds for tasks that are submitted after the slave is gone."""
     mw = two.mw
     [sid] = two.ordered()
     anyway = mw.with_task_policy(two.echo, sid=sid, do_it_anyway=True, tag="anyway")
@@ -299,10 +299,8 @@ def test_what_was_addressed_to_a_slave_that_dies_is_run_elsewhere_only_if_its_po
 @pytest.mark.parametrize(
     ("returned", "code"), [(0, 0), (7, 7), (255, 255), (256, 255), (300, 255), (-1, 255), (None, 255), ("0", 255)]
 )
-def test_what_a_master_algorithm_returns_is_its_exit_code_if_it_is_one(
-    stage: Stage, returned: object, code: int
-) -> None:
-    """0 to 255 are; anything else is 255, and not what is left of it in a byte."""
+def test_a_valid_return_value_of_a_master_algorithm_is_its_exit_code(stage: Stage, returned: object, code: int) -> None:
+    """Values from 0 to 255 are valid. Any other value gives 255, not the value modulo 256."""
     (stage.folder / "orders").write_text(json.dumps(["return", returned]) + "\n")
     master = stage.master("obey.py", stage.folder / "orders")
     assert master.end() == code, master.err

@@ -1,4 +1,4 @@
-"""`mwpy oversee --with local`: real overseers, masters and agents, all on this machine."""
+"""`mwpy oversee --with local`, with real overseers, masters and agents on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def oversee(stage: Stage, *arguments: object) -> Running:
 
 
 def once(stage: Stage, *arguments: object) -> str:
-    """What an overseer says in a single round."""
+    """Return the output of an overseer that runs one round."""
     overseer = oversee(stage, "--once", "--patience", 60, *arguments)
     assert overseer.end() == 0, overseer.out + overseer.err
     assert overseer.err == ""
@@ -47,12 +47,12 @@ def jobs(stage: Stage) -> dict[str, int]:
 
 
 def until_jobs(stage: Stage, *busy: int) -> None:
-    """Wait until so many jobs are connected, each with so many slaves at work."""
+    """Wait until the given number of jobs is connected, each with the given number of busy slaves."""
     until(lambda: sorted(jobs(stage).values()) == sorted(busy), lambda: f"{busy}, not {jobs(stage)}")
 
 
-def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(stage: Stage) -> None:
-    """It is killed in the middle, and the next one goes on with the same jobs."""
+def test_an_overseer_adjusts_the_jobs_to_its_master_and_ends_with_it(stage: Stage) -> None:
+    """The overseer is killed in the middle, and the next overseer continues with the same jobs."""
     master = waves(stage)
     first = oversee(stage, "--max", 3, "--patience", 0.2)
     order(stage, "tasks 5 first")
@@ -74,51 +74,51 @@ def test_an_overseer_follows_a_master_up_and_down_and_ends_with_it(stage: Stage)
     assert (master.end(), second.end()) == (0, 0), second.out + second.err
     assert "is finished, and no job of it is left" in second.out
     assert (first.err, second.err) == ("", "")
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def test_a_job_of_several_slaves_counts_as_several(stage: Stage) -> None:
     waves(stage)
     order(stage, "tasks 4 never")
     until(lambda: '"slaves-needed": 4' in stage.resource.read_text(), "a need")
-    report = once(stage, "--processes-per-agent", 3)
-    assert "submits 2 jobs: 4 slaves missing" in report
-    assert "--mw-slave --mw-slave-processes 3" in report
+    printed = once(stage, "--processes-per-agent", 3)
+    assert "submits 2 jobs: 4 slaves missing" in printed
+    assert "--mw-slave --mw-slave-processes 3" in printed
     until(lambda: len(jobs(stage)) == 2 and all(jobs(stage).values()), lambda: f"both at work, not {jobs(stage)}")
     until(lambda: stage.audit.read_text().count("<- 1 task") == 4, "four tasks at slaves")
 
 
-def test_a_dry_run_tells_and_does_nothing(stage: Stage) -> None:
+def test_a_dry_run_prints_decisions_and_does_nothing(stage: Stage) -> None:
     waves(stage)
     order(stage, "tasks 2 never")
     until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
-    report = once(stage, "--dry-run")
+    printed = once(stage, "--dry-run")
     assert re.fullmatch(
-        r"\S+Z \(dry run\) computation.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n", report
+        r"\S+Z \(dry run\) computation.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way\n", printed
     )
     assert not (stage.folder / "state").exists()
     assert not list(stage.folder.glob("*.jobs"))
 
 
-def test_the_important_computation_comes_first_and_no_more_come_in_a_minute_than_allowed(stage: Stage) -> None:
-    """Two resource files in a directory, each of which asks for two jobs."""
+def test_the_computation_with_priority_comes_first_within_the_limit_per_minute(stage: Stage) -> None:
+    """A directory has two resource files, and each asks for two jobs."""
     waves(stage)
     order(stage, "tasks 2 never")
     until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
     other = stage.folder / "other.rsc"
     other.write_bytes(stage.resource.read_bytes())
     line = ("oversee", stage.folder, "--with", "local", "--dry-run", "--priority", "other.rsc=1")
-    for limits, report in (
+    for limits, expected in (
         (("--max", 9, "--per-minute", 1), ["other.rsc: submits 1 job"]),
         (("--max", 3), ["computation.rsc: submits 1 job", "other.rsc: submits 2 jobs"]),
     ):
         run = stage.start("", *line, *limits, program=[sys.executable, "-m", "mwpy"])
         assert run.end() == 0, run.err
-        assert sorted(re.findall(r"\S+: submits \d+ jobs?", run.out)) == report, run.out
+        assert sorted(re.findall(r"\S+: submits \d+ jobs?", run.out)) == expected, run.out
 
 
-def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote(stage: Stage) -> None:
-    """Whoever looks at the screen sees why. Told to go, the overseer says what becomes of its jobs."""
+def test_jobs_that_fail_at_their_start_stop_the_submissions_and_their_output_is_shown(stage: Stage) -> None:
+    """The overseer prints the reason. When it is stopped, it prints what happens to its jobs."""
     waves(stage)
     order(stage, "tasks 2 never")
     until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
@@ -137,7 +137,7 @@ def test_jobs_that_fail_at_their_start_stop_the_submissions_with_what_they_wrote
 
 
 def test_a_second_overseer_of_the_same_computation_is_refused(stage: Stage) -> None:
-    """It would submit everything twice."""
+    """A second overseer would submit everything twice."""
     waves(stage)
     first = oversee(stage)
     until(lambda: bool(list(stage.folder.glob("*.jobs/*.lock"))), "a lock")
@@ -147,7 +147,7 @@ def test_a_second_overseer_of_the_same_computation_is_refused(stage: Stage) -> N
     assert len(second.err.splitlines()) == 1
 
 
-def test_all_jobs_can_be_removed_even_busy_ones(stage: Stage) -> None:
+def test_all_jobs_can_be_removed_including_busy_jobs(stage: Stage) -> None:
     master = waves(stage)
     order(stage, "tasks 2 never")
     until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
@@ -162,18 +162,18 @@ def test_all_jobs_can_be_removed_even_busy_ones(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "report"),
+    ("shown", "reason"),
     [
         (None, "cannot read the resource file"),
-        ('{"format": "mwpy-resource-file", "version": 1, "slaves-needed": 3', "the resource file {} is torn"),
+        ('{"format": "mwpy-resource-file", "version": 1, "slaves-needed": 3', "the resource file {} is incomplete"),
     ],
     ids=["late", "half"],
 )
-def test_a_file_that_is_not_whole_yet_is_waited_for(stage: Stage, shown: str | None, report: str) -> None:
+def test_the_overseer_waits_for_an_incomplete_file(stage: Stage, shown: str | None, reason: str) -> None:
     if shown is not None:
         stage.resource.write_text(shown)
     overseer = oversee(stage)
-    until(lambda: f"nothing is decided: {report.format(stage.resource)}" in overseer.out, lambda: overseer.out)
+    until(lambda: f"nothing is decided: {reason.format(stage.resource)}" in overseer.out, lambda: overseer.out)
     stage.resource.unlink(missing_ok=True)
     master = waves(stage)
     order(stage, "return 0")
@@ -181,8 +181,8 @@ def test_a_file_that_is_not_whole_yet_is_waited_for(stage: Stage, shown: str | N
     assert overseer.out.count("nothing is decided") == 1
 
 
-def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
-    """And the directory is looked after when all are finished, for others may come."""
+def test_new_files_of_a_directory_are_found(stage: Stage) -> None:
+    """The overseer watches the directory even when all computations are finished, because new files may appear."""
     program = [sys.executable, "-m", "mwpy", "oversee", str(stage.folder), "--with", "local", "--interval", "0.1"]
     overseer = stage.start("", program=program, variables={"XDG_STATE_HOME": str(stage.folder / "state")})
     master = waves(stage)
@@ -198,7 +198,7 @@ def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "report"),
+    ("line", "message"),
     [
         (("--max", "-1"), "-1 is too small, 0 is the least"),
         (("--max", "many"), "'many' is no whole number"),
@@ -209,8 +209,8 @@ def test_the_files_of_a_directory_are_found_as_they_come(stage: Stage) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_bad_option_is_told_in_a_line(stage: Stage, line: tuple[str, ...], report: str) -> None:
+def test_a_bad_option_is_reported_in_one_line(stage: Stage, line: tuple[str, ...], message: str) -> None:
     overseer = oversee(stage, *line)
     assert overseer.end() == 2
-    assert report in overseer.err
+    assert message in overseer.err
     assert len(overseer.err.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""`mwpy pack`: one file that runs in every role where there is nothing but Python."""
+"""`mwpy pack` makes one file that runs in every role on a machine that has only Python."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ROOT = SOURCES.parent
 MY_APP = APPS / "packed" / "my-app.py"
 EXPECTED = "[[0, 0, 7], [1, 7, 1000], [4, 7, 2000], [7, 9, 3000]]"
 OLDER = "2.3.0"
-"""Another version of sortedcontainers than is installed for the tests."""
+"""A version of sortedcontainers that is not the one installed for the tests."""
 
 PACKING_S = 300.0
-"""So long may it take to get packages from a slow index."""
+"""The longest time to get packages from a slow index."""
 
 pytestmark = pytest.mark.timeout(2 * PACKING_S)
 
@@ -33,7 +33,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def mwpy(*arguments: object, folder: Path, code: int = 0, program: tuple[str, ...] = ("-m", "mwpy")) -> str:
-    """Run a command of mwpy here; what it wrote."""
+    """Run a command of mwpy on this machine. Return its output."""
     done = subprocess.run(
         [sys.executable, *program, *map(str, arguments)],
         cwd=folder,
@@ -50,7 +50,7 @@ def mwpy(*arguments: object, folder: Path, code: int = 0, program: tuple[str, ..
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A packed application, and what was said when it was packed."""
+    """A packed application, and the output of `mwpy pack`."""
     folder = tmp_path_factory.mktemp("packed")
     said = mwpy("pack", MY_APP, "-o", "app.pex", "--with", f"sortedcontainers=={OLDER}", folder=folder)
     return folder / "app.pex", said
@@ -58,7 +58,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python that has nothing installed."""
+    """A Python without any installed package."""
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = str(folder / "bin" / "python")
@@ -73,24 +73,24 @@ def start(stage: Stage, bare: str, pex: Path, *arguments: object) -> Running:
 
 
 def alone(stage: Stage, *command: str) -> Running:
-    """Start a program as HTCondor starts a job: with next to no environment."""
+    """Start a program as HTCondor starts a job, with almost no environment."""
     scratch = stage.folder / "scratch"
     scratch.mkdir(exist_ok=True)
     return stage.start("", program=["env", "-i", stage.mark, f"_CONDOR_SCRATCH_DIR={scratch}", *command])
 
 
-def test_what_is_packed_is_said_in_a_line(packed: tuple[Path, str]) -> None:
-    """The line names modules, packages with versions, and how to use it; what is not here is told of."""
-    report = packed[1].splitlines()
-    line = next(line for line in report if line.startswith("packed "))
+def test_the_content_of_the_file_is_printed_in_one_line(packed: tuple[Path, str]) -> None:
+    """The line names the modules, the packages with versions, and the usage. Missing modules are reported."""
+    printed = packed[1].splitlines()
+    line = next(line for line in printed if line.startswith("packed "))
     assert re.search(r"with shapes, units for Python 3\.\d+ into app\.pex", line)
     for word in ("mwpy_cluster ", "pyzmq ", f"sortedcontainers {OLDER}", "python3 app.pex --mw-slave"):
         assert word in line
-    assert any("not_to_be_had is not packed" in line and str(MY_APP) in line for line in report)
+    assert any("not_available is not packed" in line and str(MY_APP) in line for line in printed)
 
 
 def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
-    """The master runs the script itself; the agent and its slaves run from the packed file and nothing else.
+    """The master runs the script itself. The agent and its slaves run only from the packed file.
 
     What differs from the master's packages is said.
     """
@@ -104,11 +104,11 @@ def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Pat
     places = re.findall(r"^from (.+)$", master.out, re.MULTILINE)
     assert places, master.out
     assert all(place.startswith(str(stage.folder / "scratch")) for place in places[0].split(", "))
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_packed_script_is_a_master_too(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
-    """Packed master and packed slaves; the resource file tells how to start more of these."""
+def test_a_packed_script_can_be_the_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
+    """A packed master and packed slaves. The resource file names the command that starts more of them."""
     own = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
     master = start(stage, bare, packed[0], *own, "word")
     until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file")
@@ -137,15 +137,17 @@ def test_ping_is_packed_and_runs_alone(stage: Stage, bare: str) -> None:
         ((MY_APP, "-o", "no/such/folder/app.pex"), "cannot write no/such/folder/app.pex"),
     ],
 )
-def test_what_cannot_be_packed_is_told_in_a_line(stage: Stage, arguments: tuple[object, ...], words: str) -> None:
-    """One line that says what is wrong, code 2, and no file."""
+def test_a_script_that_cannot_be_packed_is_reported_in_one_line(
+    stage: Stage, arguments: tuple[object, ...], words: str
+) -> None:
+    """The command prints one line with the fault, exits with 2, and writes no file."""
     said = mwpy("pack", *arguments, folder=stage.folder, code=2)
     assert re.search(f"^mwpy: .*{words}", said.splitlines()[-1]), said
     assert not list(stage.folder.glob("*.pex"))
 
 
-def test_without_pex_it_says_how_to_install_it(stage: Stage) -> None:
-    """One line with the command to type."""
+def test_without_pex_the_message_says_how_to_install_it(stage: Stage) -> None:
+    """The command prints one line with the command that installs pex."""
     hidden = "import sys; sys.modules['pex'] = None; from mwpy.cli import main; sys.exit(main())"
     said = mwpy("pack", MY_APP, folder=stage.folder, code=2, program=("-c", hidden))
     assert said == "mwpy: packing needs pex: pip install 'mwpy-cluster[pack]'\n"

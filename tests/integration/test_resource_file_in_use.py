@@ -1,4 +1,4 @@
-"""The resource file between a running master and its agents: when it is rewritten, and what is believed of it."""
+"""The resource file between a running master and its agents: when it is written, and how agents use it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
 QUIET_S = 2.5
-"""A master looks at its resource file every second: so long nothing may happen to it."""
+"""A master checks its resource file every second. The file must not change during this time."""
 
 NOT_HERE = "127.0.0.2"
-"""An address of this machine at which the masters of these tests do not listen."""
+"""An address of this machine where the masters of these tests do not listen."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 
 def obeying(stage: Stage, *arguments: object) -> Running:
-    """A master that waits for orders."""
+    """Start a master that waits for orders."""
     return stage.master("obey.py", stage.folder / "orders", *arguments)
 
 
@@ -43,7 +43,7 @@ def content(stage: Stage) -> Any:
 
 
 def until_it_says(stage: Stage, key: str, value: object) -> Any:
-    """Wait for a value in the resource file; the whole of it."""
+    """Wait for a value in the resource file. Return the whole document."""
     until(lambda: content(stage)[key] == value, lambda: f"{key} {value!r} in {content(stage)}")
     return content(stage)
 
@@ -52,7 +52,7 @@ def until_it_says(stage: Stage, key: str, value: object) -> Any:
 
 
 def test_a_resource_file_is_rewritten_at_its_interval(stage: Stage) -> None:
-    """With nothing new but the time, so that a reader knows that the master lives."""
+    """Only the timestamp changes, so that a reader knows that the master is alive."""
     obeying(stage, "--mw-resource-file-update-interval", 0.5)
     seen = [content(stage)]
     assert seen[0]["update-interval"] == 0.5
@@ -67,7 +67,7 @@ def test_a_resource_file_is_rewritten_at_its_interval(stage: Stage) -> None:
 
 
 def test_a_resource_file_is_rewritten_at_once_when_many_more_slaves_are_needed(stage: Stage) -> None:
-    """More than a tenth up or down is told long before the interval is over; a tenth is not."""
+    """A change of more than a tenth is written long before the interval ends. A change of a tenth is not."""
     obeying(stage, "--mw-resource-file-update-interval", 100_000)
     assert content(stage)["slaves-needed"] == 0
     order(stage, "allocate_slaves", 100, "ordered")
@@ -85,7 +85,7 @@ def test_a_resource_file_is_rewritten_at_once_when_many_more_slaves_are_needed(s
 
 
 def test_a_resource_file_says_finished_at_the_end(stage: Stage) -> None:
-    """Also when slaves were still wanted, and whatever code the master algorithm returns."""
+    """It says so even if slaves are still wanted, and for every return value of the master algorithm."""
     master = obeying(stage, "--mw-resource-file-update-interval", 100_000)
     order(stage, "allocate_slaves", 7, "ordered")
     before = until_it_says(stage, "slaves-needed", 7)
@@ -103,7 +103,7 @@ def test_a_resource_file_says_finished_at_the_end(stage: Stage) -> None:
 
 
 def edited(stage: Stage, name: str, **values: object) -> Path:
-    """A copy of the resource file with other values; the keywords are keys with underscores."""
+    """Write a copy of the resource file with other values. The keywords are keys with underscores."""
     copy = stage.folder / name
     copy.write_text(json.dumps(content(stage) | {key.replace("_", "-"): value for key, value in values.items()}))
     return copy
@@ -114,13 +114,13 @@ def agent_of(stage: Stage, *arguments: object) -> Running:
 
 
 def until_connected(stage: Stage, agent: Running) -> None:
-    report = f"-> connected, host {platform.node()}, pid {agent.pid}\n"
-    until(lambda: report in stage.audit.read_text() or agent.process.poll() is not None, "a connected agent")
-    assert report in stage.audit.read_text(), agent.err
+    line = f"-> connected, host {platform.node()}, pid {agent.pid}\n"
+    until(lambda: line in stage.audit.read_text() or agent.process.poll() is not None, "a connected agent")
+    assert line in stage.audit.read_text(), agent.err
 
 
-def test_an_agent_warns_of_an_old_resource_file_and_goes_by_it_all_the_same(stage: Stage) -> None:
-    """Three missed updates are too many, two are not."""
+def test_an_agent_warns_about_an_old_resource_file_and_uses_it(stage: Stage) -> None:
+    """The agent warns after three missed updates, but not after two."""
     master = obeying(stage, "--mw-resource-file-update-interval", 1000)
     now = time.time()
     fresh = agent_of(stage, "--mw-resource-file", edited(stage, "fresh.rsc", timestamp=now - 2500))
@@ -135,8 +135,8 @@ def test_an_agent_warns_of_an_old_resource_file_and_goes_by_it_all_the_same(stag
     assert "its master writes it every 1000 s" in warning
 
 
-def test_an_agent_that_is_a_job_is_known_by_its_number(stage: Stage) -> None:
-    """In the audit file, and soon in the resource file, where it is idle; and no more when it is gone."""
+def test_an_agent_in_a_job_is_known_by_its_job_id(stage: Stage) -> None:
+    """The id is in the audit file, and soon in the resource file as an idle job. It disappears when the job ends."""
     obeying(stage)
     variables = {"MWPY_JOB": "17.3"}
     agent = stage.start("obey.py", "--mw-slave", "--mw-resource-file", stage.resource, variables=variables)
@@ -153,8 +153,8 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("parts", [("host",), ("port",), ("host", "port")], ids=" and ".join)
-def test_of_resource_file_and_host_and_port_the_later_one_leads_an_agent(stage: Stage, parts: tuple[str, ...]) -> None:
-    """Both ways: the right one after the wrong one leads to the master, the wrong one after the right one does not."""
+def test_the_later_option_of_resource_file_host_and_port_directs_an_agent(stage: Stage, parts: tuple[str, ...]) -> None:
+    """The right option after the wrong one leads to the master. The wrong option after the right one does not."""
     master = obeying(stage)
     host, _, port = content(stage)["master-addresses"][0].removeprefix("tcp://").rpartition(":")
     right = {"host": host, "port": port}
@@ -175,8 +175,8 @@ def test_of_resource_file_and_host_and_port_the_later_one_leads_an_agent(stage: 
     assert [each.end() for each in (master, *led)] == [0, 0, 0], [each.err for each in (master, *led)]
 
 
-def test_a_host_before_the_resource_file_and_a_port_after_it_are_each_judged_alone(stage: Stage) -> None:
-    """The other way round too: only what stands after the file takes the place of what is in it."""
+def test_each_option_before_or_after_the_resource_file_counts_alone(stage: Stage) -> None:
+    """Only options after the file replace values of the file. This holds for each option alone."""
     master = obeying(stage)
     host, _, port = content(stage)["master-addresses"][0].removeprefix("tcp://").rpartition(":")
     closed = free_port()
@@ -191,7 +191,7 @@ def test_a_host_before_the_resource_file_and_a_port_after_it_are_each_judged_alo
 
 
 def test_an_agent_with_the_file_of_an_older_generation_is_refused(stage: Stage) -> None:
-    """Though port and key are the same: both sides name the generations, and the master waits for others."""
+    """Port and key are the same. Both sides name the generations, and the master waits for other agents."""
     key = ("--mw-key-file", stage.folder / "key")
     first = obeying(stage, *key)
     old = content(stage)
@@ -209,8 +209,8 @@ def test_an_agent_with_the_file_of_an_older_generation_is_refused(stage: Stage) 
     assert late.end() == 3, late.err
     refusals = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
     assert len(refusals) == 1
-    for report in (late.err, refusals[0]):
-        assert f"generation {old['generation']}, this master is generation {new['generation']}" in report
+    for text in (late.err, refusals[0]):
+        assert f"generation {old['generation']}, this master is generation {new['generation']}" in text
     assert "Traceback" not in late.err
     fresh = stage.agent("obey.py")
     until_connected(stage, fresh)

@@ -1,4 +1,4 @@
-"""The roles from outside: how each begins and ends, what it says, and with which exit code."""
+"""The roles as processes: how each begins and ends, what it prints, and its exit code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def one_line(process: Running) -> str:
-    """Assert that it ended as one does who was called wrongly; what it said."""
+    """Assert that a process ended with a usage error. Return its message."""
     assert process.end() == 2, process.err
     lines = process.err.splitlines()
     assert len(lines) == 1, process.err
@@ -64,8 +64,8 @@ def until_tasks_are_sent(stage: Stage, slaves: int) -> None:
     ids=["quick tasks", "long tasks", "GIL held"],
 )
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_ends_all(stage: Stage, line: tuple[str, ...], times: int) -> None:
-    """Ctrl-C, even an impatient one, ends the computation within 5 s, without a traceback or a process left."""
+def test_ctrl_c_ends_all_processes(stage: Stage, line: tuple[str, ...], times: int) -> None:
+    """One or two Ctrl-C end the computation within 5 s, without a traceback, and no process is left."""
     run = stage.start(*line, "--mw-audit-file", stage.audit)
     until_tasks_are_sent(stage, slaves=len(os.sched_getaffinity(0)))
     if line[0] == "hold.py":
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_all(stage: Stage, line: tuple[str, ...], times: int) -> Non
     assert time.monotonic() - began < 5.0
     assert "Traceback" not in run.err
     assert "KeyboardInterrupt" not in run.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def test_no_process_outlives_a_killed_master(stage: Stage) -> None:
@@ -89,14 +89,14 @@ def test_no_process_outlives_a_killed_master(stage: Stage) -> None:
     until_tasks_are_sent(stage, slaves=2)
     run.send(signal.SIGKILL)
     run.end()
-    until(lambda: not stage.processes(), lambda: f"nobody left, but {stage.commands()}")
+    until(lambda: not stage.processes(), lambda: f"no process left, but {stage.commands()}")
 
 
 # ---- slaves that cannot work -----------------------------------------------------------------------------
 
 
-def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> None:
-    """The master shows the remote traceback once, and the agent gives up with code 6."""
+def test_a_script_that_slaves_cannot_import_is_reported_once(stage: Stage) -> None:
+    """The master shows the remote traceback once, and the agent exits with 6."""
     master = stage.master("broken.py")
     agent = stage.agent("broken.py")
     assert agent.end() == 6, agent.err
@@ -108,36 +108,36 @@ def test_a_script_that_slaves_cannot_import_is_told_of_once(stage: Stage) -> Non
 
 
 def published(stage: Stage) -> list[str]:
-    """What the resource file says starts an agent."""
-    report = json.loads(stage.resource.read_text())
-    return [report["slave-executable"], *report["slave-arguments"]]
+    """Return the command in the resource file that starts an agent."""
+    document = json.loads(stage.resource.read_text())
+    return [document["slave-executable"], *document["slave-arguments"]]
 
 
-def test_a_script_that_cannot_be_imported_is_told_of_at_the_master(stage: Stage) -> None:
-    """The agent that the resource file names runs no script, so it connects, and its slaves' last words arrive."""
+def test_a_script_that_cannot_be_imported_is_reported_at_the_master(stage: Stage) -> None:
+    """The command in the resource file starts an agent that loads no script. It sends the output of its slaves."""
     master = stage.master("lacking.py")
     agent = stage.start("", program=published(stage))
     assert agent.end() == 6, agent.err
-    report = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
-    until(lambda: report in master.err, lambda: f"the reason, not {master.err!r}")
+    reason = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
+    until(lambda: reason in master.err, lambda: f"the reason, not {master.err!r}")
     assert "module_of_the_submit_machine" in agent.err
     missing = stage.start("", "no_such.py", program=[*published(stage)[:4], "--mw-resource-file", str(stage.resource)])
     assert missing.end() == 6, missing.err
     until(lambda: "can't open file" in master.err, lambda: f"the reason, not {master.err!r}")
 
 
-def test_an_agent_without_the_script_serves_it(stage: Stage) -> None:
-    """Its slaves are the script, with its own arguments, and run algorithms that travel by name."""
+def test_an_agent_serves_a_script_that_it_does_not_load(stage: Stage) -> None:
+    """Its slaves run the script with its arguments, and run algorithms that are sent by name."""
     master = stage.master("count.py", "--tasks", 200)
     agent = stage.start("", program=published(stage))
     assert master.end() == 0, master.err
     assert master.report["came"] == 200
     assert agent.end() == 0, agent.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_module_that_crashes_its_importers_does_not_go_on_for_ever(stage: Stage) -> None:
-    """A task algorithm whose module ends the interpreter costs its slaves; the agent gives up, and it is said why."""
+def test_an_agent_gives_up_on_a_module_that_crashes_its_slaves(stage: Stage) -> None:
+    """If the module of a task algorithm crashes the interpreter, the agent gives up, and both sides show the reason."""
     master = stage.master("crashing.py")
     agent = stage.agent("crashing.py")
     assert agent.end() == 6, agent.err
@@ -145,44 +145,44 @@ def test_a_module_that_crashes_its_importers_does_not_go_on_for_ever(stage: Stag
     until(lambda: "SIGSEGV" in master.err, lambda: f"the reason, not {master.err!r}")
 
 
-def test_local_slaves_that_cannot_import_are_told_of(stage: Stage) -> None:
-    """Alone on this machine too, the reason is shown, and Ctrl-C ends the waiting."""
+def test_local_slaves_that_cannot_import_are_reported(stage: Stage) -> None:
+    """Without a role, the reason is shown, too, and Ctrl-C ends the run."""
     run = stage.start("broken.py", "--mw-local", 2)
-    until(lambda: "Correct that, and start the computation again" in run.err, "a word on what to do")
-    assert run.err.count("Traceback (most recent call last)") == 2, "from the agent, and in the master's word"
+    until(lambda: "Correct that, and start the computation again" in run.err, "a remedy")
+    assert run.err.count("Traceback (most recent call last)") == 2, "one from the agent and one from the master"
     assert not slaves_of(run.pid)
     run.send(signal.SIGINT)
     assert run.end() == 130, run.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_local_slaves_of_a_master_that_returns_at_once_are_told_to_go(stage: Stage) -> None:
-    """The agent connects during the end, hears of it, and goes by itself."""
+def test_local_slaves_of_a_master_that_returns_at_once_end(stage: Stage) -> None:
+    """The agent connects during the shutdown and ends by itself."""
     run = stage.start("idle.py", "--mw-local", 2, "--mw-audit-file", stage.audit)
     assert run.end() == 0, run.err
     assert run.err == ""
     assert "FINI" in stage.audit.read_text()
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def test_a_master_without_slaves_says_why(stage: Stage) -> None:
-    """With no slave the master says soon that none is connected, and what to do."""
+    """Without a slave, the master soon prints that none is connected, and what to do."""
     master = stage.master("count.py", "--tasks", 10)
-    until(lambda: "no slave is connected" in master.err, lambda: f"a word on slaves, not {master.err!r}")
+    until(lambda: "no slave is connected" in master.err, lambda: f"a message about slaves, not {master.err!r}")
     assert "--mw-slave" in master.err
 
 
 # ---- agents that find no master ----------------------------------------------------------------------------
 
 
-def test_a_wrong_member_id_is_told_on_both_sides(stage: Stage) -> None:
-    """An agent of another computation is refused with code 3; it and the master name both ids."""
+def test_both_sides_report_a_wrong_member_id(stage: Stage) -> None:
+    """An agent of another computation is refused with code 3. The agent and the master name both ids."""
     master = stage.master("count.py", "--tasks", 10, "--mw-member-id", "ours")
     stranger = stage.agent("count.py", "--mw-member-id", "theirs")
     assert stranger.end() == 3, stranger.err
-    for report in (stranger.err, stage.audit.read_text() + master.err):
-        assert "'theirs'" in report
-        assert "'ours'" in report
+    for text in (stranger.err, stage.audit.read_text() + master.err):
+        assert "'theirs'" in text
+        assert "'ours'" in text
     assert "Traceback" not in stranger.err
     assert master.process.poll() is None
     friend = stage.agent("count.py")
@@ -191,7 +191,7 @@ def test_a_wrong_member_id_is_told_on_both_sides(stage: Stage) -> None:
 
 
 def test_a_wrong_key_is_refused(stage: Stage) -> None:
-    """An agent of another computation's key gets code 3 and one line, and the master's trail tells of a stranger."""
+    """An agent with another key exits with 3 and prints one line. The audit file of the master records a stranger."""
     master = stage.master("count.py", "--tasks", 10)
     wrong = stage.folder / "wrong.key"
     wrong.write_text(new_key() + "\n")
@@ -201,11 +201,11 @@ def test_a_wrong_key_is_refused(stage: Stage) -> None:
     assert stranger.end() == 3, stranger.err
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "the process that listens there has other keys" in stranger.err
-    goes_on_without(stage, master, "it has the keys of another computation")
+    continues_without(stage, master, "it has the keys of another computation")
 
 
-def test_a_wrong_key_of_members_is_refused(stage: Stage) -> None:
-    """An agent that knows the master but is no member gets code 3 and one line, and the trail tells of a stranger."""
+def test_a_wrong_membership_key_is_refused(stage: Stage) -> None:
+    """An agent without the membership key exits with 3 and prints one line. The audit file records a stranger."""
     master = stage.master("count.py", "--tasks", 10)
     document = json.loads(stage.resource.read_text())
     pair = member_keys(new_key())
@@ -216,32 +216,32 @@ def test_a_wrong_key_of_members_is_refused(stage: Stage) -> None:
     assert stranger.end() == 3, stranger.err
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "our key is not that of a member" in stranger.err
-    goes_on_without(stage, master, "it has no key of ours")
+    continues_without(stage, master, "it has no key of ours")
 
 
 def address_in(resource: Path) -> str:
-    """The best address of a master, `HOST:PORT`."""
+    """Return the first address of a master, `HOST:PORT`."""
     address: str = json.loads(resource.read_text())["master-addresses"][0]
     return address.removeprefix("tcp://")
 
 
-def goes_on_without(stage: Stage, master: Running, why: str) -> None:
-    """Assert that a master told once of a stranger, let nobody in so far, and is there for a proper agent.
+def continues_without(stage: Stage, master: Running, why: str) -> None:
+    """Assert that a master recorded one stranger, accepted no agent so far, and accepts a proper agent.
 
-    Where the stranger came from cannot be told if its connection was closed before the master looked at it.
+    The address of the stranger is unknown if its connection was closed before the master examined it.
     """
     until(lambda: "REFUSED" in stage.audit.read_text(), lambda: f"a refusal, not {stage.audit.read_text()}")
     assert master.process.poll() is None
-    [report] = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
-    assert re.search(rf"REFUSED (127\.0\.0\.1|unknown address): a stranger: {why}", report), report
+    [refusal] = [line for line in stage.audit.read_text().splitlines() if "REFUSED" in line]
+    assert re.search(rf"REFUSED (127\.0\.0\.1|unknown address): a stranger: {why}", refusal), refusal
     assert "-> connected" not in stage.audit.read_text()
     friend = stage.agent("count.py")
     assert (master.end(), friend.end()) == (0, 0), master.err + friend.err
     assert master.report["came"] == 10
 
 
-def test_an_agent_that_finds_no_master_says_so(stage: Stage) -> None:
-    """When nobody listens at the master's addresses, the agent ends with code 4 and one line that names them."""
+def test_an_agent_without_a_master_reports_it(stage: Stage) -> None:
+    """If nothing listens at the addresses of the master, the agent exits with 4 and prints one line with them."""
     stage.master("count.py", "--tasks", 10).send(signal.SIGKILL)
     document = json.loads(stage.resource.read_text())
     document["master-addresses"] = [f"tcp://127.0.0.1:{free_port()}"]
@@ -253,8 +253,8 @@ def test_an_agent_that_finds_no_master_says_so(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("line", [("count.py", "--milliseconds", "1"), ("hold.py", "600")], ids=["quick", "GIL held"])
-def test_an_agent_whose_master_is_killed_ends(stage: Stage, line: tuple[str, ...]) -> None:
-    """SIGKILL of the master ends its agents with code 255, which keeps their jobs queued."""
+def test_an_agent_ends_after_its_master_is_killed(stage: Stage, line: tuple[str, ...]) -> None:
+    """After SIGKILL of the master, its agents exit with 255, which keeps their jobs in the queue."""
     master = stage.master(*line, "--mw-client-timeout", 2)
     agent = stage.agent(*line, "--mw-client-timeout", 2)
     until_tasks_are_sent(stage, slaves=1)
@@ -264,11 +264,11 @@ def test_an_agent_whose_master_is_killed_ends(stage: Stage, line: tuple[str, ...
     assert agent.end() == 255, agent.err
     assert "Traceback" not in agent.err
     assert "lost" in agent.err
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_an_agent_of_a_finished_computation_ends_well(stage: Stage) -> None:
-    """A resource file that says `finished` ends an agent with code 0 at once."""
+def test_an_agent_of_a_finished_computation_exits_with_0(stage: Stage) -> None:
+    """If the resource file says `finished`, an agent exits with 0 at once."""
     master = stage.master("count.py", "--tasks", 10)
     first = stage.agent("count.py")
     assert (master.end(), first.end()) == (0, 0), master.err + first.err
@@ -278,7 +278,7 @@ def test_an_agent_of_a_finished_computation_ends_well(stage: Stage) -> None:
 
 
 def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> None:
-    """Ctrl-C on a master ends its agents with a code other than 0, and the file does not say `finished`."""
+    """After Ctrl-C on a master, its agents do not exit with 0, and the file does not say `finished`."""
     master = stage.master("count.py", "--milliseconds", 1)
     agent = stage.agent("count.py")
     until_tasks_are_sent(stage, slaves=1)
@@ -313,14 +313,14 @@ def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> No
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_a_bad_option_is_told_in_one_line(stage: Stage, line: tuple[str, ...], culprit: str) -> None:
-    """What cannot be done is one line on standard error that names the culprit, and code 2."""
+def test_a_bad_option_is_reported_in_one_line(stage: Stage, line: tuple[str, ...], culprit: str) -> None:
+    """The process prints one line with the bad option on standard error, and exits with 2."""
     assert culprit in one_line(stage.start("count.py", "--tasks", 1, *line))
-    stage.nobody_left()
+    stage.no_process_left()
 
 
-def test_a_port_in_use_is_told_in_one_line(stage: Stage) -> None:
-    """A master whose port is taken says which, and ends with code 2."""
+def test_a_port_in_use_is_reported_in_one_line(stage: Stage) -> None:
+    """A master with a port in use names the port and exits with 2."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -330,16 +330,16 @@ def test_a_port_in_use_is_told_in_one_line(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "*", "0.0.0.0"])
-def test_a_master_host_may_be_a_name_an_address_or_all(stage: Stage, host: str) -> None:
-    """What it publishes leads to it, for its own slaves too."""
+def test_a_master_host_can_be_a_name_an_address_or_all_addresses(stage: Stage, host: str) -> None:
+    """The published address works, also for local slaves."""
     run = stage.start("count.py", "--tasks", 5, "--mw-local", 1, "--mw-master-host", host, "--mw-audit-file", "-")
     assert run.end() == 0, run.err
     assert "tcp://*" not in run.out
     assert "tcp://0.0.0.0" not in run.out
 
 
-def test_a_master_host_that_is_none_is_told_in_one_line(stage: Stage) -> None:
-    """A misspelt name, or that of a network interface; on the agent's side too."""
+def test_an_unknown_master_host_is_reported_in_one_line(stage: Stage) -> None:
+    """A misspelt name is an error of the master and of the agent."""
     line = ("--mw-master-host", "no-such-host.invalid")
     assert "no-such-host.invalid" in one_line(stage.start("count.py", "--tasks", 1, "--mw-local", 1, *line))
     agent = stage.start("count.py", "--mw-slave", *line, "--mw-master-port", 5, variables={"MWPY_KEY": "k"})
@@ -351,15 +351,15 @@ def test_a_master_host_that_is_none_is_told_in_one_line(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe\x00", b'{"format": "mwpy-resource-file", "version": "one"}']
 )
-def test_a_torn_resource_file_is_told_in_one_line(stage: Stage, content: bytes) -> None:
-    """An agent given half a resource file names the file, and ends with code 2."""
+def test_an_incomplete_resource_file_is_reported_in_one_line(stage: Stage, content: bytes) -> None:
+    """An agent that reads an incomplete resource file names the file and exits with 2."""
     stage.resource.write_bytes(content)
     assert str(stage.resource) in one_line(stage.agent("count.py"))
 
 
 @contextmanager
 def readings(path: Path) -> Iterator[Callable[[], None]]:
-    """Give a function that waits until somebody has read a file from now on; inotify tells of it."""
+    """Yield a function that waits until a process has read the file. It uses inotify."""
     libc = ctypes.CDLL(None)
     closed_after_reading = 0x10
     with os.fdopen(libc.inotify_init1(os.O_CLOEXEC), "rb", buffering=0) as events:
@@ -368,13 +368,13 @@ def readings(path: Path) -> Iterator[Callable[[], None]]:
         def wait() -> None:
             while select.select([events], [], [], 0)[0]:
                 events.read(4096)
-            assert select.select([events], [], [], PATIENCE_S)[0], f"nobody read {path}"
+            assert select.select([events], [], [], PATIENCE_S)[0], f"no process read {path}"
 
         yield wait
 
 
-def test_a_resource_file_that_is_shown_late_and_half_is_read_again(stage: Stage) -> None:
-    """A file system may do so to what another machine has just written: a slave there joins all the same."""
+def test_a_resource_file_that_appears_late_and_in_part_is_read_again(stage: Stage) -> None:
+    """A network file system can show a new file late or in part. The slave joins the computation anyway."""
     master = stage.master("count.py", "--tasks", 10)
     shown = stage.folder / "shown.rsc"
     content = stage.resource.read_bytes()
@@ -399,8 +399,8 @@ def test_a_resource_file_that_is_shown_late_and_half_is_read_again(stage: Stage)
         ("timestamp", "yesterday"),
     ],
 )
-def test_a_resource_file_with_a_wrong_value_is_told_in_one_line(stage: Stage, key: str, value: object) -> None:
-    """An agent given a resource file that somebody edited badly names the key, and ends with code 2."""
+def test_a_resource_file_with_a_wrong_value_is_reported_in_one_line(stage: Stage, key: str, value: object) -> None:
+    """An agent that reads a resource file with a wrong value names the key and exits with 2."""
     stage.master("count.py", "--tasks", 10)
     document = json.loads(stage.resource.read_text())
     document[key] = value
@@ -411,7 +411,7 @@ def test_a_resource_file_with_a_wrong_value_is_told_in_one_line(stage: Stage, ke
 
 
 def test_a_resource_file_without_an_address_leads_to_no_master(stage: Stage) -> None:
-    """An agent that is given such a file ends with code 4, as it does when no master answers."""
+    """An agent that reads such a file exits with 4, as it does when no master answers."""
     stage.master("count.py", "--tasks", 10)
     document = json.loads(stage.resource.read_text())
     edited = stage.folder / "edited.rsc"
@@ -421,8 +421,8 @@ def test_a_resource_file_without_an_address_leads_to_no_master(stage: Stage) -> 
     assert len(agent.err.splitlines()) == 1, agent.err
 
 
-def test_an_empty_key_file_is_told_in_one_line(stage: Stage) -> None:
-    """A master or agent given an empty key file names it, and ends with code 2."""
+def test_an_empty_key_file_is_reported_in_one_line(stage: Stage) -> None:
+    """A master or agent with an empty key file names the file and exits with 2."""
     key = stage.folder / "empty.key"
     key.touch()
     where = ("--mw-master-host", "127.0.0.1", "--mw-master-port", free_port(), "--mw-key-file", key)

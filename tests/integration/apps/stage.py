@@ -1,7 +1,7 @@
-"""Where real processes perform: what a test starts here is found by a mark, and none of it outlives the test.
+"""Starts real processes for a test, finds them by a mark, and ends them with the test.
 
-Each process carries `MWPY_TEST_MARK` in its environment, and so does whatever it starts; `/proc` tells who has it.
-Output goes to files, so that no process waits for a reader and a test can look while they run.
+Each process has `MWPY_TEST_MARK` in its environment, and its child processes inherit it. A scan of `/proc` finds these
+processes. Output goes to files, so that no process waits for a reader, and a test can read it at any time.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ APPS = Path(__file__).parent
 SOURCES = APPS.parent.parent.parent / "src"
 
 PATIENCE_S = 120.0
-"""How long anything may take, on a slow and busy machine, before it counts as stuck."""
+"""The longest time that anything may take on a slow and busy machine."""
 
 ORPHAN_S = 20.0
-"""How long a process may outlive what it served: less than the half minute after which a silent peer is given up."""
+"""How long a process may survive the process that it serves. A silent peer counts as gone only after 30 s."""
 
 POLL_S = 0.02
-"""Seconds between two looks."""
+"""Seconds between two checks of a condition."""
 
 
 class Running:
-    """One started process and what it has written so far."""
+    """A started process and its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process = process
@@ -49,13 +49,13 @@ class Running:
 
     @property
     def report(self) -> Any:
-        """What an application says at its end: the JSON of its last line."""
+        """The JSON in the last line of the output of an application."""
         lines = self.out.splitlines()
-        assert lines, f"it said nothing:\n{self.err}"
+        assert lines, f"it printed nothing:\n{self.err}"
         return json.loads(lines[-1])
 
     def end(self, patience_s: float = PATIENCE_S) -> int:
-        """Wait for its end: the exit code, or minus the number of a signal."""
+        """Wait until it ends. Return the exit code, or the negative number of a signal."""
         try:
             return self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
@@ -68,7 +68,7 @@ class Running:
 
 
 class Stage:
-    """A folder, and the processes that run in it; leaving the `with` kills them all."""
+    """A folder and the processes that run in it. The end of the `with` block kills all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ class Stage:
         return self._started[-1]
 
     def master(self, app: str, *arguments: object) -> Running:
-        """Start a master on loopback, and wait until slaves can find it."""
+        """Start a master on loopback, and wait for its resource file."""
         own = ("--mw-master", "--mw-resource-file", self.resource, "--mw-audit-file", self.audit)
         started = self.start(app, *own, "--mw-master-host", "127.0.0.1", *arguments)
         until(lambda: self.resource.exists() or started.process.poll() is not None, "a resource file")
@@ -137,7 +137,7 @@ class Stage:
         return self.start(app, "--mw-slave", "--mw-resource-file", self.resource, *arguments)
 
     def processes(self) -> list[int]:
-        """Who has the mark and is alive; a zombie is not."""
+        """Return the processes that have the mark and are alive. A zombie is not alive."""
         mark = self.mark.encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -150,8 +150,8 @@ class Stage:
                     found.append(int(entry.name))
         return found
 
-    def nobody_left(self) -> None:
-        """Assert that all processes end, those too that others started."""
+    def no_process_left(self) -> None:
+        """Assert that all processes end, including their child processes."""
         for running in self._started:
             running.process.poll()
         until(lambda: not self.processes(), lambda: f"no process left, but {self.commands()}", ORPHAN_S)
@@ -168,7 +168,7 @@ class Stage:
 
 
 def slaves_of(agent: int) -> list[int]:
-    """The processes that an agent has started and that live."""
+    """Return the living child processes of an agent."""
     try:
         children = Path(f"/proc/{agent}/task/{agent}/children").read_text()
     except OSError:
@@ -184,10 +184,10 @@ def kill(pid: int, number: signal.Signals) -> None:
         pass
 
 
-def until(come: Callable[[], bool], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
-    """Wait for something, and say what was missed if it does not come."""
+def until(condition: Callable[[], bool], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
+    """Wait until a condition is true. Fail with the description if it does not become true."""
     deadline = time.monotonic() + patience_s
-    while not come():
+    while not condition():
         assert time.monotonic() < deadline, (
             f"after {patience_s:.0f} s there should be {what() if callable(what) else what}"
         )

@@ -12,9 +12,9 @@ from shapes import area
 import mwpy
 
 try:
-    import not_to_be_had
+    import not_available
 except ImportError:
-    not_to_be_had = None
+    not_available = None
 
 
 @mwpy.task_algorithm
