@@ -144,6 +144,21 @@ def test_a_command_that_takes_too_long_is_killed_with_all_that_it_forked() -> No
     assert caught.value.err == "started\n"
 
 
+def test_an_interrupt_during_a_command_is_not_lost() -> None:
+    """Also when the command ends at the same moment, and is gone before it could be killed."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        for rest in ("", "; sleep 600"):
+            with pytest.raises(KeyboardInterrupt):
+                run(["sh", "-c", f"cat; kill -TERM $PPID{rest}"], timeout_s=60.0, standard_input=b"input")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_helper_answers_a_line_with_a_line() -> None:
     """Long answers arrive whole."""
     helper = Helper([sys.executable, "-c", "while True: print(input() * 100_000, flush=True)"])

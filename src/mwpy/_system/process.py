@@ -205,7 +205,8 @@ def run(
         try:
             out, err = process.communicate(standard_input, timeout_s)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # it is not reaped yet, so the number is still its own
+            if process.returncode is None:  # `communicate` may have reaped it; then another process may have its number
+                os.killpg(process.pid, signal.SIGKILL)
             _, err = process.communicate()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimedOut(timeout_s, err.decode(errors="replace")) from None
