@@ -1,4 +1,4 @@
-"""Whatever a member sends, the master stays whole: garbage is a `ProtocolError`, and nothing else."""
+"""No message of a member harms the master: garbage is a `ProtocolError` and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mwpy._values.last_words import LastWords
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)
 counts = st.lists(st.one_of(numbers, st.sampled_from([1, 1 << 40, (1 << 64) - 1])), max_size=4)
-"""Of spans; one may claim more tasks than there will ever be."""
+"""Counts of spans. One may claim more tasks than there will ever be."""
 seconds = st.lists(st.floats(), max_size=4)
 
 hostile = st.one_of(
@@ -31,7 +31,7 @@ hostile = st.one_of(
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
-    st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, columns, columns),
+    st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, counts, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),
     st.builds(messages.Leaving, st.text()),
     st.builds(messages.Goodbye, st.text()),
@@ -42,7 +42,7 @@ hostile = st.one_of(
 @settings(max_examples=6000)
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_garbage_is_a_protocol_error(frames: list[bytes]) -> None:
-    """Any bytes at all are either a message or a `ProtocolError`."""
+    """Any bytes are either a message or a `ProtocolError`."""
     _decode(frames)
 
 
@@ -51,7 +51,7 @@ def test_garbage_is_a_protocol_error(frames: list[bytes]) -> None:
 def test_a_mutated_message_is_a_protocol_error(
     message: messages.Message, position: int, byte: int, payload: list[bytes]
 ) -> None:
-    """A proper message with one byte changed is either a message or a `ProtocolError`."""
+    """A correct message with one changed byte is either a message or a `ProtocolError`."""
     frames = wire.encode(message, payload)
     header = bytearray(frames[0])
     header[position % len(header)] = byte
@@ -64,7 +64,7 @@ def test_a_mutated_message_is_a_protocol_error(
 def test_a_hostile_member_leaves_the_master_unharmed(
     sent: list[tuple[bytes, messages.Message, Sequence[bytes]]],
 ) -> None:
-    """Replayed, untimely and invented messages cost their sender the connection, and the master nothing."""
+    """Repeated, untimely and invented messages end the sender's connection. They do not harm the master."""
     core = _core_with_tasks()
     gone: dict[bytes, None] = {}
     for peer, message, payload in sent:
@@ -77,7 +77,7 @@ def test_a_hostile_member_leaves_the_master_unharmed(
 def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
     sent: list[tuple[bytes, messages.Message]],
 ) -> None:
-    """Agents that already hold tasks may send anything; the books stay in order and a good agent stays."""
+    """Agents that hold tasks may send anything. The state stays consistent, and correct agents stay connected."""
     core = _core_with_tasks()
     for peer in (b"a", b"b", b"good"):
         _join(core, peer)
@@ -89,10 +89,10 @@ def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
 
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 20)), min_size=1, max_size=30))
-def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_replayed(
+def test_each_result_counts_once_however_often_and_on_any_connection_it_is_repeated(
     replays: list[tuple[bytes, int]],
 ) -> None:
-    """A member records what it and others said, and says it again: nothing of it counts, nor costs it anything."""
+    """A member records results, also those of others, and repeats them. They do not count, and it stays connected."""
     core = _core_with_tasks()
     recorded: list[list[Any]] = []
     ended: list[int] = []
@@ -101,24 +101,24 @@ def test_each_result_counts_once_however_often_and_on_whatever_connection_it_is_
     for peer, pick in [(b"c", 0), *replays]:
         if peer == b"c" and peer not in core.state.members.peers:
             _join(core, peer)
-        if pick % 3 == 0:  # what it says is new, and true
+        if pick % 3 == 0:  # these results are new and correct
             slave = next(iter(core.state.members.peers[peer].slaves.values()))
             held = slave.held.spans
             tasks, attempts = ids_of(held), [span.attempt for span in held for _ in span.ids]
             recorded.append(_results(tasks, attempts))
             new, _ = _deliver(core, peer, recorded[-1])
-            assert new == tasks, "a true result did not count"
+            assert new == tasks, "a correct result did not count"
         else:
             new, dropped = _deliver(core, peer, recorded[pick % len(recorded)])
-            assert not new, "a replayed result counted"
-            assert not dropped, "a result may be late; that is no crime"
+            assert not new, "a repeated result counted"
+            assert not dropped, "an agent was dropped because its result was late"
         ended += new
     assert len(ended) == len(set(ended))
     assert len(ended) + core.state.jar.runnable == 8
 
 
-def test_a_result_said_on_another_connection_does_not_end_a_task_there() -> None:
-    """Although slave, task and attempt have the same numbers; its own agent's word counts, once."""
+def test_a_result_on_another_connection_does_not_end_a_task() -> None:
+    """Slave, task and attempt have the same numbers, but only the result from the task's own agent counts, once."""
     core = _core_with_tasks()
     _join(core, b"a")
     _join(core, b"b")
@@ -129,8 +129,8 @@ def test_a_result_said_on_another_connection_does_not_end_a_task_there() -> None
     assert [_deliver(core, b"b", of_b)[0] for _ in range(3)] == [[2], [], []]
 
 
-def test_who_gives_back_more_tasks_than_there_will_ever_be_gives_back_what_it_holds() -> None:
-    """A span is two numbers on the wire, however many tasks it claims; nobody counts them one by one."""
+def test_an_agent_that_returns_more_tasks_than_exist_returns_the_tasks_that_it_holds() -> None:
+    """A span is two numbers in a message, for any number of tasks. The master does not go through them one by one."""
     core = _core_with_tasks()
     _join(core, b"a")
     slave = next(iter(core.state.members.peers[b"a"].slaves.values()))
@@ -150,17 +150,17 @@ def _decode(frames: Sequence[Any]) -> None:
 def _deliver(
     core: MasterCore, peer: bytes, frames: Sequence[Any], gone: dict[bytes, None] | None = None
 ) -> tuple[list[int], list[str]]:
-    """Let the master hear frames as its shell does, and hold what it records against what it did.
+    """Pass frames to the master as its I/O thread does, and compare its records with its actions.
 
     Args:
-        gone: the peers that were sent away so far; added to.
+        gone: the peers that were refused so far; this call adds to them.
 
     Returns:
-        The tasks whose results came of it, and the names under which peers were dropped: this one's if its agent is
-        gone without a goodbye. Who was not an agent, and did not become one, is refused instead.
+        The tasks whose results were accepted, and the names of the agents that were dropped. That is the agent of this
+        peer if it is gone without a goodbye. A peer that was not an agent, and did not become one, is refused instead.
     """
     before = dict(core.state.members.peers)
-    unheard = peer in (gone or {})
+    ignored = peer in (gone or {})
     is_garbage, is_goodbye = False, False
     try:
         message, payload = wire.decode(frames)
@@ -176,25 +176,25 @@ def _deliver(
     dropped = [record.peer for record in actions.records if isinstance(record, records.PeerDropped)]
     refused = [record.address for record in actions.records if isinstance(record, records.AgentRefused)]
     agent = before.pop(peer, None)
-    assert before.keys() <= core.state.members.peers.keys(), "what one said cost another its connection"
+    assert before.keys() <= core.state.members.peers.keys(), "a message ended the connection of another peer"
     stays = peer in core.state.members.peers
-    told = [send.peer for send in actions.sends if isinstance(send.message, messages.Refused)]
-    if unheard:
-        assert (dropped, refused, told, stays) == ([], [], [], False), "a peer was heard after it had been sent away"
+    sent_away = [send.peer for send in actions.sends if isinstance(send.message, messages.Refused)]
+    if ignored:
+        assert (dropped, refused, sent_away, stays) == ([], [], [], False), "a refused peer was not ignored"
     elif agent is not None:
         assert dropped == ([] if stays or (is_goodbye and not is_garbage) else [agent.name])
-        assert not (is_garbage and stays), "it is heard on after garbage"
+        assert not (is_garbage and stays), "an agent stays connected after garbage"
     else:
         assert (dropped, refused) == ([], [] if stays else ["here"])
-    assert told in ([], [peer]), "somebody else was sent away"
-    assert len(dropped) <= len(told), "it was dropped without a word to it"
+    assert sent_away in ([], [peer]), "another peer was refused"
+    assert len(dropped) <= len(sent_away), "an agent was dropped without a message to it"
     if gone is not None:
-        gone.update(dict.fromkeys(told))
+        gone.update(dict.fromkeys(sent_away))
     return [result.task_id for result in actions.results], dropped
 
 
 def _join(core: MasterCore, peer: bytes) -> None:
-    """An agent comes, with one slave that is ready."""
+    """Connect an agent with one slave that is ready."""
     for message in (messages.Hello("m", "g", "h", 1, "3.11", 1), messages.SlaveReady(1)):
         assert _deliver(core, peer, wire.encode(message)) == ([], [])
 

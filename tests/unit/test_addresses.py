@@ -1,4 +1,4 @@
-"""Which addresses a master publishes, in which order, on hosts of many kinds."""
+"""The addresses that a master publishes, and their order, on hosts of many kinds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def on_a_host(
     name: str = "localhost",
     resolved: str | None = "127.0.0.1",
 ) -> None:
-    """Let this host have a default route's address, interfaces, a name, and what the name leads to if it does."""
+    """Give this host an address of the default route, interfaces, a name, and an address of that name if it has one."""
 
     def resolve(asked: str) -> str:
         assert asked == name
@@ -36,7 +36,7 @@ def on_a_host(
 
 
 def test_the_best_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default route's, other interfaces', bridges', the name where it leads elsewhere, loopback."""
+    """The order: the default route, other interfaces, bridges, the name if it has another address, loopback."""
     on_a_host(
         monkeypatch,
         default="10.0.0.7",
@@ -55,7 +55,7 @@ def test_the_best_address_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("bridge", ["docker0", "virbr0", "veth12ab", "br-0a1b2c", "cni0", "podman1"])
-def test_networks_of_containers_come_after_those_of_hosts(monkeypatch: pytest.MonkeyPatch, bridge: str) -> None:
+def test_addresses_of_containers_come_after_those_of_hosts(monkeypatch: pytest.MonkeyPatch, bridge: str) -> None:
     on_a_host(monkeypatch, interfaces=((bridge, "172.17.0.1"), ("bond0", "10.0.0.7")))
     assert candidate_hosts() == ["10.0.0.7", "172.17.0.1", "127.0.0.1"]
 
@@ -87,13 +87,13 @@ def test_loopback_is_last_however_it_was_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("resolved", ["10.0.0.7", "127.0.0.1", "127.0.1.1", None])
-def test_a_name_that_leads_nowhere_new_is_not_published(monkeypatch: pytest.MonkeyPatch, resolved: str | None) -> None:
+def test_a_name_without_another_address_is_not_published(monkeypatch: pytest.MonkeyPatch, resolved: str | None) -> None:
     on_a_host(monkeypatch, interfaces=(("eth0", "10.0.0.7"),), name="node7", resolved=resolved)
     assert candidate_hosts() == ["10.0.0.7", "127.0.0.1"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.9.9.9", "login1.cluster"])
-def test_the_address_that_was_asked_for_is_the_only_one(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_a_given_address_is_the_only_one(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     on_a_host(monkeypatch, default="10.0.0.7", interfaces=(("eth0", "10.0.0.7"),))
     assert candidates(40000, host) == (f"tcp://{host}:40000",)
 
@@ -101,8 +101,8 @@ def test_the_address_that_was_asked_for_is_the_only_one(monkeypatch: pytest.Monk
 # ---- this host ----
 
 
-def test_what_this_host_publishes_leads_to_it() -> None:
-    """Each address is of IPv4 and can be bound here; a name may stand among them; loopback is the last."""
+def test_the_published_addresses_are_this_hosts() -> None:
+    """Each is an IPv4 address that can be bound here, or a name. Loopback is the last."""
     found = candidate_hosts()
     assert found[-1] == "127.0.0.1"
     assert len(set(found)) == len(found)
@@ -112,11 +112,11 @@ def test_what_this_host_publishes_leads_to_it() -> None:
             probe.bind((address, 0))
 
 
-def test_the_loopback_interface_is_seen() -> None:
+def test_the_loopback_interface_is_found() -> None:
     assert "127.0.0.1" in [address for _, address in addresses._interface_addresses()]
 
 
-def test_an_interface_without_an_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_without_an_address_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     known = addresses._interface_addresses()
     index = socket.if_nameindex()
     long_name = "a name longer than an interface may have"
@@ -124,7 +124,7 @@ def test_an_interface_without_an_address_is_passed_over(monkeypatch: pytest.Monk
     assert addresses._interface_addresses() == known
 
 
-def test_a_host_that_the_world_cannot_be_reached_from_has_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_other_networks_has_no_default_route(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object) -> None:
         raise OSError("Network is unreachable")
 
@@ -133,8 +133,8 @@ def test_a_host_that_the_world_cannot_be_reached_from_has_no_default_route(monke
     assert candidate_hosts()[-1] == "127.0.0.1"
 
 
-def test_looking_for_the_default_route_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a datagram socket may be connected: a stream would knock at a stranger's door."""
+def test_finding_the_default_route_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a datagram socket is connected. A stream socket would contact another host."""
     asked: list[tuple[int, object]] = []
     monkeypatch.setattr(socket.socket, "connect", lambda self, address: asked.append((self.type, address)))
     assert addresses._default_route() is not None

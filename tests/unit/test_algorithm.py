@@ -34,7 +34,7 @@ def marked(x: int) -> int:
 
 
 def test_a_marked_function_stays_a_function() -> None:
-    """It can be called as before, and holds calls."""
+    """It can be called as before, and it makes calls to submit."""
     assert marked(3) == 3
     function: object = marked
     assert isinstance(function, types.FunctionType)
@@ -45,7 +45,7 @@ def test_a_marked_function_stays_a_function() -> None:
 
 
 def test_a_function_of_a_module_travels_by_name() -> None:
-    """And is found again by it, if it is the same version."""
+    """Slaves find it under that name if it is the same version."""
     algorithm = algorithm_of(helper)
     assert algorithm.reference == f"{__name__}:helper"
     assert find(algorithm.reference, algorithm.digest) is helper
@@ -53,8 +53,8 @@ def test_a_function_of_a_module_travels_by_name() -> None:
     assert repr(algorithm) == f"<Algorithm {__name__}:helper>"
 
 
-def test_what_has_no_name_travels_by_value() -> None:
-    """Lambdas, closures, partials, and functions that another hides."""
+def test_a_function_without_a_name_travels_by_value() -> None:
+    """These are lambdas, closures, partials, and functions whose name another function has taken."""
 
     def inner() -> None: ...
 
@@ -68,8 +68,8 @@ def test_what_has_no_name_travels_by_value() -> None:
         assert algorithm_of(function).reference == ""
 
 
-def test_a_wrapper_is_not_what_it_wraps() -> None:
-    """`functools.wraps` copies the mark, which then is another's."""
+def test_a_wrapper_is_another_algorithm_than_the_wrapped_function() -> None:
+    """`functools.wraps` copies the mark of the wrapped function. The copy does not count."""
 
     @functools.wraps(marked)
     def wrapper(x: int) -> int:
@@ -79,13 +79,13 @@ def test_a_wrapper_is_not_what_it_wraps() -> None:
 
 
 def test_a_builtin_can_be_an_algorithm() -> None:
-    """Though nothing can be kept on it."""
+    """It takes no attribute, so the mark is kept elsewhere."""
     assert algorithm_of(max).reference == "builtins:max"
     assert algorithm_of(max).digest == ""
 
 
-def test_what_cannot_be_called_is_refused() -> None:
-    """So are coroutine functions, which a slave would never await."""
+def test_an_object_that_cannot_be_called_is_refused() -> None:
+    """Coroutine functions are refused too, because a slave would never await them."""
 
     async def later() -> None: ...
 
@@ -95,8 +95,8 @@ def test_what_cannot_be_called_is_refused() -> None:
         algorithm_of(later)
 
 
-def test_the_digest_follows_what_the_function_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change in a helper of the same module is another version; one elsewhere in the module is not."""
+def test_the_digest_covers_the_functions_that_a_function_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of such a function makes another version. A change elsewhere in the module does not."""
     monkeypatch.syspath_prepend(str(tmp_path))
     base = (
         "def helper(x):\n    return x\n"
@@ -114,14 +114,14 @@ def test_the_digest_follows_what_the_function_names(tmp_path: Path, monkeypatch:
     assert digest_of(with_helper) == digest_of(with_helper)
 
 
-def test_another_version_is_told_with_both_digests() -> None:
-    """Instead of computing something else."""
+def test_another_version_is_refused_with_both_digests() -> None:
+    """It would compute something else."""
     with pytest.raises(AlgorithmUnavailable, match="another version here"):
         find(f"{__name__}:helper", "0" * 16)
 
 
-def test_a_missing_function_or_module_is_told_with_its_remedy() -> None:
-    """What to install, or how to start the slave."""
+def test_a_missing_function_or_module_is_reported_with_the_remedy() -> None:
+    """The message says what to install, or how to start the slave."""
     with pytest.raises(AlgorithmUnavailable, match="install the module 'no_such_module' there"):
         find("no_such_module:f", "")
     with pytest.raises(AlgorithmUnavailable, match="with the master's script"):
@@ -129,7 +129,7 @@ def test_a_missing_function_or_module_is_told_with_its_remedy() -> None:
 
 
 def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
-    """Those of the script itself go before those of modules that it imports."""
+    """Algorithms of the script itself override those of imported modules."""
     registry = Registry()
     with pytest.raises(UsageError, match="no master algorithm"):
         registry.master()
@@ -152,8 +152,8 @@ def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
     assert registry.master() is two
 
 
-def test_the_decorators_declare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they mark is what `mwpy.main` takes."""
+def test_the_decorators_register_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mwpy.main` uses the functions that they mark."""
     registry = Registry()
     monkeypatch.setattr(sys.modules["mwpy._values.algorithm"], "REGISTRY", registry)
 
@@ -166,7 +166,7 @@ def test_the_decorators_declare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Scale:
-    """Something with a method."""
+    """An object with a method."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -179,7 +179,7 @@ class Scale:
     "function", [abs, str, Scale, Scale(2).times, "a-b".split, functools.partial(max, 3), Scale.times]
 )
 def test_any_function_has_one_algorithm(function: Callable[..., object]) -> None:
-    """A new one at each call would be a new definition a task, of which nothing is ever learned."""
+    """A new algorithm at each call would mean a new definition for each task."""
     assert algorithm_of(function) is algorithm_of(function)
     assert algorithm_of(function).function is function
 
@@ -191,7 +191,7 @@ def test_methods_of_two_objects_are_two_algorithms() -> None:
     assert algorithm_of(three.times).function(1) == 3
 
 
-def test_even_a_function_that_takes_neither_attribute_nor_hash_will_do() -> None:
+def test_a_function_without_attributes_and_hash_can_be_an_algorithm() -> None:
     class Odd:
         __slots__ = ()
         __hash__ = None  # type: ignore[assignment]

@@ -38,7 +38,7 @@ def test_an_argument_that_cannot_be_pickled_is_a_type_error_too() -> None:
     assert issubclass(errors.ArgumentNotPicklable, TypeError)
 
 
-def test_a_failed_task_survives_pickling_with_all_it_tells() -> None:
+def test_a_failed_task_survives_pickling_with_all_its_texts() -> None:
     error = TaskFailed("f", "SLAVE-0", "ValueError", "seven", "Traceback\n")
     back = pickle.loads(pickle.dumps(error))
     assert (back.args, vars(back), str(back)) == (error.args, vars(error), str(error))
@@ -52,7 +52,7 @@ EXPORTED = [
 
 @pytest.mark.parametrize("kind", EXPORTED)
 def test_an_exported_exception_has_the_name_under_which_users_catch_it(kind: type[Exception]) -> None:
-    """In tracebacks, and in pickles too: the other side finds it under that name."""
+    """Tracebacks and pickles have that name."""
     assert (kind.__module__, getattr(mwpy, kind.__name__)) == ("mwpy", kind)
     error = kind("text") if kind is not mwpy.TaskFailed else mwpy.TaskFailed("f", None, "ValueError", "seven")
     assert traceback.format_exception_only(error)[0].startswith(f"mwpy.{kind.__name__}: ")

@@ -1,4 +1,4 @@
-"""Taking tasks out of what a slave holds, held against a model that knows nothing of spans."""
+"""Taking tasks out of those that a slave holds, compared with a model that has no spans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mwpy._core.holding import take
 
 @frozen
 class Piece:
-    """Tasks that remember where each of them stood at the beginning."""
+    """Tasks that know the position that each of them had at the beginning."""
 
     first: int
     attempt: int
@@ -36,7 +36,7 @@ Task = tuple[int, int, int]
 
 
 def hold(*spans: tuple[int, int, int]) -> deque[Piece]:
-    """Spans by their first id, count and attempt."""
+    """Make spans of a first id, a count and an attempt."""
     held: deque[Piece] = deque()
     passed_on = 0
     for first, count, attempt in spans:
@@ -46,12 +46,12 @@ def hold(*spans: tuple[int, int, int]) -> deque[Piece]:
 
 
 def each(pieces: Sequence[Piece] | deque[Piece]) -> list[Task]:
-    """Id, attempt and place of each task, in their order."""
+    """Return the id, the attempt and the position of each task, in their order."""
     return [(piece.first + at, piece.attempt, place) for piece in pieces for at, place in enumerate(piece.places)]
 
 
 def ids(pieces: Sequence[Piece] | deque[Piece]) -> list[list[int]]:
-    """The ids in each piece."""
+    """Return the ids in each piece."""
     return [list(range(piece.first, piece.first + piece.count)) for piece in pieces]
 
 
@@ -82,22 +82,22 @@ def ids(pieces: Sequence[Piece] | deque[Piece]) -> list[list[int]]:
         "all and more",
     ],
 )
-def test_what_is_asked_for_is_taken_and_the_rest_stays_in_order(
+def test_the_requested_tasks_are_taken_and_the_others_stay_in_order(
     first: int, count: int, attempt: int, taken: list[list[int]], left: list[list[int]]
 ) -> None:
-    """Whatever part of a span it is, and whether all of it is held or not."""
+    """They may be any part of a span, and only some of them may be held."""
     held = hold((1, 5, 1), (20, 3, 1), (10, 2, 1))
     assert ids(take(held, first, count, attempt)) == taken
     assert ids(held) == left
 
 
-def test_nothing_is_taken_from_one_who_holds_nothing() -> None:
-    """Nor is anything asked for too much."""
+def test_nothing_is_taken_from_a_slave_that_holds_nothing() -> None:
+    """A request for any tasks takes nothing and raises no error."""
     assert take(hold(), 1, 3, 1) == []
 
 
-def test_the_attempt_that_is_meant_is_found_behind_another() -> None:
-    """A task is held in one attempt only by rights; who says otherwise harms nobody."""
+def test_the_requested_attempt_is_found_behind_another_attempt() -> None:
+    """A slave should hold a task in one attempt only. If not, nothing goes wrong."""
     held = hold((1, 3, 1), (2, 1, 2))
     assert each(take(held, 1, 3, 2)) == [(2, 2, 3)]
     assert each(held) == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
@@ -106,10 +106,10 @@ def test_the_attempt_that_is_meant_is_found_behind_another() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6), st.randoms(), st.data()
 )
-def test_taking_is_what_it_would_be_task_by_task(
+def test_taking_spans_is_the_same_as_taking_task_by_task(
     shapes: list[tuple[int, int, int]], random: Random, data: st.DataObject
 ) -> None:
-    """Nothing is lost, doubled, reordered or changed, however often something is taken; no piece is empty."""
+    """No task is lost, doubled, reordered or changed, however often tasks are taken. No piece is empty."""
     spans: list[tuple[int, int, int]] = []
     end = 1
     for count, attempt, gap in shapes:

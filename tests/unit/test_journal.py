@@ -1,4 +1,4 @@
-"""The journal, seen from both sides: a slave that notes and empties, and its agent that reads."""
+"""The journal from both sides: a slave writes and empties it, and its agent reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODEC = Codec()
 
 
 def encoded(value: object) -> bytes:
-    """What stands for a value in a group."""
+    """Return the entry of a value in a group."""
     return CODEC.dumps_value(value)[0]
 
 
@@ -39,7 +39,7 @@ def agent(memory: bytearray) -> Journal:
 
 
 def entries(journal: Journal) -> list[Entry] | None:
-    """What is noted: task, attempt, seconds, whether it failed, and what came of it."""
+    """Return what the journal holds: task, attempt, seconds, whether it failed, and its value."""
     found = journal.read(7)
     if found is None:
         return None
@@ -51,7 +51,7 @@ def entries(journal: Journal) -> list[Entry] | None:
     return [(*name, *rest) for name, rest in zip(messages.each_task(group), zip(*columns, strict=True), strict=True)]
 
 
-def test_the_journal_holds_what_was_finished_and_not_sent(slave: Journal, agent: Journal) -> None:
+def test_the_journal_holds_the_results_that_were_not_sent(slave: Journal, agent: Journal) -> None:
     assert entries(agent) == []
     assert slave.add(1 << 40, 2, 0.5, False, encoded("value"))
     assert slave.add(3, 1, 0.0, True, encoded(None))
@@ -63,7 +63,7 @@ def test_the_journal_holds_what_was_finished_and_not_sent(slave: Journal, agent:
     assert entries(agent) == [(4, 1, 0.0, False, "next")]
 
 
-def test_results_are_named_in_spans_and_stand_as_they_are_sent(slave: Journal) -> None:
+def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) -> None:
     """The slave sends what it reads."""
     for task_id, attempt in ((5, 1), (6, 1), (7, 2), (9, 2)):
         slave.add(task_id, attempt, 0.5, task_id in (6, 9), encoded(task_id))
@@ -72,8 +72,8 @@ def test_results_are_named_in_spans_and_stand_as_they_are_sent(slave: Journal) -
 
 
 @pytest.mark.parametrize("size", [0, 1000, PAYLOAD_BYTES - 5])
-def test_a_full_journal_takes_no_more_and_keeps_what_it_has(slave: Journal, agent: Journal, size: int) -> None:
-    """Full of rows, full of payloads, or of a single payload that just fits."""
+def test_a_full_journal_refuses_results_and_keeps_the_others(slave: Journal, agent: Journal, size: int) -> None:
+    """It is full of rows, full of payloads, or full of a single payload that just fits."""
     value = "x" * size
     count = 0
     while slave.add(count, 1, 0.0, False, encoded(value)):
@@ -86,11 +86,11 @@ def test_a_full_journal_takes_no_more_and_keeps_what_it_has(slave: Journal, agen
     assert slave.add(0, 1, 0.0, False, encoded(value))
 
 
-def test_a_reading_during_which_the_journal_was_emptied_is_no_reading(slave: Journal, agent: Journal) -> None:
+def test_a_read_during_which_the_journal_was_emptied_is_discarded(slave: Journal, agent: Journal) -> None:
     slave.add(1, 1, 0.0, False, encoded("sent"))
 
     class Meddler:
-        """The journal's memory, emptied and filled again by the slave just when it is read."""
+        """The journal's memory. The slave empties and fills it while it is read."""
 
         def __init__(self, memory: memoryview) -> None:
             self.memory = memory
@@ -107,8 +107,8 @@ def test_a_reading_during_which_the_journal_was_emptied_is_no_reading(slave: Jou
     assert entries(agent) == [(2, 1, 0.0, False, "another")]
 
 
-def test_an_addition_does_not_disturb_a_reading(slave: Journal, agent: Journal) -> None:
-    """Readings beside a slave that only adds: each is a beginning of what was added, and none is refused."""
+def test_an_addition_does_not_disturb_a_read(slave: Journal, agent: Journal) -> None:
+    """While a slave adds results, each read gives the first of them in their order, and no read is discarded."""
     adding = threading.Thread(target=lambda: [slave.add(n, 1, float(n), False, encoded(n)) for n in range(3000)])
     adding.start()
     readings = []
@@ -122,28 +122,28 @@ def test_an_addition_does_not_disturb_a_reading(slave: Journal, agent: Journal) 
 
 
 def test_the_number_of_the_filling_wraps_around(memory: bytearray, slave: Journal, agent: Journal) -> None:
-    """After the last number that fits into the word comes 0, and results are read before and after."""
+    """After the largest number comes 0, and results are read before and after that."""
 
-    def word() -> int:
+    def counter() -> int:
         return int.from_bytes(memory[:8], sys.byteorder)
 
     last = (1 << 64) - (1 << 32)
     slave._filling = last
     slave.add(1, 1, 0.0, False, encoded(1))
-    assert word() == last + 1
+    assert counter() == last + 1
     assert entries(agent) == [(1, 1, 0.0, False, 1)]
     slave.clear()
-    assert word() == 0
+    assert counter() == 0
     assert entries(agent) == []
     slave.add(2, 1, 0.0, False, encoded(2))
-    assert word() == 1
+    assert counter() == 1
     assert entries(agent) == [(2, 1, 0.0, False, 2)]
 
 
-def test_a_journal_that_stray_code_wrote_over_is_read_and_does_not_pass_as_results(
+def test_a_journal_that_faulty_code_overwrote_can_be_read_and_does_not_pass_as_results(
     memory: bytearray, agent: Journal
 ) -> None:
-    """Whatever stands there, nothing but the check of messages complains."""
+    """Reading any bytes raises no error. The check of messages rejects what was read."""
     for noise in (random.Random(1).randbytes(JOURNAL_BYTES), b"\xff" * JOURNAL_BYTES):
         memory[:] = noise
         found = agent.read(7)
@@ -152,7 +152,7 @@ def test_a_journal_that_stray_code_wrote_over_is_read_and_does_not_pass_as_resul
             messages.check(*found)
 
 
-def test_a_closed_journal_lets_go_of_the_memory(memory: bytearray, slave: Journal) -> None:
+def test_a_closed_journal_releases_the_memory(memory: bytearray, slave: Journal) -> None:
     with pytest.raises(BufferError):
         memory.append(0)
     slave.close()

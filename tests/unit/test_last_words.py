@@ -1,4 +1,4 @@
-"""What a slave left: which line of it says most, how much is shown, and how much is kept."""
+"""The last words of a slave: the headline, how much is shown, and how much is kept."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TRACE = "Fatal Python error: Segmentation fault\n\nCurrent thread\n"
         (LastWords(stderr="x" * 1000), "x" * 200),
     ],
 )
-def test_the_headline_is_the_line_that_says_most(words: LastWords, line: str) -> None:
+def test_the_headline_is_the_most_useful_line(words: LastWords, line: str) -> None:
     assert words.headline == line
 
 
-def test_what_is_shown_has_its_names_and_the_ends_of_long_texts() -> None:
+def test_the_shown_text_has_the_names_of_the_streams_and_the_ends_of_long_texts() -> None:
     words = LastWords("".join(f"{n}\n" for n in range(30)), "no end of line", TRACE)
     assert words.shown(2) == (
         "fault, the last 2 of 3 lines:\n\nCurrent thread\nstderr:\nno end of line\n"
@@ -32,8 +32,8 @@ def test_what_is_shown_has_its_names_and_the_ends_of_long_texts() -> None:
     assert NO_WORDS.shown() == ""
 
 
-def test_what_is_too_long_is_cut_at_its_beginning() -> None:
-    """A peer may claim anything, a negative memory too."""
+def test_a_long_text_loses_its_beginning() -> None:
+    """A peer can send any number, also a negative amount of memory."""
     cut = LastWords("abc", "def", "ghi", -1).cut(2)
     assert cut == LastWords("bc", "ef", "hi", 0)
     assert cut.size == 6
@@ -44,5 +44,5 @@ def test_what_is_too_long_is_cut_at_its_beginning() -> None:
     ("count", "text"),
     [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (300 << 20, "300.0 MiB"), (5 << 60, "5242880.0 TiB")],
 )
-def test_an_amount_of_memory_for_a_reader(count: int, text: str) -> None:
+def test_an_amount_of_memory_as_a_text_for_people(count: int, text: str) -> None:
     assert amount(count) == text

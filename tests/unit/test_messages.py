@@ -1,4 +1,4 @@
-"""Groups of tasks and results, held against their payload."""
+"""Groups of tasks and results, compared with their payload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CODEC = Codec()
 
 
 def payload(*values: object) -> bytes:
-    """The first frame of a group with these values."""
+    """Return the first frame of a group with these values."""
     return messages.payload(len(values), [CODEC.dumps_value(value)[0] for value in values])
 
 
@@ -45,14 +45,14 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
         (messages.Probe(), [b"x"]),
     ],
 )
-def test_what_does_not_fit_together_is_a_protocol_error(message: messages.Message, frames: Sequence[bytes]) -> None:
-    """A slave's lists, payload and buffers must agree before anything is cut."""
+def test_a_message_that_does_not_fit_its_frames_is_an_error(message: messages.Message, frames: Sequence[bytes]) -> None:
+    """The lists, the payload and the buffers must agree before a group is cut."""
     with pytest.raises(ProtocolError):
         messages.check(message, frames)
 
 
-def test_a_group_is_cut_into_what_belongs_to_each_task() -> None:
-    """What is small stands together, large buffers follow."""
+def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:
+    """All small values are in the first frame. Large buffers follow."""
     group = messages.Results(1, [1], [3], [1], [0.1] * 3, [1], [0, 1, 1])
     frames = [payload(5, None, "bc"), b"large", b"larger"]
     messages.check(group, frames)
@@ -66,14 +66,14 @@ def test_a_group_is_cut_into_what_belongs_to_each_task() -> None:
         *(payload(1, "word").replace(b"word", b"w\xffrd"), b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"),
     ],
 )
-def test_a_payload_that_has_not_one_entry_for_each_task_is_a_protocol_error(frame: bytes) -> None:
-    """Or is no list, or one that is cut off, too deep or longer than any memory."""
+def test_a_payload_without_one_entry_for_each_task_is_a_protocol_error(frame: bytes) -> None:
+    """So is a payload that is not a list, is cut off, is nested too deeply, or claims to be longer than any memory."""
     with pytest.raises(ProtocolError, match="Tasks"):
         messages.entries(messages.Tasks(1, [1], [2], [1], [0]), [frame])
 
 
-def test_a_smaller_group_has_the_results_that_are_kept() -> None:
-    """What was rescued before is left out, and failures and large buffers keep their place."""
+def test_a_selected_group_has_the_results_that_are_kept() -> None:
+    """Results that the journal already gave are left out. Failures and large buffers stay with their tasks."""
     group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [3], [0, 0, 0, 1])
     frames = [payload(1, "two", 3, "four"), b"large"]
     messages.check(group, frames)
@@ -98,15 +98,15 @@ def test_a_smaller_group_has_the_results_that_are_kept() -> None:
         ([7, 6, 5], [1, 1, 1], ([7, 6, 5], [1, 1, 1], [1, 1, 1])),
     ],
 )
-def test_tasks_are_named_in_as_few_spans_as_their_order_allows(
+def test_tasks_form_as_few_spans_as_their_order_allows(
     tasks: list[int], attempts: list[int], spans: tuple[list[int], list[int], list[int]]
 ) -> None:
-    """And each span says again which tasks they were."""
+    """The spans name the same tasks."""
     assert messages.spans_of(tasks, attempts) == spans
     assert list(messages.each_task(messages.Revoked(1, *spans))) == list(zip(tasks, attempts, strict=True))
 
 
-def test_messages_without_lists_need_no_more_than_their_frames() -> None:
-    """Definitions by value bring theirs, and a goodbye none."""
+def test_a_message_without_lists_needs_only_the_right_number_of_frames() -> None:
+    """A definition by value has one frame, and a goodbye has none."""
     messages.check(messages.Algorithms([DEFINITION]), [b"packed"])
     messages.check(messages.Goodbye("bye"), [])

@@ -9,41 +9,41 @@ from mwpy._values.options import OPTIONS, Options, Role, help_text, parse
 
 
 def test_without_options_a_computation_runs_here() -> None:
-    """No option at all: the local role, every argument left alone."""
+    """The role is local, and all arguments are left to the algorithm."""
     options, rest = parse(["--pings", "3"])
     assert options == Options()
     assert options.role is Role.LOCAL
     assert rest == ["--pings", "3"]
 
 
-def test_options_are_taken_out_in_any_place_and_the_rest_keeps_its_order() -> None:
-    """The algorithm sees its own arguments only, as they stood."""
+def test_options_can_be_anywhere_and_the_other_arguments_keep_their_order() -> None:
+    """The algorithm gets only its own arguments."""
     options, rest = parse(["a", "--mw-master", "b", "--mw-audit-file", "x.audit", "--mw-local=3", "c"])
     assert rest == ["a", "b", "c"]
     assert (options.role, options.audit_file, options.local) == (Role.MASTER, "x.audit", 3)
 
 
 def test_two_dashes_end_the_options() -> None:
-    """What follows `--` belongs to the algorithm, whatever it looks like."""
+    """All arguments after `--` belong to the algorithm, even if they look like options."""
     options, rest = parse(["--mw-slave", "--", "--mw-master"])
     assert options.role is Role.SLAVE
     assert rest == ["--", "--mw-master"]
 
 
 def test_groups_are_numbers_or_auto() -> None:
-    """`auto` is the default, and can be said."""
+    """`auto` is the default, and can be given explicitly."""
     options, _ = parse(["--mw-slave-task-group", "7", "--mw-slave-result-group", "auto"])
     assert options.slave_task_group == 7
     assert options.slave_result_group is None
 
 
-def test_the_key_may_come_from_the_environment() -> None:
-    """`MWPY_KEY` serves where no key file does."""
+def test_the_key_can_come_from_the_environment() -> None:
+    """`MWPY_KEY` replaces a key file."""
     assert parse([], {"MWPY_KEY": "k"})[0].key == "k"
 
 
-def test_what_is_given_after_the_resource_file_wins_over_it() -> None:
-    """As in CL-MW: the later of the file and the member id directs a slave."""
+def test_options_after_the_resource_file_override_it() -> None:
+    """As in CL-MW, a slave uses the later of the file and the member id."""
     before, _ = parse(["--mw-member-id", "mine", "--mw-resource-file", "f"])
     after, _ = parse(["--mw-resource-file", "f", "--mw-member-id", "mine"])
     assert before.directed_to("the file's") == "the file's"
@@ -51,8 +51,8 @@ def test_what_is_given_after_the_resource_file_wins_over_it() -> None:
 
 
 @pytest.mark.parametrize(("text", "end"), [("1795271766", 1795271766.0), ("NONE", None), ("", None)])
-def test_slurm_tells_when_a_job_ends(text: str, end: float | None) -> None:
-    """A job without a time limit has no end; a local agent's is its master's affair."""
+def test_slurm_sets_the_end_of_a_job(text: str, end: float | None) -> None:
+    """A job without a time limit has no end. A local agent ignores it, because its master decides."""
     assert parse(["--mw-slave"], {"SLURM_JOB_END_TIME": text})[0].job_end == end
     assert parse([], {"SLURM_JOB_END_TIME": text, "MWPY_AGENT": "[]"})[0].job_end is None
 
@@ -76,8 +76,8 @@ def test_slurm_tells_when_a_job_ends(text: str, end: float | None) -> None:
         (["--mw-master", "--mw-slave"], "exclude each other"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_with_its_remedy(argv: list[str], words: str) -> None:
-    """A bad option says what is wrong and what to write instead."""
+def test_a_mistake_is_reported_in_one_line_with_the_remedy(argv: list[str], words: str) -> None:
+    """The message says what is wrong and what to write instead."""
     with pytest.raises(UsageError) as caught:
         parse(argv)
     assert words in str(caught.value)
@@ -85,7 +85,7 @@ def test_a_mistake_is_told_in_one_line_with_its_remedy(argv: list[str], words: s
 
 
 def test_the_help_explains_every_option_with_its_default() -> None:
-    """Each option of the table is in the help, with its sentence."""
+    """Each option of the table is in the help, with its sentence and its default."""
     text = help_text("app.py")
     for option in OPTIONS:
         assert f"--mw-{option.name}" in text
@@ -94,8 +94,8 @@ def test_the_help_explains_every_option_with_its_default() -> None:
         assert hasattr(Options(), option.field) or option.name in ("master", "slave")
 
 
-def test_a_local_agent_goes_by_its_environment_and_keeps_the_scripts_arguments() -> None:
-    """What its command line says of roles is its master's."""
+def test_a_local_agent_uses_the_options_of_its_environment_and_the_arguments_of_the_script() -> None:
+    """The role on its command line is its master's role."""
     environment = {"MWPY_AGENT": '["--mw-slave", "--mw-master-host", "h", "--mw-master-port", "7"]', "MWPY_KEY": "k"}
     options, rest = parse(["a", "--mw-local", "2", "--", "--mw-x"], environment)
     assert (options.role, options.master_host, options.master_port) == (Role.SLAVE, "h", 7)

@@ -1,4 +1,4 @@
-"""What goes through an agent's streams: all of it, in order, without ever blocking, and with its end kept."""
+"""The streams of an agent: output passes in order and without blocking, and its end is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         try:
             os.close(fd)
         except OSError:
-            pass  # the test did
+            pass  # the test has closed it
 
 
 def read_all(fd: int) -> bytes:
@@ -38,14 +38,14 @@ def read_all(fd: int) -> bytes:
 # ---- out of the agent --------------------------------------------------------------------------------------------
 
 
-def test_what_is_taken_leaves_at_once(pipe: tuple[int, int]) -> None:
+def test_output_is_written_at_once_if_the_stream_takes_it(pipe: tuple[int, int]) -> None:
     outlet = Outlet(pipe[1], "out", 0.0)
     outlet.pass_on(b"seen", 0.0)
     assert (read_all(pipe[0]), outlet.waiting) == (b"seen", False)
 
 
-def test_what_a_pipe_does_not_take_waits_for_its_reader(pipe: tuple[int, int]) -> None:
-    """Writing blocks at no size, and the order stays."""
+def test_output_that_a_pipe_does_not_take_waits_for_its_reader(pipe: tuple[int, int]) -> None:
+    """Output of any size does not block, and stays in order."""
     data = os.urandom(5 * PIPE_BYTES + 17)
     outlet = Outlet(pipe[1], "out", 0.0)
     outlet.pass_on(data[:100_000], 0.0)
@@ -58,8 +58,8 @@ def test_what_a_pipe_does_not_take_waits_for_its_reader(pipe: tuple[int, int]) -
     assert came == data
 
 
-def test_slaves_wait_for_a_full_stream_but_not_for_ever(pipe: tuple[int, int]) -> None:
-    """After the patience what has no room is left out, and the reader is told how much, where it was."""
+def test_slaves_wait_for_a_full_stream_only_for_a_limited_time(pipe: tuple[int, int]) -> None:
+    """After that time, output without room is dropped. A line in its place says how much was dropped."""
     outlet = Outlet(pipe[1], "standard output", 0.0)
     outlet.pass_on(b"a" * FULL_BYTES, 1.0)
     assert outlet.patience_until() is None
@@ -78,7 +78,7 @@ def test_slaves_wait_for_a_full_stream_but_not_for_ever(pipe: tuple[int, int]) -
     assert came.endswith(b" bytes of slaves are left out of standard output here: nobody read it\nd")
 
 
-def test_a_reader_that_takes_some_starts_the_patience_anew(pipe: tuple[int, int]) -> None:
+def test_the_time_starts_again_when_the_reader_takes_some_output(pipe: tuple[int, int]) -> None:
     outlet = Outlet(pipe[1], "out", 0.0)
     outlet.pass_on(b"a" * (FULL_BYTES + 2 * PIPE_BYTES), 0.0)
     assert outlet.patience_until() == STUCK_S
@@ -87,7 +87,7 @@ def test_a_reader_that_takes_some_starts_the_patience_anew(pipe: tuple[int, int]
     assert outlet.patience_until() == 20.0 + STUCK_S
 
 
-def test_a_stream_that_nobody_will_read_takes_all_and_keeps_nothing(pipe: tuple[int, int]) -> None:
+def test_a_stream_without_a_reader_takes_everything_and_keeps_nothing(pipe: tuple[int, int]) -> None:
     outlet = Outlet(pipe[1], "out", 0.0)
     outlet.pass_on(b"a" * FULL_BYTES, 0.0)
     os.close(pipe[0])
@@ -100,7 +100,7 @@ def test_a_stream_that_nobody_will_read_takes_all_and_keeps_nothing(pipe: tuple[
     assert not absent.waiting
 
 
-def test_a_file_takes_all_at_once(tmp_path: Path) -> None:
+def test_a_file_takes_everything_at_once(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as file:
         outlet = Outlet(file.fileno(), "out", 0.0)
         outlet.pass_on(b"a" * FULL_BYTES + b"b", 0.0)
@@ -111,7 +111,7 @@ def test_a_file_takes_all_at_once(tmp_path: Path) -> None:
 # ---- into the agent ----------------------------------------------------------------------------------------------
 
 
-def test_all_is_read_and_the_end_is_kept(pipe: tuple[int, int]) -> None:
+def test_everything_is_read_and_the_end_is_kept(pipe: tuple[int, int]) -> None:
     inlet = Inlet(pipe[0], 10)
     assert inlet.read() == b""
     os.write(pipe[1], b"0123456")
@@ -125,8 +125,8 @@ def test_all_is_read_and_the_end_is_kept(pipe: tuple[int, int]) -> None:
     assert (inlet.read_rest(), inlet.ended) == (b"", True)
 
 
-def test_the_end_does_not_begin_within_a_character(pipe: tuple[int, int]) -> None:
-    """What is no text at all is shown as what it is."""
+def test_the_kept_end_does_not_begin_within_a_character(pipe: tuple[int, int]) -> None:
+    """Bytes that are not text are shown as replacement characters."""
     inlet = Inlet(pipe[0], 4)
     os.write(pipe[1], "€€".encode())
     inlet.read()
@@ -136,8 +136,8 @@ def test_the_end_does_not_begin_within_a_character(pipe: tuple[int, int]) -> Non
     assert inlet.end == "\ufffd" * 4
 
 
-def test_somebody_else_who_writes_for_ever_does_not_hold_up_a_burial(pipe: tuple[int, int]) -> None:
-    """What a dead slave forked may hold the pipe's other end."""
+def test_another_process_that_writes_without_end_does_not_delay_the_end_of_a_slave(pipe: tuple[int, int]) -> None:
+    """A process that a dead slave forked may hold the other end of the pipe."""
     if os.fork() == 0:
         try:
             os.close(pipe[0])

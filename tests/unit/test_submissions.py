@@ -1,4 +1,4 @@
-"""Tasks on their way to the core, put to spans."""
+"""Tasks on their way to the core are combined into spans, and counted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def submissions() -> Submissions:
     return Submissions()
 
 
-def test_tasks_that_differ_in_nothing_but_arguments_and_tag_are_one_span(submissions: Submissions) -> None:
-    """In the order in which they were submitted; another algorithm or policy begins another."""
+def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(submissions: Submissions) -> None:
+    """Tasks keep the order of submission. Another algorithm or policy begins another span."""
     assert not submissions
     ids = [
         submissions.add(MAX, DEFAULT_POLICY, b"a", (), "A"),
@@ -45,7 +45,7 @@ def test_tasks_that_differ_in_nothing_but_arguments_and_tag_are_one_span(submiss
 
 
 def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: Submissions) -> None:
-    """Whether the task is still here, was just taken, or waits in the core."""
+    """The task may be here, may be taken, or may wait in the core."""
 
     def pending() -> tuple[int, int, int]:
         submissions.check()
@@ -68,7 +68,7 @@ def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: 
 
 
 def test_a_lost_task_is_noticed(submissions: Submissions) -> None:
-    """The count of one side is checked against the tasks that the other side has."""
+    """`check` compares the counts of both threads with the tasks that are here."""
     submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
     submissions.take()
     submissions.check()
@@ -78,7 +78,7 @@ def test_a_lost_task_is_noticed(submissions: Submissions) -> None:
 
 
 def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
-    """Nothing is lost and nothing comes twice, whatever is added meanwhile."""
+    """No task is lost or taken twice, and no count is wrong."""
     total = 20_000
 
     def add() -> None:
@@ -102,10 +102,10 @@ def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
     assert all(span.tags == [*span.ids] for span in taken)
 
 
-def test_two_threads_that_add_at_once_are_told(submissions: Submissions) -> None:
-    """Their tasks would get each other's results."""
+def test_two_threads_that_add_at_once_are_an_error(submissions: Submissions) -> None:
+    """Otherwise their tasks would get each other's results."""
     first = submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
-    submissions.total = first - 1  # what the second thread saw, when it looked before the first had put back
+    submissions.total = first - 1  # the number that a second thread reads before the first thread stores its own
     submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
     with pytest.raises(UsageError, match="two threads"):
         submissions.take()

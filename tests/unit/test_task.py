@@ -26,7 +26,7 @@ def _result(value: object, failed: bool = False, payload: bytes | None = None) -
 
 
 def test_a_value_is_unpickled_once_and_then_kept() -> None:
-    """The same object at every asking."""
+    """`.value` always returns the same object."""
     result = _result([1, 2])
     assert result.value == [1, 2]
     assert result.value is result.value
@@ -35,7 +35,7 @@ def test_a_value_is_unpickled_once_and_then_kept() -> None:
 
 
 def test_a_failed_result_raises_with_the_remote_traceback() -> None:
-    """`.value` raises what `.error` shows; the original exception is the cause."""
+    """`.value` raises the error that `.error` returns. The original exception is its cause."""
     cause = ValueError("seven")
     result = _result(("ValueError", "seven", "Traceback: remote", cause), failed=True)
     error = result.error
@@ -49,7 +49,7 @@ def test_a_failed_result_raises_with_the_remote_traceback() -> None:
 
 
 def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
-    """The master says so, and `.error` agrees with `.value`."""
+    """The message says so, and `.error` agrees with `.value`."""
     result = _result(None, payload=b"no pickle")
     assert result.error is not None
     assert "cannot be unpickled here" in str(result.error)
@@ -57,20 +57,20 @@ def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
         _ = result.value
 
 
-def test_a_task_that_never_left_names_no_slave() -> None:
-    """Without a slave and a traceback the message is one line."""
+def test_the_failure_of_a_task_that_was_not_sent_names_no_slave() -> None:
+    """Without a slave and a traceback, the message is one line."""
     assert str(TaskFailed("f", None, "TaskTooLarge", "too large")) == "task f failed: TaskTooLarge: too large"
 
 
 def test_an_unknown_policy_is_named() -> None:
-    """A misspelt policy is told of at once."""
+    """The error of a misspelt policy is raised at once."""
     assert TaskPolicy.of(retry=False) == TaskPolicy(retry=False)
     with pytest.raises(UsageError, match="unknown task policy 'retries'"):
         TaskPolicy.of(retries=3)
 
 
 def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
-    """Enough to submit it again, or to tell why not."""
+    """That is enough to submit it again, or to say why it cannot run."""
     death = Death(SID, 2, "killed by signal 11")
     payload, _ = Codec().dumps_call((1,), {"b": 2}, "f")
     task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, ())
@@ -79,8 +79,8 @@ def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     assert repr(task) == "<UnrunnableTask 3 (f): it kills, tag='tag'>"
 
 
-def test_an_unrunnable_task_shows_what_the_last_slave_that_died_of_it_wrote_last() -> None:
-    """Whoever prints it need not search; without words it is one line."""
+def test_an_unrunnable_task_shows_the_last_words_of_the_last_slave_that_died() -> None:
+    """Printing the task shows them. Without last words it is one line."""
     first = Death(SID, 1, "exit code 1", LastWords("first"))
     last = Death(SID, 2, "killed by signal 11", LastWords("a\n", "b", "Fatal\n", 3 << 20))
     shown = [

@@ -156,7 +156,7 @@ def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:
         (0, [0.0, 0.001, 0.001, 0.002, 0.002, 0.02, 0.02], [3]),
         (0, [0.0, 0.02, 0.02, 0.021, 0.022, 0.023, 0.024, 0.025], [1]),
     ],
-    ids=["a group is full", "a task took long", "10 ms are over", "10 ms begin anew after each sending"],
+    ids=["a group is full", "a task took long", "10 ms are over", "after each sending, 10 ms begin again"],
 )
 def test_results_are_gathered_until_they_are_due(
     end: _End, clock: list[float], group: int, moments: list[float], sent: list[int]
