@@ -88,6 +88,7 @@ class _Forgetful:
     ("module", "name", "value", "found"),
     [
         (watch, "KILLED_TOO_S", 0.0, "is charged for a slave that was killed with its agent"),
+        (watch, "SILENT_S", 0.2, "waits in slave"),
         (watch, "EXIT_S", 60.0, "hangs and was not killed"),
         (output, "HELD_BACK_BYTES", -1, "was printed 2 times"),
     ],
@@ -95,7 +96,7 @@ class _Forgetful:
 def test_a_wrong_decision_about_time_or_output_is_noticed(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, value: float, found: str
 ) -> None:
-    """An agent that reports a SIGKILL at once, waits too long for an exit, or prints every failure is caught."""
+    """An agent is caught that reports a SIGKILL at once, leaves results or slaves waiting, or prints every failure."""
     monkeypatch.setattr(module, name, value)
     assert any(found in reason for reason in map(reason_of_failure, range(60)))
 

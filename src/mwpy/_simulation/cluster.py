@@ -48,6 +48,9 @@ LIMIT_S = 4000.0
 GRACE_S = 5.0
 """Seconds that agents get at the end."""
 
+LAST_S = 15.0
+"""Seconds in which every agent ends when the master has ended: it may be frozen, and its slaves get some time."""
+
 TRANSCRIPT_LINES = 400
 
 FAULTS = (
@@ -210,16 +213,20 @@ class Cluster:
             SimulationFailure: a checker found a fault.
         """
         try:
-            self._run_until_(lambda: self.complete, LIMIT_S, "there are tasks that never ended: it hangs")
+            self._step_until(lambda: self.complete, LIMIT_S, "there are tasks that never ended: it hangs")
             self.checker.check_end(self._total)
             self._close()
-            limit = self.now + GRACE_S + FAREWELL_S + 1.0
-            self._run_until_(lambda: self.over, limit, "the master does not end")
+            self._step_until(lambda: self.over, self.now + GRACE_S + FAREWELL_S + 1.0, "the master does not end")
+            self._step_until(lambda: not self._agents_run, self.now + LAST_S, "an agent does not end")
             self.replay.check_end(self.core.state)
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
 
-    def _run_until_(self, reached: Callable[[], bool], limit: float, fault: str) -> None:
+    @property
+    def _agents_run(self) -> bool:
+        return any(host.process is not None for host in self.hosts)
+
+    def _step_until(self, reached: Callable[[], bool], limit: float, fault: str) -> None:
         while not reached():
             assert self._world.next_at <= limit, fault
             self._world.step()

@@ -17,7 +17,7 @@ from mwpy._roles.agent import Agent, Edges
 from mwpy._roles.edges import SlaveParts
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
-from mwpy._simulation.slaves import SIGKILL, SimulatedOutlet, SimulatedSlave, Workload
+from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedOutlet, SimulatedSlave, Workload
 from mwpy._simulation.world import World
 from mwpy._values import records
 from mwpy._values.errors import ExitCode
@@ -144,7 +144,8 @@ class AgentProcess:
         self._checker = checker
         self.connection: Connection = network.connect(self.wake)
         self._link = self.connection.link
-        self._workload = Workload(world, checker, durations, start_s, host.able, self.connection.peer)
+        peer = self.connection.peer
+        self._workload = Workload(world, checker, durations, start_s, host.able, peer, self._is_attentive)
         self.slaves: dict[int, SimulatedSlave] = {}
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
         self._signals = _Signals(self._link)
@@ -167,6 +168,9 @@ class AgentProcess:
         slave = SimulatedSlave(number, self._workload, self._link, self.outlets, self._slave_ended)
         self.slaves[number] = slave
         return SlaveParts(slave, slave.channel, slave.outputs)
+
+    def _is_attentive(self) -> bool:
+        return not self._over and self._world.now > self._frozen_until + PROMISED_S
 
     def _slave_ended(self, slave: SimulatedSlave) -> None:
         if not self._over:

@@ -1,8 +1,9 @@
 """Simulated slave processes: the process, its channel to the agent, and its standard output and error.
 
-A simulated slave follows the protocol of the real one (see `_transport/channel`). It notes the position of a task
-before it starts it, and starts nothing between a recall and the message that says which tasks were taken back. It
-notes results in its journal and sends them later. It crashes, hangs, and writes nonsense into its stream.
+A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). It notes
+the position of a task before it starts it, and starts nothing between a recall and the message that says which tasks
+were taken back. It gathers results in its journal as long as the real one may, and sends them then or earlier. It
+crashes, hangs, and writes nonsense into its stream.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import chain, repeat
 
 from attrs import define, field
 
+from mwpy._roles.task_runner import GATHER_S
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
@@ -26,6 +28,9 @@ __all__ = ["SimulatedOutlet", "SimulatedSlave", "Workload"]
 
 LONG_S = 30.0
 """Seconds that a few tasks take longer than the others."""
+
+PROMISED_S = 0.05
+"""Seconds that a result may wait in its slave."""
 
 WAKE_S = 0.0005
 """The longest time between a message to an idle slave and its reading, in seconds."""
@@ -47,6 +52,8 @@ class Workload:
     """Whether the slaves can run every algorithm."""
     peer: bytes
     """The connection of their agent."""
+    attentive: Callable[[], bool]
+    """Whether their agent runs, and was not frozen a moment ago."""
 
 
 @define(eq=False)
@@ -128,10 +135,19 @@ class SimulatedJournal:
     _sent_meanwhile: Callable[[], bool]
     results: list[tuple[int, int, float]] = field(factory=list)
     """Task, attempt and seconds of each."""
+    num_read: int = 0
+    """How many of them, from the first on, the agent has read."""
 
     def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
         """Read it; sometimes the slave sends the results meanwhile."""
-        return None if self._sent_meanwhile() else self.group(slave)
+        if self._sent_meanwhile():
+            return None
+        self.num_read = len(self.results)
+        return self.group(slave)
+
+    def clear(self) -> None:
+        """The slave has sent its results."""
+        self.results, self.num_read = [], 0
 
     def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
         """The results as a group."""
@@ -150,6 +166,7 @@ class SimulatedChannel:
     journal: SimulatedJournal
     started: int = 0
     recalls: int = 0
+    fed_at: float = 0.0
     eof: bool = False
     wants_write: bool = False
     closed: bool = False
@@ -186,7 +203,8 @@ class SimulatedChannel:
         self.recalls += 1
 
     def feed(self, now: float) -> None:
-        """Do nothing: a simulated slave gathers results by chance, not by time."""
+        """Note when an idle slave gets tasks."""
+        self.fed_at = now
 
     def fault(self, most: int) -> bytes:
         """Nothing was written by a fault handler."""
@@ -261,6 +279,8 @@ class SimulatedSlave:
         self._attempt = 0
         self._seconds = 0.0
         self._finishes_at = 0.0
+        self._send_by = 0.0
+        """Results that are in the journal at this time are sent after the task that runs."""
         self._stopping = False
         self._hangs = False
         self._woken = False
@@ -336,6 +356,7 @@ class SimulatedSlave:
             return
         while self.channel.to_slave:
             self._hear(wire.decode(self.channel.to_slave.popleft())[0])
+        self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
         while self._tasks and not self._stopping:
             self.channel.started, task, attempt, algorithm = self._tasks[0]
             if self.channel.recalls != self._recalls_heard:
@@ -386,10 +407,20 @@ class SimulatedSlave:
             self.end(SIGSEGV)
             return
         self.running = 0
-        self.channel.journal.results.append((task, attempt, self._seconds))
-        if self._world.random.random() < 0.3:
+        result = task, attempt, self._seconds
+        self.channel.journal.results.append(result)
+        if self._world.now > self._send_by or self._world.random.random() < 0.3:
             self._send()
+        else:
+            self._world.after(PROMISED_S, lambda: self._check_promptness(result))
         self._step()
+
+    def _check_promptness(self, result: tuple[int, int, float]) -> None:
+        """No result waits long for the next task: the agent reads it in the journal."""
+        journal = self.channel.journal
+        if self.code is None and not self._hangs and self._work.attentive():
+            unread = journal.results[journal.num_read :]
+            assert result not in unread, f"the result of task {result[0]} waits in slave {self.number}"
 
     def _sends_now(self) -> bool:
         """Whether it sends its results just when the agent reads them."""
@@ -403,4 +434,5 @@ class SimulatedSlave:
         journal = self.channel.journal
         if journal.results:
             self.channel.reply(*journal.group(self.number))
-            journal.results = []
+            journal.clear()
+            self._send_by = self._world.now + GATHER_S
