@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mwpy.audit import AuditFile
     from mwpy.master import Master
 
-__all__ = ["local_master", "main", "report_errors", "version_string"]
+__all__ = ["local_master", "main", "version_string"]
 
 VERSION = "0.1.0"
 

@@ -145,7 +145,7 @@ def test_a_command_that_takes_too_long_is_killed_with_all_that_it_forked() -> No
 
 
 def test_an_interrupt_during_a_command_is_not_lost() -> None:
-    """Also when the command ends at the same moment, and is gone before it could be killed."""
+    """This also holds if the command ends at the same moment, before it can be killed."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

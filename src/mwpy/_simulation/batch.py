@@ -43,7 +43,7 @@ class SimulatedJob:
     """The machine of its agent, in this cluster."""
     cluster: Cluster | None = None
     evicted: bool = False
-    """It goes back into the queue when its agent has ended."""
+    """It returns to the queue when its agent has ended."""
     idle_at: int = 0
     """When its master last had no use for it."""
     uncounted: bool = False

@@ -43,7 +43,7 @@ class End(Enum):
     EXITED = "exited"
     """It ended with an exit code."""
     KILLED = "killed"
-    """A signal or a limit of memory killed it, and nobody had asked for its end."""
+    """A signal or a limit of memory killed it, although it was not asked to end."""
     REMOVED = "removed"
     """It was removed, cancelled or evicted, or its time was over."""
     LOST = "lost"
