@@ -170,7 +170,7 @@ def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> No
     desk.need(1)
     run = desk.oversee("--once", "--line", "universe = nonsense")
     assert run.end() == 4, run.out
-    assert re.search("submitted nothing, as far as it told: .*I don't know about the 'nonsense' universe$", run.out)
+    assert re.search("submitted nothing, as far as is known: .*I don't know about the 'nonsense' universe$", run.out)
     assert desk.queue() == []
 
 
