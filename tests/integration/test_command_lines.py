@@ -76,7 +76,7 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
     agent = stage.start("", "--mw-resource-file", stage.resource, program=[sys.executable, "-c", program])
     assert agent.end() == 3, agent.err
     assert "protocol version 1 there, 77 here: install the same version" in agent.err
-    until(lambda: "77 there, 1 here" in master.err, lambda: f"a word, not {master.err!r}")
+    until(lambda: "77 there, 1 here" in master.err, lambda: f"a message, not {master.err!r}")
     assert "REFUSED" in stage.audit.read_text()
 
 

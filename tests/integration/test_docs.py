@@ -1,11 +1,11 @@
-"""Every command that the documents show is run, as a reader would, in a folder of its own.
+"""Every command that the documents show is run, in a new folder, as a reader would run it.
 
-What is fenced as `sh` is typed line by line. In a `console` block the commands stand behind `$`, and below each what
-it prints. A `python` block that is a whole script is saved under the name that the paragraph after it gives; any
-other is typed into an interpreter. A command with `--mw-master` keeps its terminal: the lines below it are typed in
-another as soon as slaves can find it, and it must end with its block.
+The lines of a `sh` block are run one by one. In a `console` block, each command follows a `$`, and its output is below.
+A `python` block with a whole script is saved under the name that the next paragraph gives. Any other `python` block is
+run by an interpreter. A command with `--mw-master` goes on while the lines below it are run, as in another terminal.
+It must end before its block ends.
 
-A new command is run without a change here. One that no test can run is named, with the reason, in `CANNOT_RUN`.
+A new command needs no change here. A command that no test can run is listed in `CANNOT_RUN`, with the reason.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROOT = Path(__file__).parent.parent.parent
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-    if path.name != "batch-systems.md"  # its commands are run in batch systems, by tests/batch
+    if path.name != "batch-systems.md"  # tests/batch runs its commands in batch systems
 }
 
 BY_HAND = "by hand"
-"""Commands of a section with this in its title bring up a batch system: tests/batch runs them."""
+"""A section with this in its title brings up a batch system: tests/batch runs its commands."""
 
 CANNOT_RUN = {
     "make test": "it is what runs this test",
@@ -41,14 +41,14 @@ CANNOT_RUN = {
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
     "python3 cubes.pex --mw-slave --mw-resource-file cubes.rsc": "it is packed by the command before",
 }
-"""The commands that are shown and not run, without their comments, and why."""
+"""Commands that are shown but not run, without their comments, and why."""
 
 IN_A_CLONE = ("Makefile", "pyproject.toml", "examples", "src", "tests", "docs", "condor", "slurm", "README.md")
-"""What of the repository the commands find in their folder."""
+"""The parts of the repository that are copied into the folder of the commands."""
 
 FENCED = re.compile(r"^(```+|~~~+)(.*)\n((?:.*\n)*?)\1 *$", re.MULTILINE)
 HIDDEN = re.compile(r"(?:^|\n)\n((?: {4}|\t).*)|^(.*(?:```|~~~).*)$", re.MULTILINE)
-"""What is shown as code too, and would not be run: an indented block, a fence in a list, a fence without its end."""
+"""Code that would be shown but not run: an indented block, a fence in a list, a fence without an end."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class Command:
 
 @frozen
 class Block:
-    """A fenced block; `name` is what it is to be saved as."""
+    """A fenced block; `name` is the file name for a script."""
 
     language: str
     text: str
@@ -80,7 +80,7 @@ class Block:
         return self.language == "python" and "mwpy.main()" in self.text
 
     def commands(self) -> list[Command]:
-        """What is to be typed, in order."""
+        """Return the commands of the block, in order."""
         found: list[Command] = []
         for line in self.text.replace("\\\n", "").splitlines():
             if self.language == "sh" or (self.language == "console" and line.startswith("$ ")):
@@ -91,7 +91,7 @@ class Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a document, in order."""
+    """Yield the fenced blocks of a document, in order."""
     for found in FENCED.finditer(text):
         paragraph = text[found.end() :].strip().split("\n\n")[0]
         name = re.search(r"[Ss]ave\s+it\s+as\s+`([^`]+)`", paragraph)
@@ -99,13 +99,13 @@ def blocks(text: str) -> Iterator[Block]:
 
 
 def sections(text: str) -> dict[str, str]:
-    """The sections of a document by their titles; what comes before the first has an empty title."""
+    """Return the sections of a document by title. The text before the first section has an empty title."""
     parts = text.split("\n## ")
     return {"": parts[0]} | {part.partition("\n")[0]: part for part in parts[1:]}
 
 
 def faults(text: str) -> Iterator[str]:
-    """Whatever in a document a reader takes for code and this test would not run."""
+    """Yield a sentence for each piece of code that this test would not run."""
     for hidden in HIDDEN.finditer(FENCED.sub("", text)):
         yield f"{hidden[0].strip()!r} is not run: fence it, from the first column, with ``` and `sh`, and end the fence"
     for block in blocks(text):
@@ -119,7 +119,7 @@ def faults(text: str) -> Iterator[str]:
 
 
 def follow(stage: Stage, text: str) -> None:
-    """Do all that a document shows, and see that each command succeeds and prints what is shown."""
+    """Run all commands of a document. Each must succeed and print the lines that are shown."""
     for block in blocks(text):
         if block.is_script:
             (stage.folder / str(block.name)).write_text(block.text, encoding="utf-8")
@@ -141,7 +141,7 @@ def follow(stage: Stage, text: str) -> None:
 
 
 def start(stage: Stage, program: list[str]) -> Running:
-    """Type it, in the virtual environment of the clone; pip is kept from installing anything."""
+    """Start a command in the virtual environment of the clone. pip cannot install anything."""
     path = f"{stage.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
     state = str(stage.folder / "state")
     variables = {"PATH": path, "PIP_NO_INDEX": "1", "MAKEFLAGS": "", "XDG_STATE_HOME": state}
@@ -149,7 +149,7 @@ def start(stage: Stage, program: list[str]) -> Running:
 
 
 def wait_for_address(master: Running, command: Command, folder: Path) -> None:
-    """Wait until slaves can find a master: until its resource file says that it is at work."""
+    """Wait until the resource file of a master says that the computation is in progress."""
     resource = command.options.resource_file
     assert resource is not None, f"say in this test when slaves can find the master of {command.line!r}"
     path = folder / resource
@@ -171,7 +171,7 @@ def succeed(running: Running, command: Command) -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """The repository as it is when everything is installed, as far as commands need it."""
+    """A copy of the repository in which everything seems to be installed."""
     for name in IN_A_CLONE:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, tmp_path / name)
@@ -190,34 +190,34 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("document", [name for name, text in TEXTS.items() if any(blocks(text))])
 def test_what_a_document_shows_works(stage: Stage, document: str) -> None:
-    """Each command ends with code 0 and prints what is shown, and no process is left."""
+    """Each command ends with code 0 and prints the lines that are shown. No process is left."""
     follow(stage, "\n".join(text for title, text in sections(TEXTS[document]).items() if BY_HAND not in title.lower()))
 
 
 @pytest.mark.parametrize("document", TEXTS)
-def test_no_code_of_a_document_escapes(document: str) -> None:
-    """All code stands in fenced blocks of a language that is run."""
+def test_all_code_of_a_document_is_run(document: str) -> None:
+    """All code is in fenced blocks of a language that is run."""
     found = list(faults(TEXTS[document]))
     assert not found, f"{document}:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/manual.md"])
 def test_the_roles_are_shown(document: str) -> None:
-    """Both documents have a script, and commands that run it alone, as a master and as a slave."""
+    """Both documents have a script, and commands that run it alone, as a master, and as a slave."""
     found = list(blocks(TEXTS[document]))
     assert any(block.is_script for block in found)
     assert {command.options.role for block in found for command in block.commands()} == {*Role}
 
 
-def test_what_cannot_be_run_is_shown_somewhere() -> None:
-    """A command that left the documents leaves the table of exceptions too."""
+def test_each_exception_is_shown_in_a_document() -> None:
+    """A command that was removed from the documents must be removed from `CANNOT_RUN`."""
     shown = {
         " ".join(command.words) for text in TEXTS.values() for block in blocks(text) for command in block.commands()
     }
     assert {*CANNOT_RUN} <= shown
 
 
-# Whether a fault in a document would be found
+# Tests of this test: it finds faults in documents
 
 SCRIPT = """```python
 import sys, mwpy
@@ -235,7 +235,7 @@ save it as `app.py`.
 
 
 def test_commands_find_the_script_and_each_other(stage: Stage) -> None:
-    """What is saved and written by one block is there in the next; comments and continued lines are read."""
+    """The files of one block exist in the next. Comments and continued lines are understood."""
     follow(
         stage,
         f"{SCRIPT}\n```sh\n# alone\npython app.py \\\n    --mw-local 1 >app.out  # to a file\n\n```\n"
@@ -257,7 +257,7 @@ def test_commands_find_the_script_and_each_other(stage: Stage) -> None:
     ],
 )
 def test_a_command_that_fails_is_found(stage: Stage, text: str, words: str) -> None:
-    """The failure names the command and says what it said."""
+    """The failure names the command and shows its output."""
     with pytest.raises(AssertionError) as caught:
         follow(stage, text)
     assert words in str(caught.value)
@@ -278,5 +278,5 @@ def test_a_command_that_fails_is_found(stage: Stage, text: str, words: str) -> N
     ],
 )
 def test_code_that_would_not_be_run_is_found(text: str) -> None:
-    """An indented block, a fence in a list or without an end, another language, a script without a name."""
+    """For example, an indented block, a fence without an end, another language, or a script without a name."""
     assert list(faults(text))

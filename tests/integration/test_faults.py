@@ -58,7 +58,7 @@ def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
-    """While random slaves and agents are killed with SIGKILL under load, every result arrives exactly once."""
+    """Random slaves and agents are killed with SIGKILL under load. Every result arrives exactly once."""
     story.append(f"seed {seed}")
     dice = random.Random(seed)
     master = stage.master("count.py", "--seconds", KILLS_S, "--milliseconds", 2, "--listen", 0.5, *SHORT)
@@ -215,7 +215,7 @@ def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB. Only root can mount it."""
     if os.geteuid() != 0:
-        pytest.skip("the test mounts a small file system, which needs root")
+        pytest.skip("the test mounts a small file system, which needs root: run `sudo make test-processes`")
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)

@@ -157,7 +157,7 @@ def test_an_evicted_agent_sends_the_last_output_of_its_slaves(stage: Stage) -> N
     master = stage.master("words.py", "linger", "retry")
     mark = stage.folder / "lingers"
     evicted = stage.agent("words.py", "--mw-grace-period", 0.1)
-    until(mark.exists, "a task that lingers")
+    until(mark.exists, "a task that runs")
     evicted.send(signal.SIGTERM)
     assert evicted.end() == 5, evicted.err
     mark.unlink()
@@ -215,11 +215,15 @@ def test_an_agent_sleeps_while_its_slaves_are_silent(stage: Stage) -> None:
     """It wakes up only for events, and does not poll streams, not even those of a running task."""
     stage.master("words.py", "linger")
     agent = stage.agent("words.py")
-    until((stage.folder / "lingers").exists, "a task that lingers")
-    time.sleep(1.0)
-    before = wakes_of(agent.pid)
-    time.sleep(2.0)
-    assert wakes_of(agent.pid) - before <= 2
+    until((stage.folder / "lingers").exists, "a task that runs")
+    until(lambda: wakes_within(2.0, agent.pid) <= 2, "two seconds in which the agent sleeps")
+
+
+def wakes_within(seconds: float, pid: int) -> int:
+    """Return how often the main thread of a process waits during some seconds."""
+    before = wakes_of(pid)
+    time.sleep(seconds)
+    return wakes_of(pid) - before
 
 
 def wakes_of(pid: int) -> int:

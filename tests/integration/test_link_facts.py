@@ -96,7 +96,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path) as stage:
         yield stage
     for running in stage._started:
-        running.end()  # killed, but maybe not dead yet
+        running.end()  # it was killed, but may still run
 
 
 Socket = zmq.Socket[bytes]
@@ -394,7 +394,7 @@ def test_the_last_messages_leave_before_the_end_is_closed(ends: Loopback) -> Non
 
 
 def test_closing_does_not_wait_longer_than_its_limit(ends: Loopback) -> None:
-    """A listener that accepts and then reads nothing delays the end only for as long as the caller allows."""
+    """The peer accepts the connection and reads nothing. Closing takes only as long as the caller allows."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for linger_s in (0.0, 0.5):
             agent = ends.agent(int(listener.getsockname()[1]))
@@ -604,7 +604,7 @@ def received(ends: Loopback, to_master: bool, change: Callable[[], None], frames
     master, agent, peer = ends.pair(max_payload=8 << 20)
     if to_master:
         newcomer = ends.agent(master)
-        newcomer.link.send(frames)  # stays in its queue: the master answers no handshake before its next poll
+        newcomer.link.send(frames)  # they stay in its queue: the master answers no handshake before its next poll
         change()
         ends.until(lambda: len(master.received) == 2, "message")
         return master.messages[1]

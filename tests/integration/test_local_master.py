@@ -25,7 +25,7 @@ FEW = 3000
 @pytest.fixture(scope="module")
 def mw() -> Iterator[mwpy.Master]:
     with mwpy.local_master(slaves=2) as mw:
-        list(mw.map(abs, range(100)))  # both are up, and their pace is known
+        list(mw.map(abs, range(100)))  # both slaves are ready, and their speed is known
         yield mw
 
 
@@ -83,7 +83,7 @@ def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeyp
     results = mw.map(len, items)
     for fetched in range(1, 30):
         assert next(results).value == 100_000
-        assert next(pulled) <= 2 * fetched + 12  # asking counts as pulling
+        assert next(pulled) <= 2 * fetched + 12  # `next` pulls the next item
     results.close()
 
 
@@ -117,7 +117,7 @@ def test_an_item_that_cannot_be_pickled_raises_where_it_is_read(mw: mwpy.Master)
         list(mw.map(abs, [threading.Lock()]))
 
 
-def test_an_exception_of_the_iterable_passes_through(mw: mwpy.Master) -> None:
+def test_an_exception_of_the_iterable_is_raised(mw: mwpy.Master) -> None:
     def items() -> Iterator[int]:
         yield 1
         raise KeyError("no more")
@@ -130,7 +130,7 @@ def test_a_loop_returns_without_counts_after_its_timeout(mw: mwpy.Master) -> Non
     assert tuple(mw.loop(0.05)) == (0, 0, 0, 0)
 
 
-def test_the_target_number_says_how_many_tasks_are_missing(mw: mwpy.Master) -> None:
+def test_the_target_number_determines_how_many_tasks_are_missing(mw: mwpy.Master) -> None:
     before = mw.get_target_number(), mw.get_target_number(abs)
     mw.set_target_number(100)
     mw.set_target_number(7, abs)
@@ -146,7 +146,7 @@ def test_the_slaves_of_a_local_master_end_with_it() -> None:
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def test_an_error_inside_ends_the_slaves_and_passes_through() -> None:
+def test_an_error_in_the_block_ends_the_slaves_and_is_raised() -> None:
     pids: list[int] = []
 
     def fail_inside() -> None:

@@ -153,7 +153,7 @@ def test_a_deallocated_slave_continues_and_is_not_replaced(two: Computation) -> 
     mw.deallocate_slaves(1, "ordered")
     mw.submit(mwpy.task(two.echo, "addressed"), sid=sid)
     assert [(result.value, result.sid) for result in two.results(1)] == [("addressed", sid)]
-    mw.allocate_slaves(1, "ordered")  # it is there already
+    mw.allocate_slaves(1, "ordered")  # it exists already
     others = two.unaddressed(20)
     assert sid not in others
     mw.deallocate_slaves(1, "ordered")

@@ -30,7 +30,7 @@ def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:
     assert GATHER_S + SILENT_S <= PROMISED_S
 
 
-def test_a_finished_result_leaves_its_slave_at_once_even_when_the_next_task_runs_for_an_hour(stage: Stage) -> None:
+def test_a_finished_result_leaves_its_slave_at_once_even_if_the_next_task_takes_an_hour(stage: Stage) -> None:
     """The fastest of ten quick results arrives after 50 ms. A long task follows each of them."""
     run = stage.start("hour.py", "--mw-local", 1, "--mw-slave-task-group", 3)
     assert run.end() == 0, run.err

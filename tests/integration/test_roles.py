@@ -83,7 +83,7 @@ def test_ctrl_c_ends_all_processes(stage: Stage, line: tuple[str, ...], times: i
 
 
 def test_no_process_outlives_a_killed_master(stage: Stage) -> None:
-    """When a master with local slaves is killed with SIGKILL, its agent and slaves end by themselves."""
+    """The local agent and its slaves end when their master gets SIGKILL."""
     local = ("--mw-local", 2, "--mw-client-timeout", 2, "--mw-audit-file", stage.audit)
     run = stage.start("count.py", "--milliseconds", 1, *local)
     until_tasks_are_sent(stage, slaves=2)

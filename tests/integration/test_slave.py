@@ -1,4 +1,4 @@
-"""A slave in a process of its own; the test plays its agent, over the channels that an agent has."""
+"""A slave in its own process. The test is its agent, and uses the channel of an agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mwpy._values.ids import Buffer, SlaveId
 SOURCE = str(Path(__file__).parents[2] / "src")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATIENCE_S = 30.0
-"""Nothing waits so long unless the test fails."""
+"""The test fails after this time."""
 
 PLAIN = "import os, sys\nfrom mwpy import slave\nsys.exit(slave.run(os.environ['MWPY_SLAVE'], None, ['x']))"
 
@@ -36,13 +36,13 @@ Value = tuple[bool, Any]
 
 
 def with_algorithm(body: str) -> str:
-    """A script whose slave algorithm, of the arguments `mw` and `argv`, has this body."""
+    """Return a script with a slave algorithm that has this body. Its arguments are `mw` and `argv`."""
     indented = body.replace("\n", "\n    ")
     return f"def algorithm(mw, argv):\n    {indented}\n{PLAIN.replace('None', 'algorithm')}"
 
 
 class Agent:
-    """What an agent does to one slave, at the test's command."""
+    """The agent of one slave, controlled by a test."""
 
     def __init__(self, script: str = PLAIN, **settings: int) -> None:
         self.end, fds = open_channel()
@@ -68,7 +68,7 @@ class Agent:
         self.send(messages.Algorithms([messages.AlgorithmDefinition(number, f"f{number}", reference, digest, PYTHON)]))
 
     def give(self, task_ids: Sequence[int], *args: Any, number: int = 1, attempt: int = 2) -> None:
-        """Pass tasks on, all with the same arguments."""
+        """Send tasks, all with the same arguments."""
         payload, buffers = self.codec.dumps_call(args, {}, "f")
         count = len(task_ids)
         firsts, counts, attempts = messages.spans_of(task_ids, [attempt] * count)
@@ -91,7 +91,7 @@ class Agent:
         return started
 
     def hear(self, kind: type[M]) -> tuple[M, Sequence[Buffer]]:
-        """The next message, which must be of this kind."""
+        """Wait for the next message, which must be of this kind."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.heard:
             assert not self.end.eof, f"the slave is gone: {self.stderr()}"
@@ -104,7 +104,7 @@ class Agent:
         return message, frames
 
     def results(self, count: int) -> dict[int, Value]:
-        """The next results: for each task, in the order of arrival, whether it failed, and what came of it."""
+        """Wait for the next results. Return for each task, in the order of arrival, whether it failed, and its value."""
         found: dict[int, Value] = {}
         while len(found) < count:
             group, frames = self.hear(messages.Results)
@@ -134,7 +134,7 @@ class Agent:
         return self.written(2)
 
     def written(self, number: int) -> str:
-        """What it wrote to its standard output (1) or error (2), to the end."""
+        """Read its standard output (1) or standard error (2) to the end."""
         fd = self.child.outputs[number]
         data = b""
         while select.select([fd], [], [], PATIENCE_S)[0]:
@@ -168,7 +168,7 @@ Agents = Callable[..., Agent]
 
 
 class Gate:
-    """A task that tells when it has begun, and ends when it is let."""
+    """A task that reports its start, and ends when the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         self.begun, self.open = folder / "begun", folder / "open"
@@ -214,7 +214,7 @@ def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
 
 
 def test_each_task_of_a_group_is_run_with_its_own_arguments_algorithm_and_attempt(agents: Agents) -> None:
-    """A group has spans of several algorithms and attempts, and large buffers only with some of its tasks."""
+    """The group has spans of several algorithms and attempts. Only some of its tasks have large buffers."""
     agent = agents(result_group=6).ready()
     agent.define(1, lambda x: ("one", float(np.sum(x))))
     agent.define(2, lambda x: ("two", float(np.sum(x))))
@@ -245,7 +245,7 @@ def test_tasks_are_taken_back_from_a_slave_that_is_busy(agents: Agents, gate: Ga
     assert list(agent.results(1)) == [6]
 
 
-def test_a_task_that_was_taken_back_and_comes_again_is_run_in_its_new_attempt(agents: Agents, gate: Gate) -> None:
+def test_a_task_that_was_taken_back_and_is_sent_again_runs_in_its_new_attempt(agents: Agents, gate: Gate) -> None:
     agent = agents().ready()
     agent.define(1, lambda: None)
     agent.define(2, gate.task())
@@ -278,8 +278,8 @@ def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: 
         assert loads(payload, buffers).sum() == 300_000
 
 
-def test_what_a_task_had_is_free_before_the_next_has_its_own(agents: Agents) -> None:
-    """A slave whose tasks take half of its memory must not need twice that; one that failed leaves nothing either."""
+def test_the_memory_of_a_task_is_free_before_the_next_task_gets_its_arguments(agents: Agents) -> None:
+    """A task may use more than half of the memory of its slave. A failed task keeps no memory, either."""
     agent = agents().ready()
 
     def look_back(array: Any) -> Any:
@@ -312,7 +312,7 @@ def test_a_fixed_result_group_is_obeyed(agents: Agents, gate: Gate) -> None:
 # ---- results that are not sent yet ----
 
 
-def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> None:
+def test_the_journal_is_empty_after_its_results_were_sent(agents: Agents, gate: Gate) -> None:
     agent = agents().ready()
     agent.define(1, lambda: None)
     agent.define(2, gate.task())
@@ -324,8 +324,8 @@ def test_after_the_sending_the_journal_is_empty(agents: Agents, gate: Gate) -> N
     gate.let_go()
 
 
-def test_a_result_is_kept_back_only_for_so_long_as_the_agent_will_look_for_it(agents: Agents, gate: Gate) -> None:
-    """A slave that woke up late sends its first result before the next task, which may run for ever."""
+def test_a_result_is_gathered_only_while_the_agent_would_read_the_journal(agents: Agents, gate: Gate) -> None:
+    """A slave that woke up late sends its first result before it starts the next task, which may never end."""
     agent = agents().ready()
     agent.define(1, lambda: None)
     agent.define(2, gate.task())
@@ -342,8 +342,8 @@ def test_a_result_is_kept_back_only_for_so_long_as_the_agent_will_look_for_it(ag
         assert list(agent.results(2)) == [task, task + 1]
 
 
-def test_what_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents: Agents, gate: Gate) -> None:
-    """Those that stand there make room for the next; one that has no room in an empty journal is sent by itself."""
+def test_a_result_that_does_not_fit_into_the_journal_is_sent_before_the_next_task(agents: Agents, gate: Gate) -> None:
+    """Earlier results are sent to make room. A result that is too large for an empty journal is sent alone."""
     agent = agents(result_group=100).ready()
     agent.define(1, lambda size: "x" * size)
     agent.define(2, gate.task())
@@ -403,7 +403,7 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
 # ---- failures ----
 
 
-def test_an_exception_is_a_failed_result_and_the_slave_lives_on(agents: Agents) -> None:
+def test_an_exception_is_a_failed_result_and_the_slave_continues(agents: Agents) -> None:
     agent = agents().ready()
 
     def divide(x: int) -> float:
@@ -474,7 +474,7 @@ def test_a_result_over_the_limit_fails_and_names_both_sizes(agents: Agents, make
     assert "--mw-max-read-buffer-size" in text
 
 
-def test_an_algorithm_that_is_not_there_is_told_of_with_its_tasks_and_others_run_on(agents: Agents) -> None:
+def test_a_missing_algorithm_is_reported_with_its_tasks_and_other_tasks_run(agents: Agents) -> None:
     agent = agents().ready()
     agent.refer(1, "no_such_module:f")
     agent.define(2, lambda: "fine")
@@ -501,7 +501,7 @@ def test_a_function_of_another_python_version_is_refused(agents: Agents) -> None
     assert PYTHON in message.reason
 
 
-def test_a_module_that_raises_when_imported_is_told_of_with_its_traceback(agents: Agents, tmp_path: Path) -> None:
+def test_a_module_that_raises_when_imported_is_reported_with_its_traceback(agents: Agents, tmp_path: Path) -> None:
     (tmp_path / "broken_module.py").write_text("raise SystemExit('not today')")
     agent = agents(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{PLAIN}").ready()
     agent.refer(1, "broken_module:f")
@@ -511,7 +511,7 @@ def test_a_module_that_raises_when_imported_is_told_of_with_its_traceback(agents
     assert "broken_module.py" in message.reason
 
 
-# ---- beginning and end ----
+# ---- start and end ----
 
 
 def test_a_slave_algorithm_decides_when_the_slave_is_ready_and_how_it_ends(agents: Agents) -> None:
@@ -550,8 +550,8 @@ def test_loop_iterate_runs_one_task_at_a_time(agents: Agents) -> None:
 
 
 @pytest.mark.parametrize(("end", "explicit"), [("shutdown", True), ("hang up", False)])
-def test_a_loop_until_the_master_disconnects_ends_whatever_ended_it(agents: Agents, end: str, explicit: bool) -> None:
-    """As in CL-MW, whose own loop waits for just that and then asks whether the shutdown was explicit."""
+def test_a_loop_until_the_master_disconnects_ends_after_any_end(agents: Agents, end: str, explicit: bool) -> None:
+    """CL-MW's own loop does the same: it waits for this, and then checks whether the shutdown was explicit."""
     body = "while not (state := mw.loop(10.0)).master_disconnect:\n    pass\nreturn 17 + state.explicit_shutdown"
     agent = agents(with_algorithm(body)).ready()
     if end == "shutdown":
@@ -563,7 +563,7 @@ def test_a_loop_until_the_master_disconnects_ends_whatever_ended_it(agents: Agen
 
 
 def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents) -> None:
-    """Line by line, though standard output is no terminal."""
+    """Standard output is written line by line, although it is no terminal."""
     agent = agents().ready()
     agent.define(1, lambda: (print("seen"), os._exit(9)))
     agent.give([1])
@@ -571,8 +571,8 @@ def test_what_a_task_printed_is_seen_before_its_slave_dies(agents: Agents) -> No
     assert agent.written(1) == "seen\n"
 
 
-def test_a_forked_child_that_comes_back_from_its_task_ends_there_and_says_why(agents: Agents) -> None:
-    """The slave's own answer counts, and it goes on."""
+def test_a_forked_child_that_returns_from_its_task_ends_with_a_message(agents: Agents) -> None:
+    """The result of the slave counts, and the slave continues."""
     agent = agents().ready()
     agent.define(1, lambda: os.fork() and os.getpid())
     agent.give([1])
@@ -588,7 +588,7 @@ def test_a_shutdown_ends_the_slave_with_0(agents: Agents) -> None:
     assert agents().ready().shut_down() == 0
 
 
-def test_a_slave_whose_agent_hung_up_tears_down_and_ends_with_255(agents: Agents) -> None:
+def test_a_slave_whose_agent_disconnects_cleans_up_and_ends_with_255(agents: Agents) -> None:
     agent = agents(with_algorithm("code = mw.loop_simple()\nprint('torn down', file=sys.stderr)\nreturn code"))
     agent.ready().end.close()
     os.waitid(os.P_PID, agent.child.pid, os.WEXITED | os.WNOWAIT)
@@ -597,7 +597,7 @@ def test_a_slave_whose_agent_hung_up_tears_down_and_ends_with_255(agents: Agents
 
 
 def test_a_slave_dies_with_its_agent_whatever_it_is_doing() -> None:
-    """The middle process is the agent here; what it leaves behind would keep the pipe open."""
+    """A child of the test is the agent here. A slave that outlived it would keep the pipe open."""
     reading, writing = os.pipe()
     agent_pid = os.fork()
     if agent_pid == 0:
@@ -631,7 +631,7 @@ def test_ctrl_c_does_not_reach_a_slave(agents: Agents) -> None:
     assert agent.results(1) == {1: (False, None)}
 
 
-def test_a_program_that_a_task_starts_is_no_slave(agents: Agents) -> None:
+def test_a_program_that_a_task_starts_does_not_become_a_slave(agents: Agents) -> None:
     agent = agents().ready()
     variable = SLAVE_VARIABLE
     agent.define(1, lambda: os.system(f'test -z "${variable}"'))
@@ -655,8 +655,8 @@ def test_a_crash_in_native_code_leaves_a_trace_whatever_the_task_closed(agents: 
     assert agent.end.fault(10) == trace[-10:].encode()
 
 
-def test_what_a_task_forked_takes_no_part_and_keeps_nothing_open(agents: Agents) -> None:
-    """The child outlives its slave, which the agent notices all the same."""
+def test_a_child_that_a_task_forks_keeps_no_channel_open(agents: Agents) -> None:
+    """The child outlives its slave. The agent notices the end of the slave in spite of this."""
     agent = agents().ready()
 
     def fork() -> int:
@@ -675,7 +675,7 @@ def test_what_a_task_forked_takes_no_part_and_keeps_nothing_open(agents: Agents)
     assert agent.exit_code() == 9
 
 
-def test_a_forked_child_that_returns_from_its_task_does_not_answer_for_the_slave(agents: Agents) -> None:
+def test_a_forked_child_that_returns_from_its_task_sends_no_result(agents: Agents) -> None:
     agent = agents().ready()
 
     def fork() -> str:

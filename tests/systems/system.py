@@ -168,7 +168,7 @@ class System(ABC):
         """Make the mounts that it needs before it starts; by default, its users in a copy of /etc.
 
         The whole folder is a copy: a file mounted over /etc/passwd would vanish when the installation of a package
-        renames a new file to that name. Slurm then runs jobs as `nobody` and requeues them for ever.
+        renames a new file to that name. Slurm then runs jobs as `nobody` and requeues them forever.
         """
         run(["cp", "--archive", "/etc", self.state / "etc"])
         self.add_users(self.state / "etc")

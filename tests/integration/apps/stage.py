@@ -100,7 +100,7 @@ class Stage:
         script: str = "",
         variables: Mapping[str, str] | None = None,
     ) -> Running:
-        """Start an application, or a program that reads a script, with more environment variables."""
+        """Start an application, or a program that reads a script. Add environment variables."""
         number = len(self._started)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         name, value = self.mark.split("=")
@@ -133,7 +133,7 @@ class Stage:
         return started
 
     def agent(self, app: str, *arguments: object) -> Running:
-        """Start an agent that reads the resource file of this stage."""
+        """Start an agent with the resource file of this stage."""
         return self.start(app, "--mw-slave", "--mw-resource-file", self.resource, *arguments)
 
     def processes(self) -> list[int]:
@@ -177,7 +177,7 @@ def slaves_of(agent: int) -> list[int]:
 
 
 def kill(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may be gone."""
+    """Send a signal to a process that may have ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
