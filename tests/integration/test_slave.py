@@ -104,7 +104,7 @@ class Agent:
         return message, frames
 
     def results(self, count: int) -> dict[int, Value]:
-        """Wait for the next results. Return for each task, in the order of arrival, whether it failed, and its value."""
+        """Wait for the next results. Return for each task, in order of arrival, whether it failed, and its value."""
         found: dict[int, Value] = {}
         while len(found) < count:
             group, frames = self.hear(messages.Results)
