@@ -261,5 +261,11 @@ def closed_parent(place: Path) -> Path | None:
 
 
 def purge() -> None:
-    """Remove what is kept from one run of the tests to the next."""
+    """Remove what is kept from one run of the tests to the next.
+
+    Raises:
+        SystemFailed: a system is up.
+    """
+    if up := [folder.name for folder in STATE.glob("*")]:
+        raise SystemFailed(f"these systems are up: {', '.join(up)}; take them down first")
     remove(CACHE)

@@ -52,7 +52,7 @@ class Desk:
         """Change the content of a resource file."""
         old = self.needs.get(mark, NEED)
         assert isinstance(old, Need)
-        self.needs[mark] = evolve(old, **changes)
+        self.needs[mark] = evolve(old, **changes)  # type: ignore[arg-type]
 
     def job(
         self, job_id: str, state: JobState = RUNNING, running_s: float = 0.0, mark: str = "a", note: str = ""
