@@ -54,8 +54,8 @@ class Books:
     def send(self, slave: ConnectedSlave, count: int, algorithm: AlgorithmDefined = MAX) -> None:
         """Allocate the first pending tasks of an algorithm, or those addressed to the slave."""
         jar = self.state.jar
-        queue = jar.addressed.get(slave.sid) or jar.queues[algorithm.definition.number]
-        self.state.record(records.TasksAllocated(slave.sid, jar.heads(queue, count, 1 << 30)))
+        queue = jar.pending.addressed.get(slave.sid) or jar.pending.queues[algorithm.definition.number]
+        self.state.record(records.TasksAllocated(slave.sid, jar.pending.heads(queue, count, 1 << 30)))
         if slave.state is SlaveState.IDLE:
             self.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))
 

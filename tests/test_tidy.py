@@ -478,6 +478,128 @@ def test_nothing_is_left_for_later() -> None:
     )
 
 
+# Classes
+
+MOST_METHODS = 20
+LONGEST_CLASS = 250
+
+EXEMPT_CLASSES = {
+    "_roles.agent.Agent": "it connects the core with five kinds of edges: a short method for each event",
+    "_simulation.cluster.Cluster": "it is the world around one computation, and everything shares its clock",
+}
+"""Classes that may exceed the limits, at most three, and why."""
+
+
+def classes(module: Module) -> Iterator[ast.ClassDef]:
+    yield from (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+
+
+def methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [each for each in node.body if isinstance(each, ast.FunctionDef)]
+
+
+def lines_of_code(module: Module, node: ast.ClassDef) -> int:
+    """Return the number of lines of a class, without blank lines, comments and docstrings."""
+    prose = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str):
+            assert each.end_lineno is not None
+            prose |= {*range(each.lineno, each.end_lineno + 1)}
+    assert node.end_lineno is not None
+    lines = enumerate(module.text.splitlines()[node.lineno - 1 : node.end_lineno], node.lineno)
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in prose for number, line in lines
+    )
+
+
+def test_classes_are_small() -> None:
+    """A class has at most 20 methods and 250 lines of code."""
+    assert len(EXEMPT_CLASSES) <= 3, "at most three classes are exempt: divide another one"
+    large = {
+        f"{module.name}.{node.name}": (module, node)
+        for module in MODULES
+        for node in classes(module)
+        if len(methods(node)) > MOST_METHODS or lines_of_code(module, node) > LONGEST_CLASS
+    }
+    tell(
+        [
+            f"{module.shown}:{node.lineno} {node.name} has {len(methods(node))} methods and "
+            f"{lines_of_code(module, node)} lines of code; at most {MOST_METHODS} and {LONGEST_CLASS} are allowed: "
+            f"move a part with fields of its own into a class of its own"
+            for name, (module, node) in large.items()
+            if name not in EXEMPT_CLASSES
+        ]
+    )
+    assert not (unused := EXEMPT_CLASSES.keys() - large.keys()), f"{unused} need no exemption: remove it"
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def private_names_of(node: ast.ClassDef) -> set[str]:
+    """Return the private names that a class defines: methods, fields, and attributes that it assigns to `self`."""
+    found = {each.name for each in methods(node)}
+    for each in ast.walk(node):
+        match each:
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                found.add(name)
+    return {name for name in found if is_private(name)}
+
+
+def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Find uses of private names: in a class, of names that it does not define; elsewhere, of names of others."""
+    modules = {name.split(".")[-1] for _, name in module.imports()} | {
+        name.split(".")[0] for _, name in module.imports()
+    }
+    own_of: dict[int, set[str]] = {}
+    for node in classes(module):
+        own_of |= dict.fromkeys(map(id, ast.walk(node)), private_names_of(node))
+    in_module = {name for node in classes(module) for name in private_names_of(node)}
+    for each in ast.walk(module.tree):
+        if isinstance(each, ast.Attribute) and is_private(each.attr):
+            own = own_of.get(id(each), in_module)
+            of_module = isinstance(each.value, ast.Name) and each.value.id in modules
+            if each.attr not in own and not of_module:
+                yield each.lineno, ast.unparse(each)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("class A:\n    def f(self, other):\n        return other._x", ["other._x"]),
+        ("class A:\n    _x: int\n    def f(self, other):\n        return self._x + other._x", []),
+        ("class A(B):\n    def f(self):\n        return self._x", ["self._x"]),
+        ("class A:\n    def __init__(self):\n        self._x = 1\n    def f(self):\n        return self._x", []),
+        ("import os\nclass A:\n    def f(self):\n        os._exit(1)", []),
+        ("class A:\n    def _f(self): ...\nTABLE = {1: A._f, 2: B._f, 3: B._g}", ["B._g"]),
+    ],
+)
+def test_uses_of_private_names_are_found(source: str, found: list[str]) -> None:
+    """Fields of a base class in another module are another class's names, too."""
+    module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
+    assert [name for _, name in foreign_private_names(module)] == found
+
+
+ALLOWED_PRIVATE_NAMES = ("_replace", "_asdict", "_fields", "_mwpy_algorithm")
+"""Names of named tuples, which are public despite their underscore, and the mark that mwpy puts on functions."""
+
+
+def test_no_class_uses_private_names_of_another() -> None:
+    """A class that needs another class's private names belongs to that class."""
+    tell(
+        [
+            f"{module.shown}:{line} uses {name}, a private name of another class: call a public method of "
+            f"that class, or move this code there"
+            for module in MODULES
+            for line, name in foreign_private_names(module)
+            if name.rpartition(".")[2] not in ALLOWED_PRIVATE_NAMES
+        ]
+    )
+
+
 # Public names
 
 

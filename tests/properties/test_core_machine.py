@@ -326,7 +326,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         """The master algorithm sees the same number of pending and runnable tasks as the model has."""
         jar, submissions = self.core.state.jar, self.submissions
-        submissions.publish(jar.pending, jar.runnable)
+        submissions.publish(jar.pending.counts, jar.runnable)
         submissions.check()
         held = {number for worker in self.workers for number in worker.held}
         pending = [job for job in self.open if job.number not in held]
@@ -365,8 +365,8 @@ class _MasterMachine(RuleBasedStateMachine):
         members, takers = self.core.state.members, [worker for worker in self.workers if self.runs_unaddressed(worker)]
         for worker in takers:
             slave = members.slaves[worker.sid]
-            able = [each for each in self.core.state.jar.queues if each not in worker.peer.refused]
-            waiting = sum(self.core.state.jar.num_queued[each] for each in able)
+            able = [each for each in self.core.state.jar.pending.queues if each not in worker.peer.refused]
+            waiting = sum(self.core.state.jar.pending.num_queued[each] for each in able)
             if worker.just_sent * len(takers) < waiting:
                 room = allocation.room(members, slave, able[0], self.group)
                 certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.held.load, able[0]))
@@ -375,7 +375,7 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def idle_ones_get_a_share(self) -> None:
         """Who idles gets some of what others hold: as many tasks as slaves idle are asked back, or none can be."""
-        if self.group is not None or self.core.state.jar.queues:
+        if self.group is not None or self.core.state.jar.pending.queues:
             return
         able = [worker for worker in self.workers if self.runs_unaddressed(worker) and not worker.peer.refused]
         idle = sum(not worker.held for worker in able)

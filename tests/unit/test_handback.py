@@ -37,11 +37,11 @@ def test_too_large_tasks_fail_and_the_others_stay(books: Books, handback: HandBa
 def test_an_unrunnable_task_comes_back_with_its_tag_and_arguments(books: Books, handback: HandBack) -> None:
     slave = books.slave()
     books.submit(2, policy=TaskPolicy(slave.sid))
-    waiting = books.state.jar.addressed[slave.sid][0]
+    waiting = books.state.jar.pending.addressed[slave.sid][0]
     handback.give_up(slave.sid, [waiting.part(1, 1, 0)], "why", held=False)
     [unrunnable] = books.state.actions.unrunnable
     assert (unrunnable.task_id, unrunnable.tag, unrunnable.sid, unrunnable.reason) == (1, 1, slave.sid, "why")
-    assert ids_of(books.state.jar.addressed[slave.sid]) == [2]
+    assert ids_of(books.state.jar.pending.addressed[slave.sid]) == [2]
 
 
 def test_addressed_tasks_are_released_as_their_policy_says(books: Books, handback: HandBack) -> None:
@@ -51,7 +51,7 @@ def test_addressed_tasks_are_released_as_their_policy_says(books: Books, handbac
     books.submit(1, policy=TaskPolicy(slave.sid))
     handback.release_addressed(slave.sid, "is gone")
     assert [task.task_id for task in books.state.actions.unrunnable] == [1, 3]
-    assert ids_of(books.state.jar.queues[0]) == [2]
+    assert ids_of(books.state.jar.pending.queues[0]) == [2]
     assert [task.reason for task in books.state.actions.unrunnable] == [
         "SLAVE-0, to which it was addressed, is gone"
     ] * 2

@@ -107,7 +107,7 @@ def test_another_slave_takes_the_place_of_a_lost_one(books: Books, kinds: SlaveK
     kinds.lost(lost, "it died")
     assert other.kind is ORDERED
     assert books.state.actions.disconnected == [lost.sid]
-    assert ids_of(books.state.jar.queues[0]) == [1]
+    assert ids_of(books.state.jar.pending.queues[0]) == [1]
 
 
 def test_a_slave_that_waits_to_be_unordered_without_need_fails_the_check(books: Books, kinds: SlaveKinds) -> None:

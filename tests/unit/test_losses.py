@@ -44,7 +44,7 @@ def test_a_death_charges_the_running_task_only(books: Books, losses: Losses) -> 
     books.submit(4)
     books.send(slave, 3)
     dies(losses, slave, 2, LastWords("out"))
-    queue = books.state.jar.queues[0]
+    queue = books.state.jar.pending.queues[0]
     assert ids_of(queue) == [1, 3, 4, 2]
     assert [len(span.deaths) for span in queue for _ in span.ids] == [0, 0, 0, 1]
     assert str(queue[-1].deaths[0]) == f"attempt 1 on SLAVE-0: {DIED}"
@@ -70,14 +70,14 @@ def test_a_task_that_may_run_once_is_handed_back_after_one_death(books: Books, l
     dies(losses, slave, 1)
     [unrunnable] = books.state.actions.unrunnable
     assert (unrunnable.task_id, unrunnable.reason) == (1, f"its slave died ({DIED}) and its policy says retry=False")
-    assert ids_of(books.state.jar.queues[0]) == [2]
+    assert ids_of(books.state.jar.pending.queues[0]) == [2]
 
 
 def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Losses) -> None:
     slave = books.slave()
     books.give(slave, 2)
     dies(losses, slave, 0)
-    assert not any(span.deaths for span in books.state.jar.queues[0])
+    assert not any(span.deaths for span in books.state.jar.pending.queues[0])
 
 
 def test_what_an_agent_says_of_a_death_is_cut_to_its_limits(books: Books, losses: Losses) -> None:
@@ -95,7 +95,7 @@ def test_a_lost_agent_charges_no_task(books: Books, losses: Losses) -> None:
     books.send(slave, 2)
     books.state.record(records.AgentLost("AGENT-0", "the connection broke"))
     losses.agent_lost(slave.agent, "the connection broke")
-    assert ids_of(books.state.jar.queues[0]) == [1]
+    assert ids_of(books.state.jar.pending.queues[0]) == [1]
     [unrunnable] = books.state.actions.unrunnable
     assert unrunnable.reason == (
         "SLAVE-0 was lost with AGENT-0 (the connection broke) when it may have been started, and its policy says "
@@ -112,7 +112,7 @@ def test_a_slave_that_dies_while_its_agent_leaves_charges_no_task(books: Books, 
     books.send(slave, 2)
     books.state.record(records.AgentLeaving("AGENT-0", "evicted"))
     dies(losses, slave, 1)
-    queue = books.state.jar.queues[0]
+    queue = books.state.jar.pending.queues[0]
     assert (ids_of(queue), [span.deaths for span in queue]) == ([1, 2], [(), ()])
 
 

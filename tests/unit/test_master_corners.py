@@ -144,7 +144,7 @@ def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
     core.state.members.pace[0] = 1e-4
     _submit(core, *range(1, 100))
     core.decide(0.0)
-    assert not core.state.jar.queues
+    assert not core.state.jar.pending.queues
 
 
 def _ends(core: MasterCore) -> list[records.SlaveEnded]:

@@ -116,7 +116,7 @@ def test_unstarted_tasks_are_pending_again(books: Books, results: Results, slave
     slave.asked_back = True
     results.take_back(slave, Revoked(1, [3, 9], [2, 1], [1, 1]))
     assert (ids_of(slave.held.spans), slave.asked_back, slave.gave_nothing_back) == ([1, 2, 5], False, False)
-    assert {number: ids_of(queue) for number, queue in books.state.jar.queues.items()} == {0: [3], 1: [4]}
+    assert {number: ids_of(queue) for number, queue in books.state.jar.pending.queues.items()} == {0: [3], 1: [4]}
 
 
 def test_a_slave_that_gives_nothing_back_is_not_asked_again_at_once(

@@ -6,7 +6,7 @@ import pytest
 from tests.master_state import Books, sid
 from tests.spans import MAX, MIN, ids_of
 
-from mwpy._core.master.taskjar import MAX_SPAN
+from mwpy._core.master.pending import MAX_SPAN
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import LastWords
@@ -26,7 +26,7 @@ def results(first: int, count: int, attempt: int = 1) -> records.ResultsReceived
 
 
 def waiting(books: Books, algorithm: int = 0) -> list[int]:
-    return ids_of(books.state.jar.queues.get(algorithm, ()))
+    return ids_of(books.state.jar.pending.queues.get(algorithm, ()))
 
 
 def test_submitted_tasks_wait_by_algorithm_in_the_order_of_submission(books: Books) -> None:
@@ -36,8 +36,8 @@ def test_submitted_tasks_wait_by_algorithm_in_the_order_of_submission(books: Boo
     books.submit(MAX_SPAN)
     books.submit(1)
     jar = books.state.jar
-    assert [span.count for span in jar.queues[0]] == [2, MAX_SPAN, 1]
-    assert (waiting(books, 1), jar.pending, jar.runnable) == ([3], {0: MAX_SPAN + 3, 1: 1}, MAX_SPAN + 4)
+    assert [span.count for span in jar.pending.queues[0]] == [2, MAX_SPAN, 1]
+    assert (waiting(books, 1), jar.pending.counts, jar.runnable) == ([3], {0: MAX_SPAN + 3, 1: 1}, MAX_SPAN + 4)
 
 
 def test_the_head_of_a_queue_is_chosen_by_number_and_size(books: Books) -> None:
@@ -45,11 +45,11 @@ def test_the_head_of_a_queue_is_chosen_by_number_and_size(books: Books) -> None:
     books.submit(4, payload=b"12345")
     books.submit(1, payload=b"large" * 100)
     jar = books.state.jar
-    queue = jar.queues[0]
-    assert jar.heads(queue, 3, 1000) == [TaskRange(1, 3, 1, 0, "max")]
-    assert jar.heads(queue, 100, 12) == [TaskRange(1, 2, 1, 0, "max")]
-    assert jar.heads(queue, 100, 1) == [TaskRange(1, 1, 1, 0, "max")]
-    assert sum(each.count for each in jar.heads(queue, 100, 1000)) == 5
+    queue = jar.pending.queues[0]
+    assert jar.pending.heads(queue, 3, 1000) == [TaskRange(1, 3, 1, 0, "max")]
+    assert jar.pending.heads(queue, 100, 12) == [TaskRange(1, 2, 1, 0, "max")]
+    assert jar.pending.heads(queue, 100, 1) == [TaskRange(1, 1, 1, 0, "max")]
+    assert sum(each.count for each in jar.pending.heads(queue, 100, 1000)) == 5
     assert waiting(books) == [1, 2, 3, 4, 5]
 
 
@@ -58,8 +58,8 @@ def test_a_choice_ends_before_an_algorithm_that_the_slave_refuses(books: Books) 
     policy = TaskPolicy(slave.sid)
     for algorithm in (MAX, MAX, MIN, MAX):
         books.submit(1, algorithm, policy=policy)
-    queue = books.state.jar.addressed[slave.sid]
-    assert sum(each.count for each in books.state.jar.heads(queue, 10, 1000, {1: "cannot"})) == 2
+    queue = books.state.jar.pending.addressed[slave.sid]
+    assert sum(each.count for each in books.state.jar.pending.heads(queue, 10, 1000, {1: "cannot"})) == 2
 
 
 def test_allocated_tasks_are_at_their_slave_in_a_new_attempt(books: Books) -> None:
@@ -93,18 +93,18 @@ def test_returned_tasks_go_to_the_head_and_charged_ones_to_the_tail(books: Books
     books.state.record(records.TasksReturned(slave.sid, [charged], "why", (charge,)))
     books.state.record(records.TasksReturned(slave.sid, [rest], "why"))
     assert waiting(books) == [2, 3, 4, 5, 1]
-    [death] = books.state.jar.queues[0][-1].deaths
+    [death] = books.state.jar.pending.queues[0][-1].deaths
     assert (death.sid, death.attempt, death.cause, death.words.stdout) == (sid(0), 1, "it died", "out")
 
 
 def test_unaddressed_tasks_wait_for_any_slave(books: Books) -> None:
     slave = books.slave()
     first, _ = books.submit(2, policy=TaskPolicy(slave.sid, do_it_anyway=True))
-    assert books.state.jar.num_unaddressed == 0
+    assert books.state.jar.pending.num_unaddressed == 0
     named = TaskRange(first, 2, 0, 0, "max")
     books.state.record(records.TasksUnaddressed(slave.sid, [named]))
-    assert (waiting(books), books.state.jar.addressed) == ([1, 2], {})
-    assert books.state.jar.queues[0][0].policy == TaskPolicy(do_it_anyway=True)
+    assert (waiting(books), books.state.jar.pending.addressed) == ([1, 2], {})
+    assert books.state.jar.pending.queues[0][0].policy == TaskPolicy(do_it_anyway=True)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,6 @@ def test_a_task_cannot_finish_while_it_is_pending(books: Books) -> None:
 def test_a_miscounted_jar_fails_its_check(books: Books) -> None:
     books.submit(2)
     books.state.jar.check()
-    books.state.jar.num_queued[0] += 1
+    books.state.jar.pending.num_queued[0] += 1
     with pytest.raises(AssertionError, match="miscounted"):
         books.state.jar.check()

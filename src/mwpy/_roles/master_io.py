@@ -194,7 +194,7 @@ class MasterIo:
         for peer in actions.forget:
             self.link.forget(peer)
         jar = self.core.state.jar
-        self.submissions.publish(jar.pending, jar.runnable)
+        self.submissions.publish(jar.pending.counts, jar.runnable)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self._news = actions
 

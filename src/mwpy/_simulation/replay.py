@@ -59,11 +59,11 @@ class Replay:
 def _tasks(jar: Taskjar) -> dict[str, Any]:
     """Everything about tasks that must be the same."""
     return {
-        "queues": {number: _each(queue) for number, queue in jar.queues.items()},
-        "addressed": {sid: _each(queue) for sid, queue in jar.addressed.items()},
+        "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
+        "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
-        "pending": jar.pending,
-        "counts": (jar.runnable, jar.num_unaddressed, jar.num_allocated),
+        "pending": jar.pending.counts,
+        "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated),
         "algorithms": jar.definitions,
     }
 

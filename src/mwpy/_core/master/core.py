@@ -216,12 +216,12 @@ class MasterCore:
         jar, members, wanted = self.state.jar, self.state.members, self.kinds.wanted
         if self.kinds.unordered_unasked:
             wanted = wanted | {SlaveKind.UNORDERED: jar.runnable}
-        useful = allocation.useful(members, jar.num_unaddressed, self.state.settings.task_group)
+        useful = allocation.useful(members, jar.pending.num_unaddressed, self.state.settings.task_group)
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())
         missing = max(0, useful - self.kinds.count(SlaveKind.UNORDERED)) + special - members.coming()
         return Counts(
-            pending=jar.pending,
+            pending=jar.pending.counts,
             runnable=jar.runnable,
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(members.slaves),

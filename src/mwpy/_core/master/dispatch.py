@@ -33,18 +33,18 @@ class Dispatch:
 
     def decide(self, now: float) -> None:
         """Send what slaves have room for, and take tasks back for idle ones."""
-        if self.state.jar.addressed:
+        if self.state.jar.pending.addressed:
             self._send_addressed(now)
-        if self.state.jar.queues:
+        if self.state.jar.pending.queues:
             self._send_unaddressed(now)
         self._take_back(now)
 
     def _send_addressed(self, now: float) -> None:
-        jar, fixed = self.state.jar, self.state.settings.task_group
-        for sid in list(jar.addressed):
+        pending, fixed = self.state.jar.pending, self.state.settings.task_group
+        for sid in list(pending.addressed):
             slave = self.state.members.slaves[sid]
             refused = slave.agent.refused
-            while queue := jar.addressed.get(sid):
+            while queue := pending.addressed.get(sid):
                 algorithm = queue[0].algorithm.number
                 if algorithm in refused:
                     reason = f"{sid}, to which it was addressed, cannot run it: {refused[algorithm]}"
@@ -53,7 +53,7 @@ class Dispatch:
                 count = allocation.room(self.state.members, slave, algorithm, fixed)
                 if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or not count:
                     break
-                self._feed(slave, jar.heads(queue, count, allocation.MAX_GROUP_BYTES, refused), now)
+                self._feed(slave, pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused), now)
 
     def _send_unaddressed(self, now: float) -> None:
         """Send tasks first to idle slaves, then to busy slaves that have room for more."""
@@ -61,16 +61,16 @@ class Dispatch:
         idle = [slave for slave in members.idle.values() if slave.runs_unaddressed]
         hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
         self._share_out(idle, len(idle) + len(hungry), now)
-        if self.state.jar.queues:
+        if self.state.jar.pending.queues:
             hungry = [slave for slave in members.hungry.values() if slave.runs_unaddressed]
             self._share_out(hungry, len(hungry), now)
 
     def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, now: float) -> None:
         """Send each slave its share of the pending tasks, which `takers` slaves divide."""
-        jar = self.state.jar
+        pending = self.state.jar.pending
         for slave in slaves:
-            self._fill(slave, -(-jar.num_unaddressed // takers), now)
-            if not jar.queues:
+            self._fill(slave, -(-pending.num_unaddressed // takers), now)
+            if not pending.queues:
                 return
 
     def _fill(self, slave: ConnectedSlave, share: int, now: float) -> None:
@@ -79,17 +79,19 @@ class Dispatch:
         While it has no room for the algorithm that has its turn, it gets no task of another one. Otherwise the
         first algorithm would wait for ever.
         """
-        jar, members, fixed = self.state.jar, self.state.members, self.state.settings.task_group
-        for algorithm in list(jar.queues):
+        members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
+        for algorithm in list(pending.queues):
             if algorithm in slave.agent.refused:
                 continue
             count = allocation.room(members, slave, algorithm, fixed)
             if not count:
                 break
-            chosen = jar.heads(jar.queues[algorithm], count if fixed else min(count, share), allocation.MAX_GROUP_BYTES)
+            chosen = pending.heads(
+                pending.queues[algorithm], count if fixed else min(count, share), allocation.MAX_GROUP_BYTES
+            )
             self._feed(slave, chosen, now)
-            if jar.queues:
-                jar.next_turn(algorithm)
+            if pending.queues:
+                pending.next_turn(algorithm)
             share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
@@ -140,7 +142,7 @@ class Dispatch:
         """When slaves are idle and no task is pending, ask the slave with the most work to give tasks back."""
         self.look_again = None
         state = self.state
-        if state.settings.task_group is not None or state.jar.queues or state.jar.runnable < 2:
+        if state.settings.task_group is not None or state.jar.pending.queues or state.jar.runnable < 2:
             return
         idle = state.members.idle.values()
         idle_slaves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])

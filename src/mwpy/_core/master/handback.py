@@ -64,7 +64,7 @@ class HandBack:
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:
         """Settle all tasks that are addressed to a slave which will not run them."""
-        while queue := self.state.jar.addressed.get(sid):
+        while queue := self.state.jar.pending.addressed.get(sid):
             self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
 
     def release(self, sid: SlaveId, first: Span, reason: str) -> None:

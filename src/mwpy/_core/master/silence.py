@@ -144,13 +144,13 @@ class Silence:
         vacancies = [kind.value for kind in self.kinds.vacancies()]
         if not serving:
             return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave()}"
-        if jar.queues and not any(slave.runs_unaddressed for slave in serving):
+        if jar.pending.queues and not any(slave.runs_unaddressed for slave in serving):
             return "no unordered slave", (
-                f"{jar.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
+                f"{jar.pending.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
                 f"with mw.free_slave, or start more slaves"
             )
-        if jar.queues:
-            return "refused", self._which_agent_refuses(next(iter(jar.queues)))
+        if jar.pending.queues:
+            return "refused", self._which_agent_refuses(next(iter(jar.pending.queues)))
         if jar.runnable:
             return "leaving", (
                 f"{jar.runnable} tasks are at slaves that are leaving, or addressed to them: tasks that these do not "
@@ -171,7 +171,7 @@ class Silence:
         name, reason = refusing[0] if refusing else ("", "")
         return (
             f"no connected slave can run {self.state.jar.definitions[algorithm].definition.name}, for which "
-            f"{self.state.jar.num_queued[algorithm]} tasks wait: correct that there, or start other slaves. "
+            f"{self.state.jar.pending.num_queued[algorithm]} tasks wait: correct that there, or start other slaves. "
             f"{name}: {reason}"
         )
 

@@ -4,29 +4,20 @@ The table `TRANSITIONS` is the lifecycle of a task. `Taskjar.apply` moves spans 
 transition that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once, so
 all tasks in it are pending or allocated.
 
-Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
-All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
-by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
-
-A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died
-goes to the tail instead. If it killed the slave, the other tasks are run before it kills the next one. If it did not,
-it does not meet the same bad moment three times in a row.
-
-Allocated tasks are in `Taskjar.held`, by the slave that holds them.
+Pending tasks are in `Taskjar.pending`, allocated tasks in `Taskjar.held` by the slave that holds them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Container, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import define, evolve, field
 
 from mwpy._core.holding import count_of, take
 from mwpy._core.master.deaths import KeptDeaths
+from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span
 from mwpy._values import records
 from mwpy._values.errors import InternalError
@@ -65,9 +56,6 @@ _SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP = TaskEvent
 Tags = Sequence[list[Any]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
 
-MAX_SPAN = 1000
-"""Longest span, in tasks, that is extended by the next one: extending a span copies it."""
-
 
 @define(eq=False)
 class HeldTasks:
@@ -94,35 +82,17 @@ class Taskjar:
     """The algorithms, by their numbers."""
     runnable: int = 0
     """How many tasks are pending or allocated."""
-    queues: dict[int, deque[Span]] = field(factory=dict)
-    """Pending tasks that any slave may run, by algorithm; no empty queue. The first queue has its turn next."""
-    addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
-    """Pending tasks addressed to a slave; no empty queue."""
+    pending: PendingTasks = field(factory=PendingTasks)
+    """The tasks that wait to be sent."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
     """Allocated tasks by the slave that holds them: an entry for each slave, and for each ended one that held some."""
-    num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `queues`; no zero."""
-    num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `addressed`; no zero."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
     """The deaths that tasks are charged with."""
 
     @property
-    def pending(self) -> dict[int, int]:
-        """How many tasks of each algorithm are pending, by its number; no zero."""
-        if not self.num_addressed:
-            return dict(self.num_queued)
-        return Counter(self.num_queued) + Counter(self.num_addressed)
-
-    @property
-    def num_unaddressed(self) -> int:
-        """How many pending tasks any slave may run."""
-        return sum(self.num_queued.values())
-
-    @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        return self.runnable - self.num_unaddressed - sum(self.num_addressed.values())
+        return self.runnable - self.pending.count
 
     def apply(self, record: records.Record, tags: Tags = ()) -> list[Span]:
         """Change the tasks as a record says; the only place where a task's state changes.
@@ -140,45 +110,11 @@ class Taskjar:
         handler = _HANDLERS.get(type(record))
         return handler(self, record, tags) if handler is not None else []
 
-    def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
-        """Choose tasks at the head of a queue, to be sent in one message; at least one task.
-
-        Args:
-            queue: not empty.
-            count: the largest number of tasks.
-            max_bytes: the largest sum of their arguments' sizes.
-            refused: numbers of algorithms; the choice ends before the first task of one of them.
-
-        Returns:
-            The tasks, with the number of their next attempt. They stay in the queue until a record moves them.
-        """
-        chosen: list[TaskRange] = []
-        for span in queue:
-            if count <= 0 or (chosen and span.algorithm.number in refused):
-                break
-            sizes = span.sizes
-            fits = len(sizes) if sum(sizes) <= max_bytes else bisect_right(list(accumulate(sizes)), max_bytes)
-            if chosen and not fits:
-                break
-            fits = min(max(1, fits), count)
-            chosen.append(span.part(span.first, fits, span.attempt + 1))
-            if fits < span.count:
-                break
-            count -= fits
-            max_bytes -= sum(sizes)
-        return chosen
-
-    def next_turn(self, algorithm: int) -> None:
-        """Let an algorithm wait for its next turn behind all others."""
-        queue = self.queues.pop(algorithm, None)
-        if queue:
-            self.queues[algorithm] = queue
-
     # ---- what records do -----------------------------------------------------------------------------------
 
     def _allocated(self, record: records.TasksAllocated, _: Tags) -> list[Span]:
         sid = record.sid
-        spans = self._dequeue(sid, record.tasks)
+        spans = self.pending.remove(sid, record.tasks)
         _move(spans, _ALLOCATE)
         held = self.held[sid]
         for span in spans:
@@ -210,7 +146,7 @@ class Taskjar:
         ]
         _move(spans, _SUBMIT)
         self.runnable += sum(map(count_of, spans))
-        self._enqueue(spans)
+        self.pending.add(spans)
         return spans
 
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
@@ -220,13 +156,13 @@ class Taskjar:
             span.sid = None
         if record.charges:
             self.deaths.charge(spans, record.charges)
-            self._enqueue(spans)
+            self.pending.add(spans)
         else:
-            self._enqueue_first(spans)
+            self.pending.put_back(spans)
         return spans
 
     def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
-        take = self._take_ranges if record.held else self._dequeue
+        take = self._take_ranges if record.held else self.pending.remove
         spans = take(record.sid, record.tasks)
         _move(spans, _GIVE_UP)
         self.runnable -= sum(map(count_of, spans))
@@ -234,10 +170,10 @@ class Taskjar:
         return spans
 
     def _unaddressed(self, record: records.TasksUnaddressed, _: Tags) -> list[Span]:
-        spans = self._dequeue(record.sid, record.tasks)
+        spans = self.pending.remove(record.sid, record.tasks)
         for span in spans:
             span.policy = evolve(span.policy, sid=None)
-        self._enqueue(spans)
+        self.pending.add(spans)
         return spans
 
     def _connected(self, record: records.SlaveConnected, _: Tags) -> list[Span]:
@@ -256,58 +192,6 @@ class Taskjar:
     def _defined(self, record: records.AlgorithmDefined, _: Tags) -> list[Span]:
         self.definitions.append(record)
         return []
-
-    # ---- queues --------------------------------------------------------------------------------------------
-
-    def _enqueue(self, spans: Iterable[Span]) -> None:
-        for span in spans:
-            queue, counted = self._place_of(span)
-            counted[span.algorithm.number] += span.count
-            if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
-                queue[-1] = queue[-1].join(span)
-            else:
-                queue.append(span)
-
-    def _enqueue_first(self, spans: Sequence[Span]) -> None:
-        for span in reversed(spans):
-            queue, counted = self._place_of(span)
-            counted[span.algorithm.number] += span.count
-            queue.appendleft(span)
-
-    def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
-        """The queue of a pending span, and the counter of the tasks in such queues."""
-        sid = span.policy.sid
-        if sid is not None:
-            return self.addressed.setdefault(sid, deque()), self.num_addressed
-        queue = self.queues.get(span.algorithm.number)
-        if queue is None:
-            queue = self.queues[span.algorithm.number] = deque()
-        return queue, self.num_queued
-
-    def _dequeue(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Remove tasks from the head of a slave's queue, if they are addressed to it, else of their algorithm's."""
-        queue: deque[Span] | None = self.addressed.get(sid)
-        counted = self.num_addressed
-        if not queue or queue[0].first != tasks[0].first:
-            queue, counted = self.queues.get(tasks[0].algorithm), self.num_queued
-        spans: list[Span] = []
-        for each in tasks:
-            if not queue or queue[0].first != each.first or queue[0].count < each.count:
-                raise InternalError(f"{each}: not at the head of the queue")
-            span = queue.popleft()
-            if span.count > each.count:
-                span, rest = span.cut(each.count)
-                queue.appendleft(rest)
-            counted[each.algorithm] -= each.count
-            if not counted[each.algorithm]:
-                del counted[each.algorithm]
-            spans.append(span)
-        if not queue:
-            if counted is self.num_addressed:
-                del self.addressed[sid]
-            else:
-                del self.queues[tasks[0].algorithm]
-        return spans
 
     # ---- allocated tasks -----------------------------------------------------------------------------------
 
@@ -337,20 +221,7 @@ class Taskjar:
 
     def check(self) -> None:
         """Recompute what is derived, and compare the tasks' places with their states."""
-        queued: Counter[int] = Counter()
-        for number, queue in self.queues.items():
-            queued[number] = sum(map(count_of, queue))
-        assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
-        addressed: Counter[int] = Counter()
-        for span in (span for queue in self.addressed.values() for span in queue):
-            addressed[span.algorithm.number] += span.count
-        assert addressed == self.num_addressed, "the addressed tasks were miscounted"
-        for queue in (*self.queues.values(), *self.addressed.values()):
-            assert queue, "an empty queue was kept"
-            for span in queue:
-                assert span.count, "a span without tasks was kept"
-                assert span.state is _PENDING, f"{span}: in a queue, but {span.state.name}"
-                assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
+        self.pending.check()
         for sid, held in self.held.items():
             _check_held(sid, held)
         allocated = sum(held.count for held in self.held.values())

@@ -1,0 +1,165 @@
+"""Pending tasks: they wait in queues until they are sent to a slave.
+
+Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
+All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
+by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
+
+A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died
+goes to the tail instead. If it killed the slave, the other tasks are run before it kills the next one. If it did not,
+it does not meet the same bad moment three times in a row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate
+
+from attrs import define, field
+
+from mwpy._core.holding import count_of
+from mwpy._core.master.spans import Span
+from mwpy._values.errors import InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.records import TaskRange
+from mwpy._values.task import TaskState
+
+__all__ = ["MAX_SPAN", "PendingTasks"]
+
+MAX_SPAN = 1000
+"""Longest span, in tasks, that is extended by the next one: extending a span copies it."""
+
+
+@define(eq=False)
+class PendingTasks:
+    """All pending tasks. Only the taskjar adds and removes them."""
+
+    queues: dict[int, deque[Span]] = field(factory=dict)
+    """Pending tasks that any slave may run, by algorithm; no empty queue. The first queue has its turn next."""
+    addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
+    """Pending tasks addressed to a slave; no empty queue."""
+    num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
+    """How many tasks of each algorithm are in `queues`; no zero."""
+    num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
+    """How many tasks of each algorithm are in `addressed`; no zero."""
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """How many tasks of each algorithm are pending, by its number; no zero."""
+        if not self.num_addressed:
+            return dict(self.num_queued)
+        return Counter(self.num_queued) + Counter(self.num_addressed)
+
+    @property
+    def count(self) -> int:
+        """How many tasks are pending."""
+        return self.num_unaddressed + sum(self.num_addressed.values())
+
+    @property
+    def num_unaddressed(self) -> int:
+        """How many pending tasks any slave may run."""
+        return sum(self.num_queued.values())
+
+    def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
+        """Choose tasks at the head of a queue, to be sent in one message; at least one task.
+
+        Args:
+            queue: not empty.
+            count: the largest number of tasks.
+            max_bytes: the largest sum of their arguments' sizes.
+            refused: numbers of algorithms; the choice ends before the first task of one of them.
+
+        Returns:
+            The tasks, with the number of their next attempt. They stay in the queue until a record moves them.
+        """
+        chosen: list[TaskRange] = []
+        for span in queue:
+            if count <= 0 or (chosen and span.algorithm.number in refused):
+                break
+            sizes = span.sizes
+            fits = len(sizes) if sum(sizes) <= max_bytes else bisect_right(list(accumulate(sizes)), max_bytes)
+            if chosen and not fits:
+                break
+            fits = min(max(1, fits), count)
+            chosen.append(span.part(span.first, fits, span.attempt + 1))
+            if fits < span.count:
+                break
+            count -= fits
+            max_bytes -= sum(sizes)
+        return chosen
+
+    def next_turn(self, algorithm: int) -> None:
+        """Let an algorithm wait for its next turn behind all others."""
+        queue = self.queues.pop(algorithm, None)
+        if queue:
+            self.queues[algorithm] = queue
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add spans at the tails of their queues."""
+        for span in spans:
+            queue, counted = self._place_of(span)
+            counted[span.algorithm.number] += span.count
+            if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
+                queue[-1] = queue[-1].join(span)
+            else:
+                queue.append(span)
+
+    def put_back(self, spans: Sequence[Span]) -> None:
+        """Add spans at the heads of their queues, in their order."""
+        for span in reversed(spans):
+            queue, counted = self._place_of(span)
+            counted[span.algorithm.number] += span.count
+            queue.appendleft(span)
+
+    def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
+        """The queue of a pending span, and the counter of the tasks in such queues."""
+        sid = span.policy.sid
+        if sid is not None:
+            return self.addressed.setdefault(sid, deque()), self.num_addressed
+        queue = self.queues.get(span.algorithm.number)
+        if queue is None:
+            queue = self.queues[span.algorithm.number] = deque()
+        return queue, self.num_queued
+
+    def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks from the head of a slave's queue, if they are addressed to it, else of their algorithm's."""
+        queue: deque[Span] | None = self.addressed.get(sid)
+        counted = self.num_addressed
+        if not queue or queue[0].first != tasks[0].first:
+            queue, counted = self.queues.get(tasks[0].algorithm), self.num_queued
+        spans: list[Span] = []
+        for each in tasks:
+            if not queue or queue[0].first != each.first or queue[0].count < each.count:
+                raise InternalError(f"{each}: not at the head of the queue")
+            span = queue.popleft()
+            if span.count > each.count:
+                span, rest = span.cut(each.count)
+                queue.appendleft(rest)
+            counted[each.algorithm] -= each.count
+            if not counted[each.algorithm]:
+                del counted[each.algorithm]
+            spans.append(span)
+        if not queue:
+            if counted is self.num_addressed:
+                del self.addressed[sid]
+            else:
+                del self.queues[tasks[0].algorithm]
+        return spans
+
+    def check(self) -> None:
+        """Recompute the counts, and compare the queues with the tasks' states."""
+        queued: Counter[int] = Counter()
+        for number, queue in self.queues.items():
+            queued[number] = sum(map(count_of, queue))
+        assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
+        addressed: Counter[int] = Counter()
+        for span in (span for queue in self.addressed.values() for span in queue):
+            addressed[span.algorithm.number] += span.count
+        assert addressed == self.num_addressed, "the addressed tasks were miscounted"
+        for queue in (*self.queues.values(), *self.addressed.values()):
+            assert queue, "an empty queue was kept"
+            for span in queue:
+                assert span.count, "a span without tasks was kept"
+                assert span.state is TaskState.PENDING, f"{span}: in a queue, but {span.state.name}"
+                assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
