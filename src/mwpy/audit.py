@@ -1,12 +1,13 @@
-"""The audit file: the text trail of what happened, a line a record, in CL-MW's words.
+"""The audit file: a text file of what happened, one line for each record, in CL-MW's words.
 
     2026-11-21T01:02:03.456Z [A] SLAVE-0 <- 10 tasks
 
-The arrow points the way things went, seen from the process that writes: to a slave, from a slave.
+The arrow shows the direction, as the process that writes the line sees it: to a slave, or from a slave.
 
-A record is one line whatever is in it: what would end a line, move a cursor or not be seen is written as Python writes
-it in a string, a line's end as `\\n` and a backslash as two. A slave's last words follow the text of its end, each
-stream behind a tab and its name; a tab in them is a `\\t`. So `read_ends` gets back what they were, to the character.
+A record is always one line. Characters that end a line, move the cursor or are not visible are written as Python writes
+them in a string: a line feed is `\\n`, and a backslash is written twice. The line of a slave's end also has its last
+words: a tab, the name of the stream, and the text, for each stream. A tab in the text is `\\t`. So `read_ends` returns
+exactly the same text.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from mwpy._values.records import TaskRange
 __all__ = ["AuditFile", "End", "read_ends", "text_of"]
 
 KEPT = 4
-"""Old audit files that are kept, FILE.1 being the youngest."""
+"""How many old audit files are kept; FILE.1 is the youngest."""
 
 NAMED_TASKS = 5
-"""So many tasks of a group are named in a line; the rest are counted."""
+"""How many tasks of a group are named in a line; the others are only counted."""
 
 
 _UNSEEN = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -45,7 +46,7 @@ _END = re.compile(
 
 
 def text_of(record: records.Record) -> str:
-    """A record in words, on one line; empty for records that are not told."""
+    """Describe a record in one line; empty for records that the audit file does not show."""
     text = _escaped(_text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record))
     if isinstance(record, records.SlaveEnded):
         text += "".join(f"\t{name}: {_escaped(words)}" for name, words in record.words.streams)
@@ -62,25 +63,28 @@ def _unescaped(text: str) -> str:
 
 @frozen
 class End:
-    """The end of one slave, as an audit file tells it."""
+    """The end of one slave, as read from an audit file."""
 
     time: str
     sid: str
     cause: str
     running: str
-    """The task that it ran and the attempt, in words; empty if it ran none."""
+    """The task that it ran and the attempt, as text; empty if it ran none."""
     task: int
-    """That task's id, or 0."""
+    """The id of that task, or 0."""
     peak: str
-    """Its peak memory, in words; empty if it is not known."""
+    """Its peak memory, as text; empty if unknown."""
     words: LastWords
 
 
 def read_ends(path: Path) -> Iterator[End]:
-    """The slaves' ends that an audit file and its older parts tell of, oldest first.
+    """Read the ends of slaves from an audit file and its older parts, oldest first.
+
+    Args:
+        path: the audit file.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read; the message says how to get one.
     """
     older = [Path(f"{path}.{number}") for number in range(KEPT, 0, -1)]
     try:
@@ -99,10 +103,11 @@ def _end_of(line: str) -> End | None:
     found = _END.fullmatch(text)
     if found is None:
         return None
-    told = {name: _unescaped(value or "") for name, value in found.groupdict().items()}
+    parts = {name: _unescaped(value or "") for name, value in found.groupdict().items()}
     words = {name: _unescaped(words) for name, _, words in (field.partition(": ") for field in fields)}
     known = LastWords(words.get("stdout", ""), words.get("stderr", ""), words.get("fault", ""))
-    return End(told["time"], told["sid"], told["cause"], told["running"], int(told["task"] or 0), told["peak"], known)
+    task = int(parts["task"] or 0)
+    return End(parts["time"], parts["sid"], parts["cause"], parts["running"], task, parts["peak"], known)
 
 
 def _text_of_slaves(record: records.Record) -> str:
@@ -126,9 +131,9 @@ def _text_of_slaves(record: records.Record) -> str:
         case records.SlaveChanged(sid, state, kind):
             return f"{sid} -> {state.value} [{kind.value}]"
         case records.SlaveEnded(sid, cause, running, words):
-            told = f" while it ran {running}" if running else ""
+            while_running = f" while it ran {running}" if running else ""
             peak = f"; peak memory {amount(words.peak_bytes)}" if words.peak_bytes else ""
-            return f"{sid} -> gone{told}: {cause}{peak}"
+            return f"{sid} -> gone{while_running}: {cause}{peak}"
         case _:
             return ""
 
@@ -148,8 +153,8 @@ def _text_of_agents(record: records.Record) -> str:
         case records.AlgorithmRefused(agent, algorithm, reason):
             return f"{agent} cannot run {algorithm}: {reason}"
         case records.PackagesCompared(agent, same, different):
-            told = "; ".join([*([f"as the master {', '.join(same)}"] if same else []), *different])
-            return f"{agent} has {told}"
+            versions = "; ".join([*([f"as the master {', '.join(same)}"] if same else []), *different])
+            return f"{agent} has {versions}"
         case _:
             return ""
 
@@ -189,15 +194,16 @@ def _names(tasks: Sequence[TaskRange]) -> str:
 class AuditFile:
     """Writes records as lines to a file that rotates by size, or to a stream, or nowhere.
 
-    Notices go to standard error too. A disk that fills up later on is told of once, and never stops the computation.
+    Notices are also printed on standard error. If the file cannot be written later, for example because the disk is
+    full, a message says so once, and the computation goes on.
 
     Args:
-        path: the file, appended to; None, or the null device, for none.
-        stream: instead of a file.
+        path: the file, to which lines are appended; None or the null device for no file.
+        stream: a stream to write to instead of a file.
         max_bytes: the size at which the file is rotated.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written; the message names the option.
     """
 
     def __init__(self, path: Path | None, stream: TextIO | None = None, max_bytes: int = 64 << 20) -> None:
@@ -216,7 +222,7 @@ class AuditFile:
                 ) from error
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
-        """Write a batch of records as of Unix time `now`, in one piece."""
+        """Write records that happened at Unix time `now`, with one call of the operating system."""
         for record in happened:
             if isinstance(record, records.Notice):
                 print(f"mwpy: {record.text}", file=sys.stderr, flush=True)
@@ -246,7 +252,9 @@ class AuditFile:
         except (OSError, ValueError) as error:
             if not self._failing:
                 self._failing = True
-                print(f"mwpy: the audit trail has a gap, as it cannot be written: {error}", file=sys.stderr)
+                print(
+                    f"mwpy: lines are missing in the audit file, because it cannot be written: {error}", file=sys.stderr
+                )
 
     def _open(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

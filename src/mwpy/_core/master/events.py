@@ -1,4 +1,4 @@
-"""What can happen to the master's core, as its shell tells it."""
+"""The events of the master's core, and the message that it sends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Event", "Garbage", "Received", "Send", "Stranger", "Vanished"]
 
 
 class Received(Struct, frozen=True):
-    """A well-formed message arrived. `peer` names its connection, never used twice."""
+    """A well-formed message arrived. `peer` names its connection; no name is used twice."""
 
     peer: bytes
     address: str
@@ -22,7 +22,7 @@ class Received(Struct, frozen=True):
 
 
 class Garbage(Struct, frozen=True):
-    """Something that is no message arrived from somebody who holds our keys."""
+    """A peer that has the keys sent something that is not a message."""
 
     peer: bytes
     address: str
@@ -30,14 +30,14 @@ class Garbage(Struct, frozen=True):
 
 
 class Vanished(Struct, frozen=True):
-    """A connection is gone."""
+    """The connection of a peer is gone."""
 
     peer: bytes
     reason: str
 
 
 class Stranger(Struct, frozen=True):
-    """Somebody without our keys knocked."""
+    """A process without the right keys tried to connect."""
 
     address: str
     reason: str
