@@ -200,8 +200,8 @@ def test_new_files_of_a_directory_are_found(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (("--max", "-1"), "-1 is too small, 0 is the least"),
-        (("--max", "many"), "'many' is no whole number"),
+        (("--max", "-1"), "-1 is too small: write 0 or more"),
+        (("--max", "many"), "'many' is not a whole number"),
         (("--priority", "x"), "'x' is not of the form RESOURCE_FILE=NUMBER"),
         (("--with", "ssh"), "--with ssh needs --hosts FILE"),
         (("--with", "fog"), "invalid choice: 'fog'"),
