@@ -76,7 +76,7 @@ def _unrunnable(number: int, tag: object = None) -> UnrunnableTask:
 # ---- the inbox ----
 
 
-def test_outcomes_are_sorted_by_who_fetches_them(io: _Io, access: Access) -> None:
+def test_outcomes_are_sorted_by_kind(io: _Io, access: Access) -> None:
     inbox = Inbox(access)
     assert inbox.counts() == (0, 0, 0, 0)
     results, unrunnable = [_result(1), _result(2)], [_unrunnable(3)]

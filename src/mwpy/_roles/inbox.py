@@ -23,7 +23,7 @@ __all__ = ["Inbox"]
 
 @define(eq=False)
 class Inbox:
-    """Receives outcomes from the I/O thread and sorts them by who fetches them."""
+    """Receives outcomes from the I/O thread, and separates those of maps from the others."""
 
     access: Access
     results: list[Result[Any]] = field(factory=list)

@@ -1,7 +1,8 @@
 """The master's door: it admits members, and reports strangers.
 
-Who has no member's key is turned away by the handshake. Who has one, but expects another server's key, ends the
-connection. Neither sends a message. So a stranger is a connection that ended before a message was read from it.
+A peer without the members' key is refused by the handshake. A peer that has this key, but expects another server's key,
+ends the connection itself. Neither sends a message. So a stranger is a connection that ended before a message was read
+from it.
 """
 
 from __future__ import annotations
