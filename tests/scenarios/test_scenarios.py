@@ -1,6 +1,6 @@
-"""Each file here is a story: what happens to a master, and after `>` the exact audit lines that it causes.
+"""Each file in this folder is a story: commands for a master, and after `>` the exact audit lines that they cause.
 
-What the audit trail does not tell stands after `=`: how many tasks are asked back from a slave, and of which agent.
+A line with `=` shows an action without an audit line: how many tasks are recalled from a slave, and from which agent.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Story:
         self.core.decide(self.now)
         self.core.check()
         actions = self.core.take_actions()
-        told = [f"> {text}" for record in actions.records if (text := text_of(record))]
-        return told + [
+        lines = [f"> {text}" for record in actions.records if (text := text_of(record))]
+        return lines + [
             f"= {send.peer.decode()}: up to {send.message.count} tasks of slave {send.message.slave} are asked back"
             for send in actions.sends
             if isinstance(send.message, messages.Revoke)
         ]
 
-    def hear(self, peer: str, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
+    def receive(self, peer: str, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
         self.core.handle(Received(peer.encode(), "10.0.0.1", message, frames), self.now)
 
     def do_submit(self, count: str, *policy: str) -> None:
@@ -66,42 +66,42 @@ class _Story:
         self.core.obey(FreeSlave(SlaveId(sid)))
 
     def do_hello(self, peer: str, member: str = "story", generation: str = "g") -> None:
-        self.hear(peer, messages.Hello(member, generation, "node1", 1, "3.11", 1))
+        self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 1))
 
     def do_ready(self, peer: str, number: str) -> None:
-        self.hear(peer, messages.SlaveReady(int(number)))
+        self.receive(peer, messages.SlaveReady(int(number)))
 
     def do_results(self, peer: str, number: str, *pairs: str, seconds: float = 0.1) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         count = len(tasks)
         named = messages.spans_of(tasks, attempts)
         group = messages.Results(int(number), *named, [seconds] * count, [])
-        self.hear(peer, group, (messages.payload(count, [bytes(count)]),))
+        self.receive(peer, group, (messages.payload(count, [bytes(count)]),))
 
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
-        """Results of tasks that took a hundredth of a second."""
+        """Return results of tasks that took a hundredth of a second."""
         self.do_results(peer, number, *pairs, seconds=0.01)
 
     def do_died(self, peer: str, number: str, running: str) -> None:
         words = LastWords("out\n", "last words", "", 5 << 20)
-        self.hear(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", words))
+        self.receive(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", words))
 
     def do_leaving(self, peer: str) -> None:
-        self.hear(peer, messages.Leaving("evicted"))
+        self.receive(peer, messages.Leaving("evicted"))
 
     def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
-        self.hear(peer, messages.Revoked(int(number), *messages.spans_of(tasks, attempts)))
+        self.receive(peer, messages.Revoked(int(number), *messages.spans_of(tasks, attempts)))
 
     def do_cannot(self, peer: str, number: str, pair: str) -> None:
         task, attempt = map(int, pair.split("/"))
-        self.hear(peer, messages.AlgorithmFailed(int(number), 0, "no such module", [task], [1], [attempt]))
+        self.receive(peer, messages.AlgorithmFailed(int(number), 0, "no such module", [task], [1], [attempt]))
 
     def do_lost(self, peer: str) -> None:
         self.core.handle(Vanished(peer.encode(), "the connection broke"), self.now)
 
     def do_goodbye(self, peer: str) -> None:
-        self.hear(peer, messages.Goodbye("evicted"))
+        self.receive(peer, messages.Goodbye("evicted"))
 
     def do_pass(self, seconds: str) -> None:
         self.now += float(seconds)
@@ -111,11 +111,11 @@ class _Story:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_the_story_goes_as_told(path: Path) -> None:
-    """The commands of the file cause the lines behind them, and no others."""
+def test_a_story_causes_its_lines(path: Path) -> None:
+    """The commands of the file cause the lines after them, and no others."""
     story = _Story()
-    told = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    expected = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
     happened: list[str] = []
-    for command in (line for line in told if line[0] not in ">="):
+    for command in (line for line in expected if line[0] not in ">="):
         happened += [command, *story.do(command)]
-    assert "\n".join(happened) == "\n".join(told)
+    assert "\n".join(happened) == "\n".join(expected)

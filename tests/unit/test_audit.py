@@ -1,4 +1,4 @@
-"""The audit file: a line a record, rotation, and what happens when it cannot be written."""
+"""The audit file: one line per record, rotation, and failed writes."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ TEXTS: list[tuple[records.Record, str]] = [
 
 
 @pytest.mark.parametrize(("record", "text"), TEXTS)
-def test_a_record_in_words(record: records.Record, text: str) -> None:
+def test_the_text_of_a_record(record: records.Record, text: str) -> None:
     assert text_of(record) == text
 
 
-def test_every_record_kind_has_a_text_but_submissions() -> None:
+def test_every_kind_of_record_has_a_text_except_some() -> None:
     assert {type(record) for record, _ in TEXTS} == set(get_args(records.Record))
     silent = {records.AlgorithmDefined, records.TasksSubmitted, records.AgentLeaving}
     assert {type(record) for record, text in TEXTS if not text} == silent
 
 
-def test_a_line_has_the_time_and_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_with_line_breaks_is_one_line_with_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     AuditFile(None, stream).write([records.Notice("a\nb\\\r"), records.TasksSubmitted([span(1, MAX, 7).facts()])], 0.5)
     assert stream.getvalue() == "1970-01-01T00:00:00.500Z [A] NOTICE a\\nb\\\\\\r\n"
@@ -90,7 +90,7 @@ def test_without_a_file_only_notices_are_shown(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "mwpy: n\n")
 
 
-def test_a_full_file_is_rotated_and_four_old_ones_are_kept(tmp_path: Path) -> None:
+def test_a_full_file_is_rotated_and_four_old_files_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.audit"
     audit = AuditFile(path, max_bytes=10)
     for number in range(8):
@@ -115,7 +115,7 @@ def test_an_unwritable_file_is_a_usage_error(tmp_path: Path) -> None:
         AuditFile(tmp_path / "missing" / "x.audit")
 
 
-def test_a_gap_in_the_trail_is_told_of_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gap_in_the_audit_file_is_reported_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     stream.close()
     audit = AuditFile(None, stream)
@@ -129,8 +129,8 @@ def test_a_gap_in_the_trail_is_told_of_once_and_stops_nothing(capsys: pytest.Cap
 AWKWARD = "".join(map(chr, range(256))) + "\\n\\\\t\\x41\u2028\u2029\ud800é€😀\r\n\tstderr: no\n"
 
 
-def test_last_words_are_read_back_to_the_character(tmp_path: Path) -> None:
-    """Whatever was written, of every record one line, across rotations, and nothing else is taken for an end."""
+def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
+    """Any output is read back, one line per record, also after rotation. No other line counts as an end."""
     path = tmp_path / "x.audit"
     ends = [
         records.SlaveEnded(
@@ -157,6 +157,6 @@ def test_last_words_are_read_back_to_the_character(tmp_path: Path) -> None:
     ]
 
 
-def test_an_audit_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_missing_audit_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read the audit file .*No such file.*--mw-audit-file FILE"):
         list(read_ends(tmp_path / "x.audit"))

@@ -1,4 +1,4 @@
-"""The master's decisions that the stories and the simulator do not reach."""
+"""Decisions of the master that the scenarios and the simulator do not reach."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _words(core: MasterCore, at: float) -> str:
     return " ".join(record.text for record in core.take_actions().records if isinstance(record, Notice))
 
 
-def test_large_buffers_travel_as_frames_of_their_own(core: MasterCore) -> None:
-    """Behind the joined small payloads, in the order of their tasks."""
+def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
+    """They follow the joined small payloads, in the order of their tasks."""
     _agent(core, 1)
     core.submit(_tasks(1, b"small", (b"large", b"larger")))
     core.decide(0.0)
@@ -59,8 +59,8 @@ def test_large_buffers_travel_as_frames_of_their_own(core: MasterCore) -> None:
     messages.check(send.message, send.frames)
 
 
-def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> None:
-    """Megabytes of arguments go task by task, however quick the tasks are."""
+def test_the_size_of_a_message_limits_a_group(core: MasterCore) -> None:
+    """Tasks with megabytes of arguments are sent one by one, even if they are quick."""
     core.state.members.pace[0] = 1e-5
     _agent(core, 1)
     core.submit(_tasks(5, b"x" * (allocation.MAX_GROUP_BYTES // 2 + 1)))
@@ -70,8 +70,8 @@ def test_a_group_is_no_larger_than_one_message_should_be(core: MasterCore) -> No
     assert all(sum(group.counts) == 1 for group in groups)
 
 
-def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_many(core: MasterCore) -> None:
-    """Otherwise whoever starts slaves by the resource file would start none for a script that never asked."""
+def test_by_default_as_many_slaves_are_needed_as_there_are_tasks(core: MasterCore) -> None:
+    """Otherwise an overseer would start no slaves for a script that never calls `allocate_slaves`."""
     _agent(core, 2)
     core.submit(_tasks(5))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (5, 3)
@@ -84,7 +84,7 @@ def test_as_many_slaves_are_needed_as_there_are_tasks_until_somebody_says_how_ma
 
 
 def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCore) -> None:
-    """Such slaves would be idle, be removed for that, and be needed again at once."""
+    """Such slaves would be idle, would be removed as idle, and would be needed again at once."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core, 2)
     ordered, _ = core.state.members.slaves
@@ -97,8 +97,8 @@ def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCor
     assert core.counts().slaves_needed == 2
 
 
-def test_slaves_are_needed_for_what_can_be_taken_back(core: MasterCore) -> None:
-    """A slave that holds five tasks can share four; with groups of a fixed size it keeps what it has."""
+def test_slaves_are_needed_for_tasks_that_can_be_taken_back(core: MasterCore) -> None:
+    """A slave that holds five tasks can give four away. With groups of a fixed size, it keeps its tasks."""
     _agent(core, 1)
     core.state.members.pace[0] = 1e-3
     core.submit(_tasks(5))
@@ -112,7 +112,7 @@ def test_slaves_are_needed_for_what_can_be_taken_back(core: MasterCore) -> None:
 
 
 def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> None:
-    """Else whoever starts slaves by the resource file would start them twice; an agent that leaves starts none."""
+    """Otherwise an overseer would start them twice. An agent that is leaving starts none."""
     core.submit(_tasks(5))
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 3))
     assert core.counts().slaves_needed == 2
@@ -124,8 +124,8 @@ def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> N
     assert core.counts().slaves_needed == 4
 
 
-def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
-    """A job is at work while a slave of it holds tasks or is not up yet, and kept while one is ordered."""
+def test_the_master_knows_which_job_is_idle(core: MasterCore) -> None:
+    """A job has work while one of its slaves holds tasks or is starting. It is kept while a slave is ordered."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     for number, job in enumerate(["17.0", "17.1", "17.2", ""]):
         peer = b"%d" % number
@@ -141,19 +141,19 @@ def test_it_is_known_which_job_is_idle(core: MasterCore) -> None:
     assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 0}
 
 
-def test_who_comes_during_the_end_is_sent_home(core: MasterCore) -> None:
-    """A new agent hears the shutdown at once; a slave that gets ready late is no new one."""
+def test_an_agent_that_connects_during_the_shutdown_is_shut_down(core: MasterCore) -> None:
+    """A new agent gets the shutdown at once. A slave that becomes ready late is not accepted."""
     _agent(core, 1)
     core.obey(ShutDown(True, 1.0))
     _hear(core, messages.SlaveReady(2))
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1), b"late")
-    told = [send for send in core.take_actions().sends if send.peer == b"late"]
-    assert [send.message for send in told] == [messages.Shutdown(True, 1.0)]
+    sent = [send for send in core.take_actions().sends if send.peer == b"late"]
+    assert [send.message for send in sent] == [messages.Shutdown(True, 1.0)]
     assert core.counts().slaves_needed == 0
 
 
-def test_messages_about_a_slave_that_is_gone_count_for_nothing(core: MasterCore) -> None:
-    """They were sent before the agent knew."""
+def test_messages_about_a_lost_slave_are_ignored(core: MasterCore) -> None:
+    """The agent sent them before it knew that the slave was gone."""
     _agent(core, 1)
     _hear(core, messages.Results(9, [], [], [], [], []))
     _hear(core, messages.Revoked(9, [], [], []))
@@ -162,13 +162,13 @@ def test_messages_about_a_slave_that_is_gone_count_for_nothing(core: MasterCore)
 
 
 def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
-    """No correct slave names one."""
+    """No correct slave names such an algorithm."""
     _agent(core, 1)
     _hear(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
     assert not core.state.members.agents
 
 
-def test_what_only_a_master_sends_costs_the_connection(core: MasterCore) -> None:
+def test_a_message_that_only_a_master_sends_costs_the_connection(core: MasterCore) -> None:
     """No correct agent sends a shutdown."""
     _agent(core, 1)
     _hear(core, messages.Shutdown(True, 1.0))
@@ -176,7 +176,7 @@ def test_what_only_a_master_sends_costs_the_connection(core: MasterCore) -> None
 
 
 def test_silence_names_the_strangers(core: MasterCore) -> None:
-    """Somebody without a key is a likely reason why no slave comes."""
+    """A peer without the key is a likely reason why no slave connects."""
     core.handle(Stranger("10.0.0.9", "it has no key of ours"), 0.0)
     core.handle("something else", 0.0)  # type: ignore[arg-type]
     core.submit(_tasks(1))
@@ -184,8 +184,8 @@ def test_silence_names_the_strangers(core: MasterCore) -> None:
     assert "1 were refused, the last from 10.0.0.9: it has no key of ours" in _words(core, 6.0)
 
 
-def test_silence_names_agents_without_slaves_and_departed_ones(core: MasterCore) -> None:
-    """What the user should look at differs."""
+def test_silence_names_agents_without_slaves_and_agents_that_left(core: MasterCore) -> None:
+    """The user must check different things in these cases."""
     core.submit(_tasks(1))
     _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
     _words(core, 0.0)
@@ -195,11 +195,11 @@ def test_silence_names_agents_without_slaves_and_departed_ones(core: MasterCore)
 
 
 def test_silence_names_what_is_wanted(core: MasterCore) -> None:
-    """All slaves ordered, an ordered one missing, or nothing to wait for at all."""
+    """All slaves are ordered, or an ordered slave is missing, or there is nothing to wait for."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core, 1)
     core.submit(_tasks(1))
-    assert _words(core, 0.0) == ""  # a slave became ordered, of which the loop tells
+    assert _words(core, 0.0) == ""  # a slave became ordered, which the loop reports
     assert _words(core, 1.0) == ""
     assert "every slave is ordered" in _words(core, 6.0)
     core.obey(FreeSlave(SlaveId("SLAVE-0")))
@@ -207,8 +207,8 @@ def test_silence_names_what_is_wanted(core: MasterCore) -> None:
     assert core.counts().slaves_needed == 0
 
 
-def test_waiting_for_nothing_is_told(core: MasterCore) -> None:
-    """`mw.loop()` without a task would wait for ever; with an ordered slave wanted it waits for that."""
+def test_waiting_for_nothing_is_reported(core: MasterCore) -> None:
+    """`mw.loop()` without a task would wait forever. If an ordered slave is wanted, it waits for this slave."""
     _agent(core, 1)
     core.waiting = Waiting.FOR_EVER
     _words(core, 0.0)

@@ -1,4 +1,4 @@
-"""Rare orders of events that the master once did not stand; each is the smallest of its kind."""
+"""Rare orders of events that once caused faults in the master. Each is the shortest example of its fault."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _sent(core: MasterCore) -> list[int]:
     return [task for group in groups for task, _ in messages.each_task(group)]
 
 
-def test_a_failure_that_does_not_tell_of_any_costs_its_agent_the_connection() -> None:
-    """Whoever asks for it would be told of mwpy's own confusion instead; so the task is run by another."""
+def test_a_failure_that_contains_no_error_costs_its_agent_the_connection() -> None:
+    """The master drops the agent, and another agent runs the task."""
     core = _master()
     _agent(core)
     _submit(core, 1)
@@ -64,8 +64,8 @@ def test_a_failure_that_does_not_tell_of_any_costs_its_agent_the_connection() ->
     assert _sent(core) == [1]
 
 
-def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> None:
-    """Also those that may be run at most once: they were never started, and another slave comes."""
+def test_unstarted_tasks_that_an_evicted_agent_returns_run_elsewhere() -> None:
+    """This includes tasks with retry=False, because they were never started."""
     core = _master(task_group=2)
     _agent(core)
     _submit(core, 1, 2, retry=False)
@@ -78,8 +78,8 @@ def test_unstarted_tasks_that_an_evicted_agent_gives_back_run_elsewhere() -> Non
     assert held_by(core, "SLAVE-1") == [2]
 
 
-def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
-    """It is unordered then, and an ordered one is wanted again."""
+def test_a_freed_slave_is_unordered_when_it_has_finished() -> None:
+    """The slave is then unordered, and an ordered slave is wanted again."""
     core = _master()
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     _agent(core)
@@ -90,8 +90,8 @@ def test_a_freed_slave_fills_a_vacancy_when_it_is_done() -> None:
     assert core.state.members.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.ORDERED
 
 
-def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -> None:
-    """What is addressed to it would wait as long as there are others."""
+def test_a_freed_intermingle_slave_becomes_unordered_while_other_tasks_wait() -> None:
+    """Otherwise tasks that are addressed to it would wait as long as there are other tasks."""
     core = _master(task_group=2)
     core.obey(AllocateSlaves(1, SlaveKind.INTERMINGLE))
     _agent(core)
@@ -108,7 +108,7 @@ def test_a_freed_intermingle_slave_becomes_unordered_though_other_tasks_wait() -
 
 
 def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
-    """Not even behind a task that it can run, as its user was told."""
+    """It gets none even after a task that it can run, as the notice to the user says."""
     core = _master(task_group=2)
     _agent(core)
     _submit(core, 1, algorithm=1, sid="SLAVE-0")
@@ -124,8 +124,8 @@ def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
     assert _sent(core) == [2]
 
 
-def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_task_takes() -> None:
-    """It had one while nothing was known; it need not finish that first, and then wait for the network."""
+def test_a_slave_gets_more_tasks_as_soon_as_another_slave_has_shown_their_duration() -> None:
+    """It got one task while the duration was unknown. It gets more tasks before it has finished that task."""
     core = _master()
     for peer in (b"a", b"b"):
         _agent(core, peer=peer)
@@ -135,8 +135,8 @@ def test_a_slave_is_sent_more_as_soon_as_it_is_known_from_another_how_long_its_t
     assert [slave.held.count > 1 for slave in core.state.members.slaves.values()] == [True, True]
 
 
-def test_ordered_slaves_take_no_share_of_what_they_may_not_run() -> None:
-    """The one that may is sent all that it has room for, however many others idle."""
+def test_ordered_slaves_get_no_share_of_tasks_that_they_may_not_run() -> None:
+    """The slave that may run the tasks gets a full group, even if many other slaves are idle."""
     core = _master()
     core.obey(AllocateSlaves(9, SlaveKind.ORDERED))
     for number in range(10):
@@ -151,8 +151,8 @@ def _ends(core: MasterCore) -> list[records.SlaveEnded]:
     return [record for record in core.take_actions().records if isinstance(record, records.SlaveEnded)]
 
 
-def test_what_a_member_says_of_a_death_is_cut_on_arrival() -> None:
-    """Its agent keeps so much; another would fill memory and audit file."""
+def test_long_last_words_are_truncated_on_arrival() -> None:
+    """A correct agent sends no more. A wrong agent could otherwise fill the memory and the audit file."""
     core = _master()
     _agent(core)
     _submit(core, 1, retry=False)
@@ -171,8 +171,8 @@ def test_what_a_member_says_of_a_death_is_cut_on_arrival() -> None:
     assert end.words == LastWords(tail)
 
 
-def test_of_very_many_deaths_only_the_latest_keep_their_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks that wait, and those that the algorithm does not fetch, fill no memory; what was recorded stays whole."""
+def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting tasks and unfetched results do not fill the memory. The records stay complete."""
     monkeypatch.setattr(deaths, "WORDS_KEPT", 10_000)
     core = _master()
     _agent(core)
@@ -189,8 +189,8 @@ def test_of_very_many_deaths_only_the_latest_keep_their_last_words(monkeypatch: 
     assert sizes == [deaths.OLD_WORDS_CHARACTERS + 3] * 18 + [3003] * 2
 
 
-def test_each_way_to_fail_at_the_start_is_said_once_whatever_else_differs() -> None:
-    """Process numbers and times in the words of a thousand slaves make no thousand notices."""
+def test_each_kind_of_failure_at_the_start_is_reported_once() -> None:
+    """Process ids and times in the output of a thousand slaves do not cause a thousand notices."""
     core = _master()
     _agent(core)
     for number in range(5):
@@ -201,8 +201,8 @@ def test_each_way_to_fail_at_the_start_is_said_once_whatever_else_differs() -> N
     assert said[0].endswith("It wrote last:\nstderr:\nTraceback of process 0\nImportError: no numpy")
 
 
-def test_slaves_that_end_with_their_agent_are_no_news() -> None:
-    """That they never took a task is then no fault; what they left is recorded all the same."""
+def test_slaves_that_end_with_their_agent_cause_no_notice() -> None:
+    """It is then no fault that they never took a task. Their last output is recorded anyway."""
     core = _master()
     _agent(core)
     _hear(core, messages.Leaving(""))

@@ -1,4 +1,4 @@
-"""Silence is a bug: every way in which nothing can progress is told in time, with its reason and what to do."""
+"""Whenever nothing can progress, the master reports it in time, with the reason and a remedy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mwpy._values.records import Notice
 from mwpy._values.task import SlaveKind, TaskPolicy, UnrunnableTask
 
 PROMISED_S = 10.0
-"""Seconds that nothing can progress after which the user has been told."""
+"""Seconds without possible progress after which the user must have a notice."""
 
 A_DAY_S = 86400.0
 
 ALGORITHMS = [MAX, MIN]
 
 UNABLE = "app:min is not there (No module named 'app'): install the module 'app' there"
-"""What a slave says of an algorithm that it does not find."""
+"""The report of a slave about an algorithm that it does not find."""
 
 
 def _core() -> MasterCore:
@@ -39,15 +39,15 @@ def _core() -> MasterCore:
 
 @define
 class _Master:
-    """A master whose shell waits as it should: until the next deadline, or until something happens."""
+    """A master whose loop waits until the next deadline, or until an event."""
 
     core: MasterCore = field(factory=_core)
     now: float = 1000.0
     tasks: int = 0
     words: list[tuple[float, str]] = field(factory=list)
-    """When it was said that nothing progresses, and how."""
+    """The notices that nothing progresses, with their times."""
     notices: list[str] = field(factory=list)
-    """Whatever else was said."""
+    """All other notices."""
     unrunnable: list[UnrunnableTask] = field(factory=list)
     sent: list[int] = field(factory=list)
 
@@ -92,7 +92,7 @@ class _Master:
         self.acts()
 
     def cannot(self, task: int, peer: bytes = b"a", reason: str = UNABLE) -> None:
-        """The first slave of an agent finds that it cannot run a task that it holds."""
+        """Report that the first slave of an agent cannot run a task that it holds."""
         held = span_of(self.core, task)
         number = held.algorithm.number
         self.hears(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
@@ -258,7 +258,7 @@ def _tasks_are_submitted(master: _Master) -> None:
 
 @frozen
 class _Way:
-    """How nothing comes to progress, what must be said, and how it comes back."""
+    """One cause of silence: how it begins, the expected notice, and how progress returns."""
 
     goes: Callable[[_Master], None]
     reason: str
@@ -346,8 +346,8 @@ every_way = pytest.mark.parametrize("way", TRANSITIONS, ids=lambda way: way.goes
 
 
 @every_way
-def test_it_is_said_in_time_why_nothing_progresses_and_what_to_do(way: _Way) -> None:
-    """Within ten seconds, and not at once: most waiting is short."""
+def test_the_notice_has_the_reason_and_a_remedy_and_comes_in_time(way: _Way) -> None:
+    """The notice comes within ten seconds, but not at once, because most waits are short."""
     master = _Master()
     way.goes(master)
     assert not master.words
@@ -359,8 +359,8 @@ def test_it_is_said_in_time_why_nothing_progresses_and_what_to_do(way: _Way) -> 
 
 
 @every_way
-def test_it_is_said_again_at_growing_intervals(way: _Way) -> None:
-    """Each about three times as long as the one before, and at the most half an hour."""
+def test_the_notice_is_repeated_at_growing_intervals(way: _Way) -> None:
+    """Each interval is about three times the one before, and at most half an hour."""
     master = _Master()
     way.goes(master)
     began = master.now
@@ -373,8 +373,8 @@ def test_it_is_said_again_at_growing_intervals(way: _Way) -> None:
 
 
 @every_way
-def test_it_is_said_no_more_when_progress_comes_back(way: _Way) -> None:
-    """However long the task takes that is running then."""
+def test_the_notice_stops_when_progress_returns(way: _Way) -> None:
+    """This holds however long the running task takes."""
     master = _Master()
     way.goes(master)
     master.passes(100.0)
@@ -385,8 +385,8 @@ def test_it_is_said_no_more_when_progress_comes_back(way: _Way) -> None:
 
 
 @every_way
-def test_it_is_said_in_time_when_progress_ends_again(way: _Way) -> None:
-    """However far the intervals had grown before."""
+def test_the_notice_comes_in_time_when_progress_ends_again(way: _Way) -> None:
+    """This holds however long the intervals had become."""
     master = _Master()
     way.goes(master)
     master.passes(A_DAY_S)
@@ -402,7 +402,7 @@ def test_it_is_said_in_time_when_progress_ends_again(way: _Way) -> None:
 
 
 def test_a_task_whose_slave_cannot_run_it_is_handed_back_with_the_reason() -> None:
-    """Addressed to it and to no other, so there is nothing to wait for, and the user hears why at once."""
+    """The task is addressed to this slave, so there is nothing to wait for. The user gets the reason at once."""
     master = _Master()
     master.agent(1)
     master.agent(1, b"b")
@@ -417,8 +417,8 @@ def test_a_task_whose_slave_cannot_run_it_is_handed_back_with_the_reason() -> No
     assert not master.words, "nothing waits"
 
 
-def test_an_agent_whose_slaves_cannot_start_is_told_of_at_once() -> None:
-    """With what the slave wrote last, once for each way to fail."""
+def test_an_agent_whose_slaves_cannot_start_is_reported_at_once() -> None:
+    """The notice has the last output of the slave. There is one notice for each kind of failure."""
     master = _Master()
     _slaves_end_before_they_are_ready(master)
     master.hears(messages.SlaveDied(2, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
@@ -427,8 +427,8 @@ def test_an_agent_whose_slaves_cannot_start_is_told_of_at_once() -> None:
     assert "ImportError: no numpy" in master.notices[0]
 
 
-def test_nothing_is_said_while_there_is_progress_or_nothing_to_do() -> None:
-    """A task may run for a day, slaves may wait for an algorithm that thinks, and the end is no silence."""
+def test_there_is_no_notice_during_progress_or_without_work() -> None:
+    """A task can run for a day, slaves can wait for a busy algorithm, and the shutdown causes no notice."""
     master = _Master()
     master.passes(A_DAY_S)
     master.agent(2)
@@ -446,8 +446,8 @@ def test_nothing_is_said_while_there_is_progress_or_nothing_to_do() -> None:
     assert master.core.next_deadline() is None
 
 
-def test_nothing_is_said_while_the_last_agent_ends_its_task() -> None:
-    """It was told to go and may take a while: the task is at work all the same."""
+def test_there_is_no_notice_while_the_last_agent_ends_its_task() -> None:
+    """The agent is leaving, which may take a while, but its task is still running."""
     master = _Master()
     master.agent(1)
     master.submits()
@@ -456,8 +456,8 @@ def test_nothing_is_said_while_the_last_agent_ends_its_task() -> None:
     assert not master.words
 
 
-def test_nothing_is_said_to_who_waits_for_a_while_with_nothing_to_do() -> None:
-    """`mw.loop(1.0)` comes back by itself."""
+def test_there_is_no_notice_for_a_wait_with_a_timeout_without_work() -> None:
+    """`mw.loop(1.0)` returns by itself."""
     master = _Master()
     master.agent(1)
     master.core.waiting = Waiting.FOR_A_WHILE
@@ -465,8 +465,8 @@ def test_nothing_is_said_to_who_waits_for_a_while_with_nothing_to_do() -> None:
     assert not master.words
 
 
-def test_a_computation_that_nobody_can_join_does_not_ask_for_slaves() -> None:
-    """It has those of its own machine and no others."""
+def test_a_computation_that_no_agent_can_join_does_not_ask_for_slaves() -> None:
+    """It has only the slaves of its own machine."""
     master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))
     master.core.define(defined(0, "max", reference=""))
     master.submits()
@@ -478,8 +478,8 @@ def test_a_computation_that_nobody_can_join_does_not_ask_for_slaves() -> None:
     assert "Correct that, and start the computation again" in master.words[-1][1]
 
 
-def test_who_was_refused_before_somebody_was_let_in_is_not_the_reason() -> None:
-    """A stranger in the morning has nothing to do with the eviction of the evening."""
+def test_an_agent_that_was_refused_before_another_was_accepted_is_not_the_reason() -> None:
+    """A stranger in the morning is not the cause of an eviction in the evening."""
     master = _Master()
     master.happens(Stranger("10.0.0.9", "a stranger"))
     master.agent(1)
@@ -491,7 +491,7 @@ def test_who_was_refused_before_somebody_was_let_in_is_not_the_reason() -> None:
 
 
 def test_an_agent_of_another_version_is_named_as_refused() -> None:
-    """Its first message is no message of ours."""
+    """Its first message is not a message of this version."""
     master = _Master()
     master.submits()
     master.happens(Garbage(b"new", "10.0.0.7", "protocol version 2 there, 1 here: install the same version of mwpy"))
@@ -499,8 +499,8 @@ def test_an_agent_of_another_version_is_named_as_refused() -> None:
     assert "1 were refused, the last from 10.0.0.7: protocol version 2 there, 1 here" in master.words[0][1]
 
 
-def test_who_sleeps_until_the_deadline_does_not_miss_it() -> None:
-    """The core asks to be called when the next word is due, and for nothing before."""
+def test_a_loop_that_sleeps_until_the_deadline_does_not_miss_it() -> None:
+    """The core asks to be called when the next notice is due, and not earlier."""
     master = _Master()
     master.submits()
     due = master.core.next_deadline()
@@ -515,8 +515,8 @@ def test_who_sleeps_until_the_deadline_does_not_miss_it() -> None:
     assert len(master.words) == 1
 
 
-def test_another_reason_is_said_in_time_too() -> None:
-    """For an hour no slave comes; then an ordered one does, and still nothing can progress, but for another reason."""
+def test_a_new_reason_is_reported_in_time() -> None:
+    """No slave connects for an hour. Then an ordered slave does, and nothing can progress for another reason."""
     master = _Master()
     master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     master.submits()
@@ -528,8 +528,8 @@ def test_another_reason_is_said_in_time_too() -> None:
     assert "every slave is ordered" in master.words[-1][1]
 
 
-def test_the_reason_that_is_named_is_that_of_the_waiting_algorithm() -> None:
-    """Not of another that the same slaves cannot run either."""
+def test_the_notice_names_the_reason_of_the_waiting_algorithm() -> None:
+    """It is not the reason of another algorithm that the same slaves cannot run, either."""
     master = _Master()
     master.agent(1)
     master.submits(0)
@@ -543,8 +543,8 @@ def test_the_reason_that_is_named_is_that_of_the_waiting_algorithm() -> None:
     assert "second reason" in master.words[-1][1]
 
 
-def test_tasks_that_wait_for_a_slave_that_is_leaving_are_told_of() -> None:
-    """Others are here, but must not run them; the leaving one takes its time."""
+def test_tasks_that_wait_for_a_leaving_slave_are_reported() -> None:
+    """Other slaves are connected but must not run the tasks, and the leaving slave takes a long time."""
     master = _Master()
     master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     master.agent(1)
@@ -555,8 +555,8 @@ def test_tasks_that_wait_for_a_slave_that_is_leaving_are_told_of() -> None:
     assert "1 tasks are at slaves that are leaving, or addressed to them" in master.words[-1][1]
 
 
-def test_agents_that_come_and_all_refuse_do_not_put_the_word_off() -> None:
-    """A new one every four seconds, none of which can run the task: that is no progress."""
+def test_agents_that_connect_and_cannot_run_the_task_do_not_delay_the_notice() -> None:
+    """A new agent connects every four seconds and cannot run the task. This is no progress."""
     master = _Master()
     master.submits(1)
     for number in range(100):
