@@ -1,4 +1,4 @@
-"""Taking tasks out of those that a slave holds, compared with a model that has no spans."""
+"""Finding and removing tasks that a slave holds, compared with a model that has no spans."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import take
+from mwpy._core.holding import are_next, take
 
 
 @frozen
 class Piece:
-    """Tasks that know the position that each of them had at the beginning."""
+    """A span of tasks. It also has the position that each task had at the beginning."""
 
     first: int
     attempt: int
@@ -70,22 +70,22 @@ def ids(pieces: Sequence[Piece] | deque[Piece]) -> list[list[int]]:
         (1, 10**18, 1, [[1, 2, 3, 4, 5], [20, 21, 22], [10, 11]], []),
     ],
     ids=[
-        "a whole one",
+        "a whole span",
         "its front",
         "its middle",
         "its end",
-        "more before it",
-        "behind others",
-        "pieces of several",
+        "ids before it too",
+        "a span behind others",
+        "parts of several spans",
         "another attempt",
-        "between",
-        "all and more",
+        "ids between spans",
+        "more than all tasks",
     ],
 )
 def test_the_requested_tasks_are_taken_and_the_others_stay_in_order(
     first: int, count: int, attempt: int, taken: list[list[int]], left: list[list[int]]
 ) -> None:
-    """They may be any part of a span, and only some of them may be held."""
+    """A request may name any part of a span. It may also name tasks that are not held."""
     held = hold((1, 5, 1), (20, 3, 1), (10, 2, 1))
     assert ids(take(held, first, count, attempt)) == taken
     assert ids(held) == left
@@ -97,7 +97,7 @@ def test_nothing_is_taken_from_a_slave_that_holds_nothing() -> None:
 
 
 def test_the_requested_attempt_is_found_behind_another_attempt() -> None:
-    """A slave should hold a task in one attempt only. If not, nothing goes wrong."""
+    """A slave should hold a task in one attempt only. If it holds two attempts, the requested one is taken."""
     held = hold((1, 3, 1), (2, 1, 2))
     assert each(take(held, 1, 3, 2)) == [(2, 2, 3)]
     assert each(held) == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
@@ -109,7 +109,7 @@ def test_the_requested_attempt_is_found_behind_another_attempt() -> None:
 def test_taking_spans_is_the_same_as_taking_task_by_task(
     shapes: list[tuple[int, int, int]], random: Random, data: st.DataObject
 ) -> None:
-    """No task is lost, doubled, reordered or changed, however often tasks are taken. No piece is empty."""
+    """`take` can be called many times: it does not lose, double, reorder or change a task, and no piece is empty."""
     spans: list[tuple[int, int, int]] = []
     end = 1
     for count, attempt, gap in shapes:
@@ -126,3 +126,115 @@ def test_taking_spans_is_the_same_as_taking_task_by_task(
         assert each(taken) == wanted
         assert each(held) == [task for task in before if task not in wanted]
         assert all(piece.count for piece in [*taken, *held])
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], True),
+        ([(1, 5, 1)], True),
+        ([(1, 2, 1)], True),
+        ([(1, 2, 1), (3, 3, 1)], True),
+        ([(1, 5, 1), (20, 3, 2)], True),
+        ([(1, 2, 1), (3, 3, 1), (20, 1, 2)], True),
+        ([(1, 5, 1), (20, 3, 2), (23, 2, 2)], True),
+        ([(1, 5, 1), (20, 5, 2)], True),
+        ([(2, 4, 1)], False),
+        ([(0, 2, 1)], False),
+        ([(1, 6, 1)], False),
+        ([(1, 5, 2)], False),
+        ([(1, 5, 1), (20, 3, 1)], False),
+        ([(1, 2, 1), (4, 2, 1)], False),
+        ([(1, 2, 1), (1, 2, 1)], False),
+        ([(20, 3, 2), (1, 5, 1)], False),
+        ([(1, 5, 1), (20, 5, 2), (25, 1, 2)], False),
+    ],
+    ids=[
+        "no task",
+        "a whole span",
+        "the front of a span",
+        "a span in two parts",
+        "two whole spans",
+        "the front of the second span",
+        "a part that ends in a third span",
+        "one part over the border of two spans",
+        "not the first task",
+        "an id before the first",
+        "more than a span",
+        "another attempt",
+        "another attempt in the second span",
+        "a gap",
+        "the same tasks twice",
+        "spans in another order",
+        "more than all tasks",
+    ],
+)
+def test_tasks_are_next_if_they_are_the_first_that_are_held(spans: list[Task], expected: bool) -> None:
+    """The named tasks must be exactly the first ones, in the same order and attempts. Spans may have other borders."""
+    held = hold((1, 5, 1), (20, 3, 2), (23, 2, 2))
+    before = ids(held)
+    firsts, counts, attempts = [list(column) for column in zip(*spans, strict=True)] or ([], [], [])
+    assert are_next(held, firsts, counts, attempts) is expected
+    assert ids(held) == before
+
+
+def test_no_task_is_next_at_a_slave_that_holds_nothing() -> None:
+    """Only an empty request is answered with True."""
+    assert not are_next(hold(), [1], [1], [1])
+    assert are_next(hold(), [], [], [])
+
+
+@st.composite
+def held_spans(draw: st.DrawFn) -> list[Task]:
+    """Spans with distinct ids, in any order. Some follow each other without a gap, so that parts can cross borders."""
+    spans: list[Task] = []
+    end = 1
+    for count, attempt, gap in draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(0, 1)))):
+        spans.append((end + gap, count, attempt))
+        end += gap + count
+    return draw(st.permutations(spans)) if draw(st.booleans()) else spans
+
+
+@st.composite
+def named_tasks(draw: st.DrawFn, held: list[Task]) -> list[tuple[int, int]]:
+    """Ids and attempts: the first tasks that are held, sometimes with one wrong task or two in the wrong order."""
+    tasks = [(first + at, attempt) for first, count, attempt in held for at in range(count)]
+    tasks = tasks[: draw(st.integers(0, len(tasks)))]
+    at = draw(st.integers(0, len(tasks)))
+    match draw(st.sampled_from(["right", "right", "wrong", "swapped", "one more"])):
+        case "wrong" if tasks[at:]:
+            tasks[at] = draw(st.tuples(st.integers(0, tasks[at][0] + 2), st.integers(1, 2)))
+        case "swapped":
+            tasks[at : at + 2] = reversed(tasks[at : at + 2])
+        case "one more":
+            tasks.append(draw(st.tuples(st.integers(0, 40), st.integers(1, 2))))
+    return tasks
+
+
+@given(held_spans(), st.data())
+def test_tasks_are_next_if_and_only_if_taking_them_returns_the_first_tasks(
+    spans: list[Task], data: st.DataObject
+) -> None:
+    """`are_next` agrees with a list of tasks, and with what `take` returns for the same spans in the same order."""
+    tasks = data.draw(named_tasks(spans))
+    named = parts(tasks, data.draw(st.sets(st.integers(0, len(tasks)))))
+    held = hold(*spans)
+    before = each(held)
+    expected = [(task, attempt) for task, attempt, _ in before[: len(tasks)]] == tasks
+    firsts, counts, attempts = ([part[column] for part in named] for column in range(3))
+    assert are_next(held, firsts, counts, attempts) is expected
+    assert each(held) == before
+    taken = each([piece for part in named for piece in take(held, *part)])
+    assert (len(taken) == len(tasks) and taken == before[: len(tasks)]) is expected
+
+
+def parts(tasks: list[tuple[int, int]], cuts: set[int]) -> list[Task]:
+    """Join tasks with consecutive ids and the same attempt to spans. Begin a new span at each of the cuts."""
+    spans: list[Task] = []
+    for at, (task, attempt) in enumerate(tasks):
+        first, count, same = spans[-1] if spans else (0, 0, 0)
+        if at not in cuts and (first + count, same) == (task, attempt):
+            spans[-1] = (first, count + 1, attempt)
+        else:
+            spans.append((task, 1, attempt))
+    return spans
