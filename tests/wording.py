@@ -7,8 +7,9 @@ inside a longer word, but it matches a part of an identifier: a variable `told_a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-__all__ = ["BANNED", "pattern"]
+__all__ = ["BANNED", "banned_words"]
 
 BANNED = {
     "told": "write what happens ('the master shut it down', 'is reported'), and name a variable for what it holds",
@@ -45,7 +46,17 @@ BANNED = {
 """What is not used, and a sentence on what to write instead."""
 
 
-def pattern(phrase: str) -> re.Pattern[str]:
+def _pattern(phrase: str) -> re.Pattern[str]:
     """The regular expression of a phrase: whole words, over line breaks, also inside identifiers."""
     spaced = re.sub(" ", r"[\\s#]+", phrase)
     return re.compile(rf"(?<![A-Za-z])(?:{spaced})(?![A-Za-z])", re.IGNORECASE)
+
+
+PATTERNS = [(_pattern(phrase), advice) for phrase, advice in BANNED.items()]
+
+
+def banned_words(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield each banned word of a text as (line, word, advice)."""
+    for pattern, advice in PATTERNS:
+        for found in pattern.finditer(text):
+            yield text.count("\n", 0, found.start()) + 1, found[0], advice

@@ -86,7 +86,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.deaths: dict[int, tuple[int, dict[int, int]]] = {}
         """For each slave whose end the master must still hear of: the task that ran, and all tasks that it held."""
         self.fates: dict[tuple[int, int], str] = {}
-        """What became of each attempt that a slave got."""
+        """The outcome of each attempt that a slave got."""
         self.attempts: dict[int, int] = {}
         self.waiting: dict[int, None] = {}
         """Tasks that came back and may be sent again."""

@@ -1,7 +1,7 @@
 """Whether an agent that the master has started on its own machine is replaced when it ends.
 
 An agent ends when a user kills it, when the machine is out of memory, or when it cannot run the script at all. The
-master starts another one, but not for ever: after several agents in a row that ended soon after their start it says
+master starts another one, but not forever: after several agents in a row that ended soon after their start it says
 what may be wrong.
 """
 

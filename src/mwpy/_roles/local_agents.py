@@ -1,4 +1,4 @@
-"""The agents that a master has started on its own machine: it starts them, looks whether they run, and ends them."""
+"""The agents that a master has started on its own machine: it starts them, checks whether they run, and ends them."""
 
 from __future__ import annotations
 

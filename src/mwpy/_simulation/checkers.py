@@ -101,7 +101,7 @@ class HistoryChecker:
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else it may have been sent before the master heard of the deaths
-            assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed so many slaves"
+            assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed three slaves"
         if policy.sid is None or task in self._unaddressed:
             return
         assert sid == policy.sid, f"task {task} is addressed to {policy.sid}, but {sid} starts it"

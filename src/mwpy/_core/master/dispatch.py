@@ -77,7 +77,7 @@ class Dispatch:
         """Send a slave what it has room for, at most its share; it is not hungry any more if it is full.
 
         While it has no room for the algorithm that has its turn, it gets no task of another one. Otherwise the
-        first algorithm would wait for ever.
+        first algorithm would wait forever.
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
         for algorithm in list(pending.queues):
