@@ -46,7 +46,6 @@ FOR_THE_SIMULATOR = (
     "cut_off",
     "end_agent",
     "needs",
-    "now",
     "run_until",
     "terminate",
     "transcript",

@@ -59,7 +59,7 @@ def test_one_seed_is_one_history_in_every_process() -> None:
 def test_a_lost_result_is_noticed_and_reported_with_its_seed() -> None:
     """The checkers look from outside: a core that loses a result is caught."""
     cluster = Cluster(3)
-    cluster.io.core = _Forgetful(cluster.io.core)  # type: ignore[assignment]
+    cluster.master.io.core = _Forgetful(cluster.core)  # type: ignore[assignment]
     with pytest.raises(SimulationFailure, match="seed 3") as caught:
         cluster.run()
     assert caught.value.seed == 3

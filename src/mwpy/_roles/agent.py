@@ -15,22 +15,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
-from mwpy._roles.edges import (
-    AgentConnection,
-    Channel,
-    Clock,
-    InputPipe,
-    OutputStream,
-    SignalSource,
-    SlaveLauncher,
-    SlaveParts,
-    Trail,
-)
+from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
+from mwpy._roles.edges import AgentConnection, Clock, OutputStream, SignalSource, SlaveLauncher, Trail
 from mwpy._roles.join import connect, find_master
 from mwpy._roles.slave_launcher import Launcher
 from mwpy._system import clock, packages
@@ -56,8 +47,6 @@ LINGER_S = 1.0
 """Seconds that the last messages to the master get to leave."""
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-STDOUT, STDERR = 1, 2
 
 
 def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
@@ -129,22 +118,6 @@ class Edges:
     clock: Clock
 
 
-@define(eq=False)
-class _SlaveHandle:
-    """A slave process and the agent's ends of what leads to it."""
-
-    number: int
-    parts: SlaveParts
-    fds: set[int] = field(factory=set)
-    """The file descriptors of it that the link watches."""
-    writable_watched: bool = False
-    exit_seen: bool = False
-
-    @property
-    def channel(self) -> Channel:
-        return self.parts.channel
-
-
 class Agent:
     """The agent's loop.
 
@@ -159,13 +132,8 @@ class Agent:
         self._link = edges.link
         self._outlets = edges.outlets
         self._clock = edges.clock
-        self._slaves: dict[int, _SlaveHandle] = {}
-        self._by_fd: dict[int, tuple[_SlaveHandle, int]] = {}
-        """To which slave a file descriptor belongs, and which output it is; 0 for the stream of messages."""
-        self._waited_for: set[int] = set()
-        """Own streams that have not taken everything."""
-        self._full: dict[int, float] = {}
-        """Own streams that are full, so that slaves are not read, and until when slaves have to wait."""
+        self._slaves: dict[int, SlaveHandle] = {}
+        self._watched = WatchedFiles(edges.link, edges.outlets, self._slaves)
         self._link.watch(edges.signals.fileno())
 
     def begin(self) -> ExitCode | None:
@@ -193,16 +161,14 @@ class Agent:
         if caught and code is None:
             self._hear_signals(caught, now)
             code = self._act(now)
-        self._control_flow(now)
+        self._watched.control_flow(now)
         return code
 
     def timeout(self, now: float) -> float | None:
         """How long to wait at most if nothing happens, in seconds; None for as long as it takes."""
-        deadline = self._core.next_deadline()
-        times = [*self._full.values()]
-        if deadline is not None:
-            times.append(deadline)
-        return max(0.0, min(times) - now) if times else None
+        due, full_until = self._core.next_deadline(), self._watched.full_until
+        until = due if full_until is None else full_until if due is None else min(due, full_until)
+        return None if until is None else max(0.0, until - now)
 
     # ---- what happened -------------------------------------------------------------------------------------
 
@@ -221,27 +187,28 @@ class Agent:
         if fd == self._edges.signals.fileno():
             self._edges.signals.clear()
             return
-        if fd in self._waited_for:
-            self._outlets[fd].flush(now)
-            return
-        slave, output = self._by_fd.get(fd, (None, 0))
+        slave, output = self._watched.owner(fd)
         if slave is None:
-            return
-        if output:
+            if output:
+                self._outlets[output].flush(now)
+        elif output:
             pipe = slave.parts.outputs[output]
             self._hear_output(slave, output, pipe.read(), now)
             if pipe.ended:
-                self._unwatch(slave, fd)
-            return
+                self._watched.remove(slave, fd)
+        else:
+            self._hear_stream(slave, now)
+
+    def _hear_stream(self, slave: SlaveHandle, now: float) -> None:
         if slave.writable_watched:
             slave.channel.flush()
-            self._watch_writable(slave)
+            self._watched.watch_writable(slave)
         self._hear_slave(slave, now)
         if slave.channel.eof:
-            self._unwatch(slave, fd)
+            self._watched.remove(slave, slave.channel.fileno())
             self._core.handle(events.StreamEnded(slave.number), now)
 
-    def _hear_slave(self, slave: _SlaveHandle, now: float) -> bool:
+    def _hear_slave(self, slave: SlaveHandle, now: float) -> bool:
         """Read the stream of a slave. Returns whether there was a message."""
         heard = False
         try:
@@ -258,7 +225,7 @@ class Agent:
             return False
         return heard
 
-    def _hear_output(self, slave: _SlaveHandle, output: int, data: bytes, now: float) -> None:
+    def _hear_output(self, slave: SlaveHandle, output: int, data: bytes, now: float) -> None:
         if output == STDOUT:
             self._outlets[STDOUT].pass_on(data, now)
         elif data:
@@ -314,7 +281,7 @@ class Agent:
         slave = self._slaves.get(number)
         if slave is not None:
             slave.channel.send(message.received or wire.encode(message.message, message.payload))
-            self._watch_writable(slave)
+            self._watched.watch_writable(slave)
 
     def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:
         """Stop slaves from starting more, and report what they have started. Slaves that have ended are skipped."""
@@ -332,14 +299,11 @@ class Agent:
         except OSError as error:
             self._core.handle(events.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
             return
-        slave = self._slaves[number] = _SlaveHandle(number, parts)
-        self._watch(slave, parts.channel.fileno(), 0)
-        for output, pipe in parts.outputs.items():
-            if output not in self._full:
-                self._watch(slave, pipe.fileno(), output)
+        slave = self._slaves[number] = SlaveHandle(number, parts)
+        self._watched.add(slave)
         self._edges.audit.write([records.SlaveStarted(number, parts.process.pid)], self._clock.wall())
 
-    def _read_journal(self, slave: _SlaveHandle, now: float) -> None:
+    def _read_journal(self, slave: SlaveHandle, now: float) -> None:
         """Report the results that a slave has finished and not sent."""
         found = slave.channel.journal.read(slave.number)
         if found is None:
@@ -353,7 +317,7 @@ class Agent:
         else:
             self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found)), now)
 
-    def _collect(self, slave: _SlaveHandle, now: float) -> None:
+    def _collect(self, slave: SlaveHandle, now: float) -> None:
         """Report everything that an ended slave left, and its exit."""
         while self._hear_slave(slave, now):
             pass
@@ -366,59 +330,11 @@ class Agent:
         words = LastWords(*ends, process.peak_bytes)
         cause, started = process.describe_exit(), channel.started
         for fd in list(slave.fds):
-            self._unwatch(slave, fd)
+            self._watched.remove(slave, fd)
         channel.close()
         process.close()
         del self._slaves[slave.number]
         self._core.handle(events.SlaveExited(slave.number, cause, words, started, error_output + fault), now)
-
-    # ---- what to wait for ----------------------------------------------------------------------------------
-
-    def _control_flow(self, now: float) -> None:
-        """Wait for own streams that have not taken everything, and read no slave into a stream that is full."""
-        for number, outlet in self._outlets.items():
-            if outlet.waiting != (number in self._waited_for):
-                self._wait_for(number, outlet.waiting)
-            until = outlet.patience_until()
-            full = until is not None and now < until
-            if full != (number in self._full):
-                for slave in self._slaves.values():
-                    self._listen(slave, number, not full)
-            self._full.pop(number, None)
-            if until is not None and full:
-                self._full[number] = until
-
-    def _wait_for(self, number: int, wanted: bool) -> None:
-        if wanted:
-            self._waited_for.add(number)
-            self._link.watch(number, writable=True, readable=False)
-        else:
-            self._waited_for.discard(number)
-            self._link.unwatch(number)
-
-    def _listen(self, slave: _SlaveHandle, output: int, wanted: bool) -> None:
-        pipe: InputPipe = slave.parts.outputs[output]
-        if not wanted:
-            self._unwatch(slave, pipe.fileno())
-        elif not pipe.ended:
-            self._watch(slave, pipe.fileno(), output)
-
-    def _watch_writable(self, slave: _SlaveHandle) -> None:
-        channel = slave.channel
-        if channel.wants_write != slave.writable_watched and channel.fileno() in slave.fds:
-            slave.writable_watched = channel.wants_write
-            self._link.watch(channel.fileno(), slave.writable_watched)
-
-    def _watch(self, slave: _SlaveHandle, fd: int, output: int) -> None:
-        self._by_fd[fd] = slave, output
-        slave.fds.add(fd)
-        self._link.watch(fd)
-
-    def _unwatch(self, slave: _SlaveHandle, fd: int) -> None:
-        if fd in slave.fds:
-            slave.fds.discard(fd)
-            del self._by_fd[fd]
-            self._link.unwatch(fd)
 
     def close(self) -> None:
         """Leave nothing behind: kill the slaves, and close the connection after the goodbye has left."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from attrs import define, field, frozen
 
@@ -18,7 +17,7 @@ from mwpy._roles.edges import SlaveParts
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
 from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedOutlet, SimulatedSlave, Workload
-from mwpy._simulation.world import World
+from mwpy._simulation.world import Alarm, World
 from mwpy._values import records
 from mwpy._values.errors import ExitCode
 
@@ -142,6 +141,7 @@ class AgentProcess:
         self._world = world
         self._network = network
         self._checker = checker
+        self._alarm = Alarm(world, self._iterate)
         self.connection: Connection = network.connect(self.wake)
         self._link = self.connection.link
         peer = self.connection.peer
@@ -156,9 +156,6 @@ class AgentProcess:
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False
-        self._wakes_at = math.inf
-        self._alarm = 0
-        """Number of the alarm that counts; older ones do nothing."""
         self._agent.begin()
 
     def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
@@ -182,20 +179,13 @@ class AgentProcess:
 
     def wake(self) -> None:
         """Let the agent iterate as soon as it can."""
-        self._set_alarm(self._world.now)
+        self._alarm.set(self._world.now)
 
-    def _set_alarm(self, time: float) -> None:
-        if time < self._wakes_at:
-            self._wakes_at = time
-            self._alarm += 1
-            self._world.at(time, partial(self._ring, self._alarm))
-
-    def _ring(self, alarm: int) -> None:
-        if self._over or alarm != self._alarm:
+    def _iterate(self) -> None:
+        if self._over:
             return
-        self._wakes_at = math.inf
         if self._world.now < self._frozen_until:
-            self._set_alarm(self._frozen_until)
+            self._alarm.set(self._frozen_until)
             return
         for _ in range(SOON):
             code = self._agent.iterate()
@@ -209,7 +199,7 @@ class AgentProcess:
             raise AssertionError("an agent iterates without an end")
         timeout_s = self._agent.timeout(self._world.now)
         if timeout_s is not None:
-            self._set_alarm(due(self._world.now, timeout_s))
+            self._alarm.set(due(self._world.now, timeout_s))
 
     def _exit(self, code: ExitCode) -> None:
         self._world.note(f"the agent on {self._host.name} exits with {code.name}")

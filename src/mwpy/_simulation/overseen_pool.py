@@ -90,7 +90,7 @@ class _Computation:
             return
         if now == self.down_until:
             cluster = Cluster(self.random.randrange(1 << 32), 0, self.tasks, self.pace, float(now))
-            cluster.transcript = self.transcript
+            cluster.world.transcript = self.transcript
             self.clusters.append(cluster)
         elif self.batch.chance(0.001):
             self.transcript.append(f"{now:10.4f} {self.mark}: the master is killed")

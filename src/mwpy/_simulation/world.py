@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from functools import partial
+from math import inf
 
-__all__ = ["World"]
+__all__ = ["Alarm", "World"]
 
 
 class World:
@@ -71,3 +73,31 @@ class World:
 
     def sleep(self, seconds: float, /) -> None:
         """Return at once: no other event happens meanwhile."""
+
+
+class Alarm:
+    """Wakes a loop at the earliest of the times that it was set to; then it must be set again.
+
+    Args:
+        world: the time.
+        ring: lets the loop iterate.
+    """
+
+    def __init__(self, world: World, ring: Callable[[], None]) -> None:
+        self._world = world
+        self._ring = ring
+        self._rings_at = inf
+        self._number = 0
+        """Number of the event that counts; older ones do nothing."""
+
+    def set(self, time: float) -> None:
+        """Ring at this time, unless it is set to an earlier one."""
+        if time < self._rings_at:
+            self._rings_at = time
+            self._number += 1
+            self._world.at(time, partial(self._happen, self._number))
+
+    def _happen(self, number: int) -> None:
+        if number == self._number:
+            self._rings_at = inf
+            self._ring()

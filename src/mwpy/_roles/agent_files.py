@@ -1,0 +1,128 @@
+"""The file descriptors that an agent waits for: streams and outputs of its slaves, and its own standard streams.
+
+The agent must not block, and must not store without a limit what its slaves write. So it reads no slave's output when
+its own stream is full. The slaves then wait, as they would without an agent. After a while (`Outlet.patience_until`)
+the agent reads them again, and the stream omits what has no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define, field
+
+from mwpy._roles.edges import AgentConnection, Channel, OutputStream, SlaveParts
+
+__all__ = ["STDERR", "STDOUT", "SlaveHandle", "WatchedFiles"]
+
+STREAM, STDOUT, STDERR = 0, 1, 2
+"""What a file descriptor of a slave is: its stream of messages, or one of its outputs."""
+
+
+@define(eq=False)
+class SlaveHandle:
+    """A slave process and the agent's ends of what leads to it."""
+
+    number: int
+    parts: SlaveParts
+    channel: Channel = field(init=False)
+    fds: dict[int, None] = field(factory=dict)
+    """The file descriptors of it that the link watches."""
+    writable_watched: bool = False
+    exit_seen: bool = False
+
+    @channel.default
+    def _channel_of_parts(self) -> Channel:
+        return self.parts.channel
+
+
+class WatchedFiles:
+    """Tells the link what to wait for.
+
+    Args:
+        link: waits.
+        outlets: the agent's own standard streams.
+        slaves: the slaves that run; the agent adds and removes them.
+    """
+
+    def __init__(
+        self, link: AgentConnection, outlets: Mapping[int, OutputStream], slaves: Mapping[int, SlaveHandle]
+    ) -> None:
+        self._link = link
+        self._outlets = outlets
+        self._slaves = slaves
+        self._owners: dict[int, tuple[SlaveHandle | None, int]] = {}
+        """The slave of each file descriptor, and what it is; no slave for an own stream."""
+        self._waiting: dict[int, None] = {}
+        """Own streams that have not taken everything."""
+        self._full: dict[int, float] = {}
+        """Own streams that are full, and until when slaves wait for each."""
+
+    @property
+    def full_until(self) -> float | None:
+        """When slaves are read again though an own stream is full; None if none is full."""
+        return min(self._full.values()) if self._full else None
+
+    def owner(self, fd: int) -> tuple[SlaveHandle | None, int]:
+        """The slave to which a file descriptor belongs, and what it is.
+
+        Returns:
+            (None, number) for an own stream that can be written, and (None, 0) if it is not watched any more.
+        """
+        return self._owners.get(fd, (None, STREAM))
+
+    def add(self, slave: SlaveHandle) -> None:
+        """Watch a slave that was started."""
+        self._watch(slave, slave.channel.fileno(), STREAM)
+        for output in slave.parts.outputs:
+            if output not in self._full:
+                self._watch(slave, slave.parts.outputs[output].fileno(), output)
+
+    def remove(self, slave: SlaveHandle, fd: int) -> None:
+        """Watch a file descriptor of a slave no more."""
+        if fd in slave.fds:
+            del slave.fds[fd], self._owners[fd]
+            self._link.unwatch(fd)
+
+    def watch_writable(self, slave: SlaveHandle) -> None:
+        """Watch whether the stream of a slave can be written, if a message waits for that."""
+        channel = slave.channel
+        if channel.wants_write != slave.writable_watched and channel.fileno() in slave.fds:
+            slave.writable_watched = channel.wants_write
+            self._link.watch(channel.fileno(), slave.writable_watched)
+
+    def control_flow(self, now: float) -> None:
+        """Wait for own streams that have not taken everything, and read no slave into a stream that is full."""
+        for number, outlet in self._outlets.items():
+            if outlet.waiting != (number in self._waiting):
+                self._wait_for(number, outlet.waiting)
+            until = outlet.patience_until()
+            full = until is not None and now < until
+            if full != (number in self._full):
+                for slave in self._slaves.values():
+                    self._listen(slave, number, not full)
+            if until is not None and full:
+                self._full[number] = until
+            else:
+                self._full.pop(number, None)
+
+    def _watch(self, slave: SlaveHandle, fd: int, what: int) -> None:
+        self._owners[fd] = slave, what
+        slave.fds[fd] = None
+        self._link.watch(fd)
+
+    def _wait_for(self, number: int, wanted: bool) -> None:
+        if wanted:
+            self._waiting[number] = None
+            self._owners[number] = None, number
+            self._link.watch(number, writable=True, readable=False)
+        else:
+            del self._waiting[number], self._owners[number]
+            self._link.unwatch(number)
+
+    def _listen(self, slave: SlaveHandle, output: int, wanted: bool) -> None:
+        pipe = slave.parts.outputs[output]
+        if not wanted:
+            self.remove(slave, pipe.fileno())
+        elif not pipe.ended:
+            self._watch(slave, pipe.fileno(), output)

@@ -1,0 +1,126 @@
+"""The simulated master algorithm: it submits tasks of every policy, frees slaves, and checks what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave
+from mwpy._roles.master_io import MasterIo
+from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.machines import Pace
+from mwpy._simulation.replay import Replay
+from mwpy._simulation.world import World
+from mwpy._transport.codec import Codec
+from mwpy._values import messages, records
+from mwpy._values.ids import SlaveId
+from mwpy._values.task import SlaveKind, TaskPolicy
+
+__all__ = ["SimulatedAlgorithm"]
+
+CODEC = Codec()
+
+LARGE = 2000
+"""Characters of an argument that is over the master's limit."""
+
+
+class SimulatedAlgorithm:
+    """Drives a master as the algorithm's thread does.
+
+    Args:
+        world: time and chance.
+        io: the master's loop.
+        checker: knows what was submitted and what ended.
+        replay: rebuilds the master's state from its records.
+        tasks: how many tasks to submit.
+        pace: how fast.
+        wake: lets the master iterate.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        io: MasterIo,
+        checker: HistoryChecker,
+        replay: Replay,
+        tasks: int,
+        pace: Pace,
+        wake: Callable[[], None],
+    ) -> None:
+        self._world = world
+        self._io = io
+        self._checker = checker
+        self._replay = replay
+        self._total = tasks
+        self._submit_s = pace.submit_s
+        self._wake = wake
+        random = world.random
+        self._algorithms = [messages.AlgorithmDefinition(n, f"work_{n}", f"app:work_{n}", "", "3.11") for n in range(2)]
+        for definition in self._algorithms:
+            io.definitions.append(records.AlgorithmDefined(definition, b""))
+        self.durations = [random.choice(pace.durations) for _ in self._algorithms]
+        """What the tasks of each algorithm take on the average, in seconds."""
+        if random.random() < 0.5:
+            io.commands.append(AllocateSlaves(random.randint(1, 2), SlaveKind.ORDERED))
+        if random.random() < 0.3:
+            io.commands.append(AllocateSlaves(1, SlaveKind.INTERMINGLE))
+        self._special: list[SlaveId] = []
+        """The ordered and intermingle slaves that are connected."""
+        self._freed: dict[SlaveId, None] = {}
+        world.after(0.0, self._go_on)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tasks have ended."""
+        return len(self._checker.ended) == self._total
+
+    @property
+    def kept(self) -> list[SlaveId]:
+        """The ordered and intermingle slaves that are not freed."""
+        return [sid for sid in self._special if sid not in self._freed]
+
+    def check_end(self) -> None:
+        """All tasks must have ended, each once."""
+        self._checker.check_end(self._total)
+        self._replay.check_end(self._io.core.state)
+
+    def take_outcomes(self) -> None:
+        """Take what the master has for the algorithm."""
+        while not self._io.outcomes.empty():
+            outcome = self._io.outcomes.get_nowait()
+            assert not isinstance(outcome, BaseException), "only the thread reports errors"
+            for result in outcome.results:
+                self._world.note(f"task {result.task_id} ends: result")
+                self._checker.finished(result)
+            for task in outcome.unrunnable:
+                self._world.note(f"task {task.task_id} ends: unrunnable, {task.reason}")
+                self._checker.given_up(task)
+            self._special.extend(outcome.connected)
+            self._special = [sid for sid in self._special if sid not in outcome.disconnected]
+
+    def _go_on(self) -> None:
+        """Submit some tasks, now and then."""
+        self._replay.check(self._io.core.state)
+        random = self._world.random
+        first = self._io.submissions.total + 1
+        for _ in range(min(self._total + 1 - first, random.randint(1, 25))):
+            self._submit_one()
+        last = self._io.submissions.total
+        if last >= first:
+            self._world.note(f"submit tasks {first} to {last}")
+        if self._special and random.random() < 0.1:
+            sid = random.choice(self._special)
+            self._io.commands.append(FreeSlave(sid))
+            self._freed[sid] = None
+        self._wake()
+        if last < self._total:
+            self._world.after(random.random() * self._submit_s, self._go_on)
+
+    def _submit_one(self) -> None:
+        random = self._world.random
+        sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
+        policy = TaskPolicy(sid, retry=random.random() > 0.15, do_it_anyway=random.random() < 0.5)
+        kills = random.random() < 0.02
+        payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
+        algorithm = random.choice(self._algorithms)
+        tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills)
+        self._io.submissions.add(algorithm, policy, payload, (), tag)

@@ -1,0 +1,101 @@
+"""The simulated master process: the master's loop that ships, over a simulated link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from attrs import define
+
+from mwpy._core.master.commands import ShutDown
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._roles.edges import ProcessStarter
+from mwpy._roles.master_io import MasterIo
+from mwpy._simulation.algorithm import SimulatedAlgorithm
+from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.machines import Pace, due
+from mwpy._simulation.network import Network
+from mwpy._simulation.replay import Replay
+from mwpy._simulation.world import Alarm, World
+from mwpy._values import records
+
+__all__ = ["GRACE_S", "SimulatedMaster"]
+
+GRACE_S = 5.0
+"""Seconds that agents get at the end."""
+
+
+@define(eq=False)
+class _Trail:
+    """The master's audit file: checkers read the records."""
+
+    _checker: HistoryChecker
+    _replay: Replay
+
+    def write(self, happened: Sequence[records.Record], now: float) -> None:
+        """Check the records."""
+        for record in happened:
+            self._checker.recorded(record)
+            self._replay.recorded(record)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+
+class SimulatedMaster:
+    """A master and its algorithm.
+
+    Args:
+        world: time and chance.
+        checker: checks what happens.
+        replay: rebuilds the master's state from its records.
+        tasks: how many tasks the algorithm submits.
+        pace: how fast things happen.
+        start: starts local agents.
+        ended: called when the master has ended.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        checker: HistoryChecker,
+        replay: Replay,
+        tasks: int,
+        pace: Pace,
+        start: ProcessStarter,
+        ended: Callable[[], None],
+    ) -> None:
+        self._world = world
+        self._ended = ended
+        self._alarm = Alarm(world, self._iterate)
+        self.network = Network(world, checker, self.wake)
+        group = world.random.choice([None, None, None, 1, 7])
+        settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
+        trail = _Trail(checker, replay)
+        self.io = MasterIo(MasterCore(settings), self.network.master, trail, world, start)
+        self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake)
+        self.closing = False
+        """Whether the algorithm has ended."""
+        self.over = False
+        """Whether the master has ended."""
+
+    def wake(self) -> None:
+        """Let the master iterate as soon as it can."""
+        self._alarm.set(self._world.now)
+
+    def shut_down(self) -> None:
+        """The algorithm ends: end the computation."""
+        self.closing = True
+        self.io.commands.append(ShutDown(True, GRACE_S))
+        self.wake()
+
+    def _iterate(self) -> None:
+        if self.over:
+            return
+        self.over = self.io.turn(self.io.link.poll(0.0, self._world.now))
+        self.io.core.check()
+        timeout_s = self.io.prepare_to_wait(self._world.now)
+        self.algorithm.take_outcomes()
+        if self.over:
+            self._ended()
+        else:
+            self._alarm.set(due(self._world.now, timeout_s))
