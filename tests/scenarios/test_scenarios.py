@@ -1,6 +1,6 @@
 """Each file in this folder is a story: commands for a master, and after `>` the exact audit lines that they cause.
 
-A line with `=` shows an action without an audit line: how many tasks are recalled from a slave, and from which agent.
+A line with `=` shows a request that has no audit line: which agent must give tasks back, how many, and of which slave.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from mwpy.audit import text_of
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
-def _square(x: int) -> int:
-    return x * x
-
-
 class _Story:
+    """A master that gets the commands of one file: the first word of a command is the name of a method `do_...`."""
+
     def __init__(self) -> None:
         self.core = MasterCore(MasterSettings("story", "g"))
         self.algorithm = defined(0, "_square", reference="story:square")
@@ -35,6 +33,7 @@ class _Story:
         self.now = 0.0
 
     def do(self, line: str) -> list[str]:
+        """Do one command. Return the lines that it causes."""
         verb, *words = line.split()
         getattr(self, f"do_{verb}")(*words)
         self.core.check()
@@ -79,7 +78,7 @@ class _Story:
         self.receive(peer, group, (messages.payload(count, [bytes(count)]),))
 
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
-        """Return results of tasks that took a hundredth of a second."""
+        """A slave sends results of tasks that took a hundredth of a second each."""
         self.do_results(peer, number, *pairs, seconds=0.01)
 
     def do_died(self, peer: str, number: str, running: str) -> None:
@@ -111,8 +110,8 @@ class _Story:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_story_causes_its_lines(path: Path) -> None:
-    """The commands of the file cause the lines after them, and no others."""
+def test_a_story_causes_exactly_its_lines(path: Path) -> None:
+    """Each command of the file causes exactly the lines after it."""
     story = _Story()
     expected = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
     happened: list[str] = []

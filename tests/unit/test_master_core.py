@@ -31,25 +31,26 @@ def _tasks(count: int, payload: bytes = b"x", buffers: tuple[bytes, ...] = ()) -
     return [span(1, MAX, count, payload, buffers=buffers)]
 
 
-def _hear(core: MasterCore, message: messages.Message, peer: bytes = b"a") -> None:
+def _receive(core: MasterCore, message: messages.Message, peer: bytes = b"a") -> None:
     core.handle(Received(peer, "here", message, ()), 0.0)
     core.check()
 
 
-def _agent(core: MasterCore, slaves: int, peer: bytes = b"a") -> None:
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", slaves), peer)
+def _connect(core: MasterCore, slaves: int, peer: bytes = b"a") -> None:
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", slaves), peer)
     for number in range(1, slaves + 1):
-        _hear(core, messages.SlaveReady(number), peer)
+        _receive(core, messages.SlaveReady(number), peer)
 
 
-def _words(core: MasterCore, at: float) -> str:
+def _notices(core: MasterCore, at: float) -> str:
+    """Let the core decide, and return the texts of its notices."""
     core.decide(at)
     return " ".join(record.text for record in core.take_actions().records if isinstance(record, Notice))
 
 
 def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
     """They follow the joined small payloads, in the order of their tasks."""
-    _agent(core, 1)
+    _connect(core, 1)
     core.submit(_tasks(1, b"small", (b"large", b"larger")))
     core.decide(0.0)
     send = core.take_actions().sends[-1]
@@ -59,10 +60,10 @@ def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
     messages.check(send.message, send.frames)
 
 
-def test_the_size_of_a_message_limits_a_group(core: MasterCore) -> None:
+def test_a_group_is_no_larger_than_the_largest_message(core: MasterCore) -> None:
     """Tasks with megabytes of arguments are sent one by one, even if they are quick."""
     core.state.members.pace[0] = 1e-5
-    _agent(core, 1)
+    _connect(core, 1)
     core.submit(_tasks(5, b"x" * (allocation.MAX_GROUP_BYTES // 2 + 1)))
     core.decide(0.0)
     groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
@@ -72,7 +73,7 @@ def test_the_size_of_a_message_limits_a_group(core: MasterCore) -> None:
 
 def test_by_default_as_many_slaves_are_needed_as_there_are_tasks(core: MasterCore) -> None:
     """Otherwise an overseer would start no slaves for a script that never calls `allocate_slaves`."""
-    _agent(core, 2)
+    _connect(core, 2)
     core.submit(_tasks(5))
     assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (5, 3)
     core.obey(DeallocateSlaves(0, SlaveKind.UNORDERED))
@@ -86,7 +87,7 @@ def test_by_default_as_many_slaves_are_needed_as_there_are_tasks(core: MasterCor
 def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCore) -> None:
     """Such slaves would be idle, would be removed as idle, and would be needed again at once."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    _agent(core, 2)
+    _connect(core, 2)
     ordered, _ = core.state.members.slaves
     core.submit([span(1, MAX, 5, policy=TaskPolicy(ordered))])
     assert core.counts().slaves_needed == 0
@@ -98,8 +99,8 @@ def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCor
 
 
 def test_slaves_are_needed_for_tasks_that_can_be_taken_back(core: MasterCore) -> None:
-    """A slave that holds five tasks can give four away. With groups of a fixed size, it keeps its tasks."""
-    _agent(core, 1)
+    """Four of the five tasks of a slave can be taken back. With groups of a fixed size, no task is taken back."""
+    _connect(core, 1)
     core.state.members.pace[0] = 1e-3
     core.submit(_tasks(5))
     core.decide(0.0)
@@ -114,39 +115,39 @@ def test_slaves_are_needed_for_tasks_that_can_be_taken_back(core: MasterCore) ->
 def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> None:
     """Otherwise an overseer would start them twice. An agent that is leaving starts none."""
     core.submit(_tasks(5))
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 3))
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 3))
     assert core.counts().slaves_needed == 2
-    _hear(core, messages.SlaveReady(1))
+    _receive(core, messages.SlaveReady(1))
     assert core.counts().slaves_needed == 2
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", -7), b"odd")
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", -7), b"odd")
     assert core.counts().slaves_needed == 2
-    _hear(core, messages.Leaving("evicted"))
+    _receive(core, messages.Leaving("evicted"))
     assert core.counts().slaves_needed == 4
 
 
-def test_the_master_knows_which_job_is_idle(core: MasterCore) -> None:
-    """A job has work while one of its slaves holds tasks or is starting. It is kept while a slave is ordered."""
+def test_a_job_is_idle_if_its_slaves_have_nothing_to_do(core: MasterCore) -> None:
+    """A job is not idle while one of its slaves holds tasks, is starting or is ordered."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     for number, job in enumerate(["17.0", "17.1", "17.2", ""]):
         peer = b"%d" % number
-        _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, job), peer)
-        _hear(core, messages.SlaveReady(1), peer)
+        _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1, job), peer)
+        _receive(core, messages.SlaveReady(1), peer)
     assert core.counts().jobs == {"17.0": 1, "17.1": 0, "17.2": 0}
     core.submit(_tasks(1))
     core.decide(0.0)
     assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 0}
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1, "17.2"), b"came back before its loss was seen")
-    assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 1}  # else a slow start would be idleness
-    _hear(core, messages.SlaveReady(1), b"came back before its loss was seen")
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1, "17.2"), b"a second agent of job 17.2")
+    assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 1}  # a job whose slave is still starting is not idle
+    _receive(core, messages.SlaveReady(1), b"a second agent of job 17.2")
     assert core.counts().jobs == {"17.0": 1, "17.1": 1, "17.2": 0}
 
 
 def test_an_agent_that_connects_during_the_shutdown_is_shut_down(core: MasterCore) -> None:
-    """A new agent gets the shutdown at once. A slave that becomes ready late is not accepted."""
-    _agent(core, 1)
+    """The master answers its Hello with the shutdown. No more slaves are needed."""
+    _connect(core, 1)
     core.obey(ShutDown(True, 1.0))
-    _hear(core, messages.SlaveReady(2))
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1), b"late")
+    _receive(core, messages.SlaveReady(2))
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1), b"late")
     sent = [send for send in core.take_actions().sends if send.peer == b"late"]
     assert [send.message for send in sent] == [messages.Shutdown(True, 1.0)]
     assert core.counts().slaves_needed == 0
@@ -154,74 +155,74 @@ def test_an_agent_that_connects_during_the_shutdown_is_shut_down(core: MasterCor
 
 def test_messages_about_a_lost_slave_are_ignored(core: MasterCore) -> None:
     """The agent sent them before it knew that the slave was gone."""
-    _agent(core, 1)
-    _hear(core, messages.Results(9, [], [], [], [], []))
-    _hear(core, messages.Revoked(9, [], [], []))
-    _hear(core, messages.AlgorithmFailed(9, 0, "", [], [], []))
+    _connect(core, 1)
+    _receive(core, messages.Results(9, [], [], [], [], []))
+    _receive(core, messages.Revoked(9, [], [], []))
+    _receive(core, messages.AlgorithmFailed(9, 0, "", [], [], []))
     assert list(core.state.members.slaves) == ["SLAVE-0"]
 
 
 def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCore) -> None:
     """No correct slave names such an algorithm."""
-    _agent(core, 1)
-    _hear(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
+    _connect(core, 1)
+    _receive(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
     assert not core.state.members.agents
 
 
 def test_a_message_that_only_a_master_sends_costs_the_connection(core: MasterCore) -> None:
     """No correct agent sends a shutdown."""
-    _agent(core, 1)
-    _hear(core, messages.Shutdown(True, 1.0))
+    _connect(core, 1)
+    _receive(core, messages.Shutdown(True, 1.0))
     assert not core.state.members.agents
 
 
-def test_silence_names_the_strangers(core: MasterCore) -> None:
+def test_the_notice_of_silence_names_strangers(core: MasterCore) -> None:
     """A peer without the key is a likely reason why no slave connects."""
     core.handle(Stranger("10.0.0.9", "it has no key of ours"), 0.0)
     core.handle("something else", 0.0)  # type: ignore[arg-type]
     core.submit(_tasks(1))
-    _words(core, 0.0)
-    assert "1 were refused, the last from 10.0.0.9: it has no key of ours" in _words(core, 6.0)
+    _notices(core, 0.0)
+    assert "1 were refused, the last from 10.0.0.9: it has no key of ours" in _notices(core, 6.0)
 
 
-def test_silence_names_agents_without_slaves_and_agents_that_left(core: MasterCore) -> None:
+def test_the_notice_of_silence_names_agents_without_slaves_and_agents_that_left(core: MasterCore) -> None:
     """The user must check different things in these cases."""
     core.submit(_tasks(1))
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
-    _words(core, 0.0)
-    assert "1 agents are connected, but their slaves are not ready yet" in _words(core, 6.0)
-    _hear(core, messages.Goodbye("evicted"))
-    assert "All agents left, most often (1) because: evicted" in _words(core, 60.0)
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
+    _notices(core, 0.0)
+    assert "1 agents are connected, but their slaves are not ready yet" in _notices(core, 6.0)
+    _receive(core, messages.Goodbye("evicted"))
+    assert "All agents left, most often (1) because: evicted" in _notices(core, 60.0)
 
 
-def test_silence_names_what_is_wanted(core: MasterCore) -> None:
-    """All slaves are ordered, or an ordered slave is missing, or there is nothing to wait for."""
+def test_the_notice_of_silence_says_that_every_slave_is_ordered(core: MasterCore) -> None:
+    """When the slave is freed, it runs the task, and no more slaves are needed."""
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    _agent(core, 1)
+    _connect(core, 1)
     core.submit(_tasks(1))
-    assert _words(core, 0.0) == ""  # a slave became ordered, which the loop reports
-    assert _words(core, 1.0) == ""
-    assert "every slave is ordered" in _words(core, 6.0)
+    assert _notices(core, 0.0) == ""  # an ordered slave connected: that is progress
+    assert _notices(core, 1.0) == ""
+    assert "every slave is ordered" in _notices(core, 6.0)
     core.obey(FreeSlave(SlaveId("SLAVE-0")))
     core.decide(7.0)
     assert core.counts().slaves_needed == 0
 
 
-def test_waiting_for_nothing_is_reported(core: MasterCore) -> None:
+def test_the_notice_of_silence_says_that_the_loop_cannot_return(core: MasterCore) -> None:
     """`mw.loop()` without a task would wait forever. If an ordered slave is wanted, it waits for this slave."""
-    _agent(core, 1)
+    _connect(core, 1)
     core.waiting = Waiting.FOR_EVER
-    _words(core, 0.0)
-    assert "it cannot return" in _words(core, 6.0)
+    _notices(core, 0.0)
+    assert "it cannot return" in _notices(core, 6.0)
     core.obey(AllocateSlaves(2, SlaveKind.ORDERED))
-    assert _words(core, 60.0) == ""
-    assert _words(core, 61.0) == ""
-    assert "1 more ordered slaves are wanted" in _words(core, 66.0)
+    assert _notices(core, 60.0) == ""
+    assert _notices(core, 61.0) == ""
+    assert "1 more ordered slaves are wanted" in _notices(core, 66.0)
 
 
 def test_a_transition_that_the_tables_do_not_have_is_an_internal_error(core: MasterCore) -> None:
     """The message names the slave or the task, and its state."""
-    _agent(core, 1)
+    _connect(core, 1)
     slave = core.state.members.slaves[SlaveId("SLAVE-0")]
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
         core.state.change(slave, SlaveEvent.DRAIN)

@@ -24,15 +24,15 @@ def _master(task_group: int | None = None) -> MasterCore:
     return core
 
 
-def _hear(core: MasterCore, message: messages.Message, frames: tuple[bytes, ...] = (), peer: bytes = b"a") -> None:
+def _receive(core: MasterCore, message: messages.Message, frames: tuple[bytes, ...] = (), peer: bytes = b"a") -> None:
     core.handle(Received(peer, "here", message, frames), 0.0)
     core.decide(0.0)
     core.check()
 
 
-def _agent(core: MasterCore, peer: bytes = b"a") -> None:
-    _hear(core, messages.Hello("m", "g", "host", 1, "3.11", 1), peer=peer)
-    _hear(core, messages.SlaveReady(1), peer=peer)
+def _connect(core: MasterCore, peer: bytes = b"a") -> None:
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1), peer=peer)
+    _receive(core, messages.SlaveReady(1), peer=peer)
 
 
 def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None = None, retry: bool = True) -> None:
@@ -42,7 +42,7 @@ def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None =
 
 
 def _finish(core: MasterCore, task: int) -> None:
-    _hear(core, messages.Results(1, [task], [1], [1], [0.1], []), (messages.payload(1, [b"\0"]),))
+    _receive(core, messages.Results(1, [task], [1], [1], [0.1], []), (messages.payload(1, [b"\0"]),))
 
 
 def _sent(core: MasterCore) -> list[int]:
@@ -53,36 +53,36 @@ def _sent(core: MasterCore) -> list[int]:
 def test_a_failure_that_contains_no_error_costs_its_agent_the_connection() -> None:
     """The master drops the agent, and another agent runs the task."""
     core = _master()
-    _agent(core)
+    _connect(core)
     _submit(core, 1)
-    _hear(core, messages.Results(1, [1], [1], [1], [0.1], [0]), (messages.payload(1, [b"\0"]),))
+    _receive(core, messages.Results(1, [1], [1], [1], [0.1], [0]), (messages.payload(1, [b"\0"]),))
     actions = core.take_actions()
     assert actions.results == []
     [dropped] = [record for record in actions.records if isinstance(record, records.PeerDropped)]
     assert dropped.reason == "Results: a failure without a description"
-    _agent(core, b"b")
+    _connect(core, b"b")
     assert _sent(core) == [1]
 
 
 def test_unstarted_tasks_that_an_evicted_agent_returns_run_elsewhere() -> None:
-    """This includes tasks with retry=False, because they were never started."""
+    """This includes tasks with `retry=False`, because they were never started."""
     core = _master(task_group=2)
-    _agent(core)
+    _connect(core)
     _submit(core, 1, 2, retry=False)
-    _hear(core, messages.Leaving("evicted"))
-    _hear(core, messages.Revoked(1, [2], [1], [1]))
-    _hear(core, messages.Goodbye("evicted"))
-    _agent(core, b"b")
+    _receive(core, messages.Leaving("evicted"))
+    _receive(core, messages.Revoked(1, [2], [1], [1]))
+    _receive(core, messages.Goodbye("evicted"))
+    _connect(core, b"b")
     actions = core.take_actions()
     assert [task.task_id for task in actions.unrunnable] == [1]
     assert held_by(core, "SLAVE-1") == [2]
 
 
-def test_a_freed_slave_is_unordered_when_it_has_finished() -> None:
-    """The slave is then unordered, and an ordered slave is wanted again."""
+def test_a_freed_slave_becomes_ordered_again_if_an_ordered_slave_is_missing() -> None:
+    """A freed slave becomes unordered when it has finished its tasks. Any unordered slave can replace a missing one."""
     core = _master()
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    _agent(core)
+    _connect(core)
     _submit(core, 1, sid="SLAVE-0")
     core.obey(FreeSlave(SlaveId("SLAVE-0")))
     core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
@@ -94,7 +94,7 @@ def test_a_freed_intermingle_slave_becomes_unordered_while_other_tasks_wait() ->
     """Otherwise tasks that are addressed to it would wait as long as there are other tasks."""
     core = _master(task_group=2)
     core.obey(AllocateSlaves(1, SlaveKind.INTERMINGLE))
-    _agent(core)
+    _connect(core)
     _submit(core, 1, 2)
     core.obey(FreeSlave(SlaveId("SLAVE-0")))
     _submit(core, 3, sid="SLAVE-0")
@@ -104,15 +104,15 @@ def test_a_freed_intermingle_slave_becomes_unordered_while_other_tasks_wait() ->
             _finish(core, task)
         if core.state.members.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.UNORDERED:
             break
-    assert core.state.jar.runnable > 50, "it became unordered only when nothing was left for it"
+    assert core.state.jar.runnable > 50, "it became unordered only after it had run nearly all tasks"
 
 
 def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
-    """It gets none even after a task that it can run, as the notice to the user says."""
+    """Two tasks are addressed to the slave. It gets only the task of the algorithm that it can run."""
     core = _master(task_group=2)
-    _agent(core)
+    _connect(core)
     _submit(core, 1, algorithm=1, sid="SLAVE-0")
-    _hear(core, messages.AlgorithmFailed(1, 1, "no module", [1], [1], [1]))
+    _receive(core, messages.AlgorithmFailed(1, 1, "no module", [1], [1], [1]))
     core.take_actions()
     core.submit(
         [
@@ -128,7 +128,7 @@ def test_a_slave_gets_more_tasks_as_soon_as_another_slave_has_shown_their_durati
     """It got one task while the duration was unknown. It gets more tasks before it has finished that task."""
     core = _master()
     for peer in (b"a", b"b"):
-        _agent(core, peer=peer)
+        _connect(core, peer=peer)
     _submit(core, *range(1, 100))
     _finish(core, 1)
     core.decide(0.0)
@@ -140,7 +140,7 @@ def test_ordered_slaves_get_no_share_of_tasks_that_they_may_not_run() -> None:
     core = _master()
     core.obey(AllocateSlaves(9, SlaveKind.ORDERED))
     for number in range(10):
-        _agent(core, peer=b"%d" % number)
+        _connect(core, peer=b"%d" % number)
     core.state.members.pace[0] = 1e-4
     _submit(core, *range(1, 100))
     core.decide(0.0)
@@ -152,21 +152,21 @@ def _ends(core: MasterCore) -> list[records.SlaveEnded]:
 
 
 def test_long_last_words_are_truncated_on_arrival() -> None:
-    """A correct agent sends no more. A wrong agent could otherwise fill the memory and the audit file."""
+    """A correct agent truncates them itself. Another agent could otherwise fill the memory and the audit file."""
     core = _master()
-    _agent(core)
+    _connect(core)
     _submit(core, 1, retry=False)
     core.take_actions()
-    much = "x" * (1 << 20) + "end"
-    _hear(core, messages.SlaveDied(1, 1, much, LastWords(much, much, much, -5)))
+    long_text = "x" * (1 << 20) + "end"
+    _receive(core, messages.SlaveDied(1, 1, long_text, LastWords(long_text, long_text, long_text, -5)))
     actions = core.take_actions()
     [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
-    tail = much[-LAST_WORDS_BYTES:]
+    tail = long_text[-LAST_WORDS_BYTES:]
     assert end.words == LastWords(tail, tail, tail, 0)
     assert len(end.cause) == 1000
     [unrunnable] = actions.unrunnable
     assert unrunnable.deaths[0].words is end.words
-    _hear(core, messages.SlaveDied(7, 0, much, LastWords(much)))
+    _receive(core, messages.SlaveDied(7, 0, long_text, LastWords(long_text)))
     [end] = _ends(core)
     assert end.words == LastWords(tail)
 
@@ -175,12 +175,12 @@ def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytes
     """Waiting tasks and unfetched results do not fill the memory. The records stay complete."""
     monkeypatch.setattr(deaths, "WORDS_KEPT", 10_000)
     core = _master()
-    _agent(core)
+    _connect(core)
     given_up = []
     for number in range(1, 21):
         _submit(core, number, retry=False)
-        _hear(core, messages.SlaveDied(number, number, "killed", LastWords("out", "x" * 3000)))
-        _hear(core, messages.SlaveReady(number + 1))
+        _receive(core, messages.SlaveDied(number, number, "killed", LastWords("out", "x" * 3000)))
+        _receive(core, messages.SlaveReady(number + 1))
         actions = core.take_actions()
         given_up += actions.unrunnable
         [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
@@ -192,20 +192,20 @@ def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytes
 def test_each_kind_of_failure_at_the_start_is_reported_once() -> None:
     """Process ids and times in the output of a thousand slaves do not cause a thousand notices."""
     core = _master()
-    _agent(core)
+    _connect(core)
     for number in range(5):
         words = LastWords(stderr=f"Traceback of process {number}\nImportError: no numpy\n")
-        _hear(core, messages.SlaveDied(10 + number, 0, "exit code 1", words))
-    said = [record.text for record in core.take_actions().records if isinstance(record, records.Notice)]
-    assert len(said) == 1
-    assert said[0].endswith("It wrote last:\nstderr:\nTraceback of process 0\nImportError: no numpy")
+        _receive(core, messages.SlaveDied(10 + number, 0, "exit code 1", words))
+    notices = [record.text for record in core.take_actions().records if isinstance(record, records.Notice)]
+    assert len(notices) == 1
+    assert notices[0].endswith("It wrote last:\nstderr:\nTraceback of process 0\nImportError: no numpy")
 
 
 def test_slaves_that_end_with_their_agent_cause_no_notice() -> None:
     """It is then no fault that they never took a task. Their last output is recorded anyway."""
     core = _master()
-    _agent(core)
-    _hear(core, messages.Leaving(""))
+    _connect(core)
+    _receive(core, messages.Leaving(""))
     core.take_actions()
-    _hear(core, messages.SlaveDied(2, 0, "exit code 0", NO_WORDS))
+    _receive(core, messages.SlaveDied(2, 0, "exit code 0", NO_WORDS))
     assert core.take_actions().records == [records.SlaveEnded(SlaveId("AGENT-0/2"), "exit code 0", "", NO_WORDS)]

@@ -1,4 +1,4 @@
-"""Whenever nothing can progress, the master reports it in time, with the reason and a remedy."""
+"""When nothing can progress, the master says so in time. It says why, and what the user can do."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mwpy._values.records import Notice
 from mwpy._values.task import SlaveKind, TaskPolicy, UnrunnableTask
 
 PROMISED_S = 10.0
-"""Seconds without possible progress after which the user must have a notice."""
+"""The manual promises a notice when nothing can progress for this many seconds."""
 
-A_DAY_S = 86400.0
+DAY_S = 86400.0
 
 ALGORITHMS = [MAX, MIN]
 
-UNABLE = "app:min is not there (No module named 'app'): install the module 'app' there"
-"""The report of a slave about an algorithm that it does not find."""
+CANNOT_IMPORT = "app:min is not there (No module named 'app'): install the module 'app' there"
+"""The reason that a slave sends when it does not find the function of an algorithm."""
 
 
 def _core() -> MasterCore:
@@ -39,529 +39,542 @@ def _core() -> MasterCore:
 
 @define
 class _Master:
-    """A master whose loop waits until the next deadline, or until an event."""
+    """A core and its clock. As in a real master, the core decides at each deadline and after each event."""
 
     core: MasterCore = field(factory=_core)
     now: float = 1000.0
     tasks: int = 0
-    words: list[tuple[float, str]] = field(factory=list)
-    """The notices that nothing progresses, with their times."""
-    notices: list[str] = field(factory=list)
-    """All other notices."""
+    silence_notices: list[tuple[float, str]] = field(factory=list)
+    """The notices that nothing progresses: the time and the text of each."""
+    other_notices: list[str] = field(factory=list)
+    """The texts of all other notices."""
     unrunnable: list[UnrunnableTask] = field(factory=list)
     sent: list[int] = field(factory=list)
 
-    def acts(self) -> None:
+    def decide(self) -> None:
+        """Run one iteration of the core, and collect its notices and sent tasks."""
         self.core.decide(self.now)
         self.core.check()
         actions = self.core.take_actions()
         for text in [record.text for record in actions.records if isinstance(record, Notice)]:
             if text.startswith("nothing has progressed"):
-                self.words.append((self.now, text))
+                self.silence_notices.append((self.now, text))
             else:
-                self.notices.append(text)
+                self.other_notices.append(text)
         self.unrunnable += actions.unrunnable
         for send in actions.sends:
             if isinstance(send.message, messages.Tasks):
                 self.sent += send.message.tasks
 
-    def passes(self, seconds: float) -> None:
+    def run(self, seconds: float) -> None:
+        """Let time pass. The core decides at each of its deadlines, and at the end."""
         until = self.now + seconds
         while (due := self.core.next_deadline()) is not None and due <= until:
             self.now = due
-            self.acts()
+            self.decide()
         self.now = until
-        self.acts()
+        self.decide()
 
-    def happens(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         self.core.handle(event, self.now)
-        self.acts()
+        self.decide()
 
-    def hears(self, message: messages.Message, peer: bytes = b"a", frames: tuple[bytes, ...] = ()) -> None:
-        self.happens(Received(peer, "10.0.0.1", message, frames))
+    def receive(self, message: messages.Message, peer: bytes = b"a", frames: tuple[bytes, ...] = ()) -> None:
+        self.handle(Received(peer, "10.0.0.1", message, frames))
 
-    def agent(self, slaves: int, peer: bytes = b"a") -> None:
-        self.hears(messages.Hello("m", "g", "node1", 1, "3.11", slaves), peer)
+    def connect(self, slaves: int, peer: bytes = b"a") -> None:
+        """Connect an agent with this many slaves, which become ready."""
+        self.receive(messages.Hello("m", "g", "node1", 1, "3.11", slaves), peer)
         for number in range(1, slaves + 1):
-            self.hears(messages.SlaveReady(number), peer)
+            self.receive(messages.SlaveReady(number), peer)
 
-    def submits(self, algorithm: int = 0, sid: str | None = None, anyway: bool = False) -> None:
+    def submit(self, algorithm: int = 0, sid: str | None = None, anyway: bool = False) -> None:
+        """Submit one task."""
         self.tasks += 1
         policy = TaskPolicy(SlaveId(sid) if sid else None, do_it_anyway=anyway)
         self.core.submit([span(self.tasks, ALGORITHMS[algorithm], policy=policy)])
-        self.acts()
+        self.decide()
 
-    def cannot(self, task: int, peer: bytes = b"a", reason: str = UNABLE) -> None:
-        """Report that the first slave of an agent cannot run a task that it holds."""
+    def refuse(self, task: int, peer: bytes = b"a", reason: str = CANNOT_IMPORT) -> None:
+        """The first slave of an agent reports that it cannot run the algorithm of a task that it holds."""
         held = span_of(self.core, task)
         number = held.algorithm.number
-        self.hears(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
+        self.receive(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
 
-    def finishes(self, task: int, peer: bytes = b"a") -> None:
+    def finish(self, task: int, peer: bytes = b"a") -> None:
+        """The first slave of an agent sends the result of a task that it holds."""
         attempt = span_of(self.core, task).attempt
-        self.hears(messages.Results(1, [task], [1], [attempt], [0.1], []), peer, (messages.payload(1, [b"\0"]),))
+        self.receive(messages.Results(1, [task], [1], [attempt], [0.1], []), peer, (messages.payload(1, [b"\0"]),))
 
-    def waits(self) -> None:
+    def wait(self) -> None:
+        """The master algorithm calls `mw.loop()`."""
         self.core.waiting = Waiting.FOR_EVER
-        self.acts()
+        self.decide()
 
 
-# The ways
+# Events after which nothing can progress
 
 
-def _nobody_comes(master: _Master) -> None:
-    master.submits()
+def _no_agent_connects(master: _Master) -> None:
+    master.submit()
 
 
-def _a_doctor_looks_around(master: _Master) -> None:
-    master.submits()
-    master.agent(0)
-    master.hears(messages.Goodbye("it was an examination by mwpy doctor"))
+def _only_mwpy_doctor_connects(master: _Master) -> None:
+    master.submit()
+    master.connect(0)
+    master.receive(messages.Goodbye("it was an examination by mwpy doctor"))
 
 
-def _nobody_comes_and_nothing_is_submitted(master: _Master) -> None:
-    master.waits()
+def _no_agent_connects_and_no_task_is_submitted(master: _Master) -> None:
+    master.wait()
 
 
-def _another_computation_comes(master: _Master) -> None:
-    master.submits()
-    master.hears(messages.Hello("other", "g", "node1", 1, "3.11", 1))
+def _an_agent_of_another_computation_connects(master: _Master) -> None:
+    master.submit()
+    master.receive(messages.Hello("other", "g", "node1", 1, "3.11", 1))
 
 
-def _old_resource_files_come(master: _Master) -> None:
-    master.submits()
+def _agents_with_old_resource_files_connect(master: _Master) -> None:
+    master.submit()
     for number in range(3):
-        master.hears(messages.Hello("m", "old", "node1", 1, "3.11", 1), b"old %d" % number)
+        master.receive(messages.Hello("m", "old", "node1", 1, "3.11", 1), b"old %d" % number)
 
 
-def _strangers_come(master: _Master) -> None:
-    master.submits()
-    master.happens(
+def _a_stranger_connects(master: _Master) -> None:
+    master.submit()
+    master.handle(
         Stranger("10.0.0.9", "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file")
     )
 
 
-def _agents_come_without_slaves(master: _Master) -> None:
-    master.submits()
-    master.agent(slaves=0)
+def _an_agent_connects_without_slaves(master: _Master) -> None:
+    master.submit()
+    master.connect(slaves=0)
 
 
 def _slaves_end_before_they_are_ready(master: _Master) -> None:
-    master.submits()
-    master.agent(slaves=0)
-    master.hears(messages.SlaveDied(1, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
+    master.submit()
+    master.connect(slaves=0)
+    master.receive(messages.SlaveDied(1, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
 
 
-def _all_agents_leave(master: _Master) -> None:
-    master.agent(1)
-    master.submits()
-    master.hears(messages.Goodbye("evicted"))
+def _the_only_agent_leaves(master: _Master) -> None:
+    master.connect(1)
+    master.submit()
+    master.receive(messages.Goodbye("evicted"))
 
 
-def _the_last_agent_is_lost(master: _Master) -> None:
-    master.agent(1)
-    master.submits()
-    master.happens(Vanished(b"a", "the connection broke"))
+def _the_only_agent_is_lost(master: _Master) -> None:
+    master.connect(1)
+    master.submit()
+    master.handle(Vanished(b"a", "the connection broke"))
 
 
-def _the_last_agent_talks_nonsense(master: _Master) -> None:
-    master.agent(1)
-    master.submits()
-    master.happens(Garbage(b"a", "10.0.0.1", "an unknown kind of message"))
+def _the_only_agent_sends_garbage(master: _Master) -> None:
+    master.connect(1)
+    master.submit()
+    master.handle(Garbage(b"a", "10.0.0.1", "an unknown kind of message"))
 
 
-def _no_slave_can_run_it(master: _Master) -> None:
-    master.agent(1)
-    master.agent(1, b"b")
-    master.submits(1)
-    master.cannot(1)
-    master.cannot(1, b"b")
+def _no_slave_can_run_the_task(master: _Master) -> None:
+    master.connect(1)
+    master.connect(1, b"b")
+    master.submit(1)
+    master.refuse(1)
+    master.refuse(1, b"b")
 
 
-def _the_slave_of_an_address_cannot_run_it(master: _Master) -> None:
-    master.agent(1)
-    master.submits(1, "SLAVE-0", anyway=True)
-    master.cannot(1)
+def _the_only_slave_cannot_run_the_task_that_is_addressed_to_it(master: _Master) -> None:
+    master.connect(1)
+    master.submit(1, "SLAVE-0", anyway=True)
+    master.refuse(1)
 
 
 def _every_slave_is_ordered(master: _Master) -> None:
     master.core.obey(AllocateSlaves(2, SlaveKind.ORDERED))
-    master.agent(2)
-    master.submits()
+    master.connect(2)
+    master.submit()
 
 
-def _ordered_slaves_never_come(master: _Master) -> None:
-    master.agent(1)
+def _no_more_ordered_slaves_connect(master: _Master) -> None:
+    master.connect(1)
     master.core.obey(AllocateSlaves(3, SlaveKind.ORDERED))
-    master.waits()
+    master.wait()
 
 
-def _intermingle_slaves_never_come(master: _Master) -> None:
-    master.agent(1)
+def _no_more_intermingle_slaves_connect(master: _Master) -> None:
+    master.connect(1)
     master.core.obey(AllocateSlaves(2, SlaveKind.INTERMINGLE))
-    master.waits()
+    master.wait()
 
 
-def _ordered_slaves_never_come_to_who_waits_again_and_again(master: _Master) -> None:
-    master.agent(1)
+def _no_more_ordered_slaves_connect_while_the_loop_waits_with_a_timeout(master: _Master) -> None:
+    master.connect(1)
     master.core.obey(AllocateSlaves(3, SlaveKind.ORDERED))
     master.core.waiting = Waiting.FOR_A_WHILE
-    master.acts()
+    master.decide()
 
 
-def _an_agent_runs_its_last_task(master: _Master) -> None:
-    master.agent(1)
-    master.submits()
-    master.submits()
-    master.hears(messages.Leaving("evicted"))
-    master.hears(messages.Revoked(1, [], [], []))
-    master.finishes(1)
+def _the_only_agent_finishes_its_last_task(master: _Master) -> None:
+    master.connect(1)
+    master.submit()
+    master.submit()
+    master.receive(messages.Leaving("evicted"))
+    master.receive(messages.Revoked(1, [], [], []))
+    master.finish(1)
 
 
-def _nothing_is_submitted(master: _Master) -> None:
-    master.agent(1)
-    master.waits()
+def _the_loop_waits_before_a_task_is_submitted(master: _Master) -> None:
+    master.connect(1)
+    master.wait()
 
 
-def _all_is_done_and_the_loop_waits(master: _Master) -> None:
-    master.agent(1)
-    master.submits()
-    master.finishes(1)
-    master.waits()
+def _the_loop_waits_after_all_tasks_have_ended(master: _Master) -> None:
+    master.connect(1)
+    master.submit()
+    master.finish(1)
+    master.wait()
 
 
-# The ways back
+# Events after which progress is possible again
 
 
-def _an_agent_comes(master: _Master) -> None:
-    master.agent(1, b"able")
+def _an_agent_connects(master: _Master) -> None:
+    master.connect(1, b"able")
 
 
-def _an_agent_comes_and_the_loop_returns(master: _Master) -> None:
-    master.agent(1, b"able")
+def _an_agent_connects_and_the_loop_returns(master: _Master) -> None:
+    master.connect(1, b"able")
     master.core.waiting = Waiting.NOT
-    master.acts()
+    master.decide()
 
 
-def _a_slave_gets_ready(master: _Master) -> None:
-    master.hears(messages.SlaveReady(2))
+def _a_slave_becomes_ready(master: _Master) -> None:
+    master.receive(messages.SlaveReady(2))
 
 
 def _a_slave_is_freed(master: _Master) -> None:
     master.core.obey(FreeSlave(SlaveId("SLAVE-1")))
-    master.acts()
+    master.decide()
 
 
-def _tasks_are_submitted(master: _Master) -> None:
-    master.submits()
+def _a_task_is_submitted(master: _Master) -> None:
+    master.submit()
 
 
 @frozen
-class _Way:
-    """One cause of silence: how it begins, the expected notice, and how progress returns."""
+class _Cause:
+    """One cause of silence, the expected notice, and how progress becomes possible again."""
 
-    goes: Callable[[_Master], None]
+    happen: Callable[[_Master], None]
+    """Make the cause happen to a master."""
     reason: str
+    """A part of the notice: why nothing can progress."""
     next_step: str
-    back: Callable[[_Master], None] = _an_agent_comes
+    """A part of the notice: what the user can do."""
+    end: Callable[[_Master], None] = _an_agent_connects
 
 
-TRANSITIONS = [
-    _Way(_a_doctor_looks_around, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
-    _Way(_nobody_comes, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
-    _Way(
-        _nobody_comes_and_nothing_is_submitted,
+CAUSES = [
+    _Cause(
+        _only_mwpy_doctor_connects, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"
+    ),
+    _Cause(_no_agent_connects, "no slave is connected (1 tasks wait)", "Start some with `python APP --mw-slave"),
+    _Cause(
+        _no_agent_connects_and_no_task_is_submitted,
         "no slave is connected (0 tasks wait)",
         "Start some with `python APP --mw-slave",
-        _an_agent_comes_and_the_loop_returns,
+        _an_agent_connects_and_the_loop_returns,
     ),
-    _Way(
-        _another_computation_comes,
+    _Cause(
+        _an_agent_of_another_computation_connects,
         "1 were refused, the last from 10.0.0.1: member id 'other' is not this master's 'm'",
         "check --mw-member-id or its resource file",
     ),
-    _Way(_old_resource_files_come, "3 were refused, the last from 10.0.0.1", "give it a fresh copy"),
-    _Way(_strangers_come, "1 were refused, the last from 10.0.0.9", "give it a fresh resource file"),
-    _Way(
-        _agents_come_without_slaves,
+    _Cause(_agents_with_old_resource_files_connect, "3 were refused, the last from 10.0.0.1", "give it a fresh copy"),
+    _Cause(_a_stranger_connects, "1 were refused, the last from 10.0.0.9", "give it a fresh resource file"),
+    _Cause(
+        _an_agent_connects_without_slaves,
         "1 agents are connected, but their slaves are not ready yet",
         "see what they write on standard error",
-        _a_slave_gets_ready,
+        _a_slave_becomes_ready,
     ),
-    _Way(
+    _Cause(
         _slaves_end_before_they_are_ready,
         "1 agents are connected, but their slaves are not ready yet",
         "see what they write on standard error",
-        _a_slave_gets_ready,
+        _a_slave_becomes_ready,
     ),
-    _Way(_all_agents_leave, "All agents left, most often (1) because: evicted", "Start slaves again"),
-    _Way(_the_last_agent_is_lost, "most often (1) because: the connection broke", "Start slaves again"),
-    _Way(_the_last_agent_talks_nonsense, "because: an unknown kind of message", "Start slaves again"),
-    _Way(_no_slave_can_run_it, "for which 1 tasks wait", "correct that there"),
-    _Way(
-        _the_slave_of_an_address_cannot_run_it,
+    _Cause(_the_only_agent_leaves, "All agents left, most often (1) because: evicted", "Start slaves again"),
+    _Cause(_the_only_agent_is_lost, "most often (1) because: the connection broke", "Start slaves again"),
+    _Cause(_the_only_agent_sends_garbage, "because: an unknown kind of message", "Start slaves again"),
+    _Cause(_no_slave_can_run_the_task, "for which 1 tasks wait", "correct that there"),
+    _Cause(
+        _the_only_slave_cannot_run_the_task_that_is_addressed_to_it,
         "for which 1 tasks wait",
         "install the module",
     ),
-    _Way(
+    _Cause(
         _every_slave_is_ordered,
         "1 tasks are addressed to no slave, but every slave is ordered",
         "free one with mw.free_slave, or start more slaves",
         _a_slave_is_freed,
     ),
-    _Way(
-        _ordered_slaves_never_come,
+    _Cause(
+        _no_more_ordered_slaves_connect,
         "2 more ordered slaves are wanted and none connects",
         "start more slaves",
-        _an_agent_comes_and_the_loop_returns,
+        _an_agent_connects_and_the_loop_returns,
     ),
-    _Way(
-        _ordered_slaves_never_come_to_who_waits_again_and_again,
+    _Cause(
+        _no_more_ordered_slaves_connect_while_the_loop_waits_with_a_timeout,
         "2 more ordered slaves are wanted and none connects",
         "start more slaves",
-        _an_agent_comes_and_the_loop_returns,
+        _an_agent_connects_and_the_loop_returns,
     ),
-    _Way(_an_agent_runs_its_last_task, "no slave is connected (1 tasks wait)", "are leaving: start others"),
-    _Way(
-        _intermingle_slaves_never_come,
+    _Cause(_the_only_agent_finishes_its_last_task, "no slave is connected (1 tasks wait)", "are leaving: start others"),
+    _Cause(
+        _no_more_intermingle_slaves_connect,
         "1 more intermingle slaves are wanted and none connects",
         "start more slaves",
-        _an_agent_comes_and_the_loop_returns,
+        _an_agent_connects_and_the_loop_returns,
     ),
-    _Way(
-        _nothing_is_submitted,
+    _Cause(
+        _the_loop_waits_before_a_task_is_submitted,
         "mw.loop() waits, but no task is submitted and no ordered slave is wanted",
         "submit tasks, or leave the loop",
-        _tasks_are_submitted,
+        _a_task_is_submitted,
     ),
-    _Way(
-        _all_is_done_and_the_loop_waits,
+    _Cause(
+        _the_loop_waits_after_all_tasks_have_ended,
         "mw.loop() waits, but no task is submitted and no ordered slave is wanted",
         "submit tasks, or leave the loop",
-        _tasks_are_submitted,
+        _a_task_is_submitted,
     ),
 ]
 
-every_way = pytest.mark.parametrize("way", TRANSITIONS, ids=lambda way: way.goes.__name__.strip("_"))
+every_cause = pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.happen.__name__.strip("_"))
 
 
-@every_way
-def test_the_notice_has_the_reason_and_a_remedy_and_comes_in_time(way: _Way) -> None:
-    """The notice comes within ten seconds, but not at once, because most waits are short."""
+@every_cause
+def test_the_first_notice_comes_in_time_and_names_the_reason_and_the_next_step(cause: _Cause) -> None:
+    """The notice comes within ten seconds. It does not come at once, because most waits are short."""
     master = _Master()
-    way.goes(master)
-    assert not master.words
-    master.passes(PROMISED_S)
-    assert master.words, "nothing was said"
-    _, text = master.words[0]
-    assert way.reason in text
-    assert way.next_step in text
+    cause.happen(master)
+    assert not master.silence_notices
+    master.run(PROMISED_S)
+    assert master.silence_notices, "no notice came in time"
+    _, text = master.silence_notices[0]
+    assert cause.reason in text
+    assert cause.next_step in text
 
 
-@every_way
-def test_the_notice_is_repeated_at_growing_intervals(way: _Way) -> None:
-    """Each interval is about three times the one before, and at most half an hour."""
+@every_cause
+def test_the_notice_is_repeated_at_growing_intervals(cause: _Cause) -> None:
+    """Each interval is longer than the one before, up to half an hour."""
     master = _Master()
-    way.goes(master)
+    cause.happen(master)
     began = master.now
-    master.passes(A_DAY_S)
-    gaps = [late - early for early, late in pairwise([began, *(at for at, _ in master.words)])]
+    master.run(DAY_S)
+    gaps = [late - early for early, late in pairwise([began, *(at for at, _ in master.silence_notices)])]
     assert all(late > early or late == LONGEST_S for early, late in pairwise(gaps)), gaps
     assert max(gaps) == LONGEST_S
-    assert A_DAY_S / LONGEST_S <= len(gaps) < 60
-    assert all(way.reason in text and way.next_step in text for _, text in master.words), "the reason changed"
+    assert DAY_S / LONGEST_S <= len(gaps) < 60
+    assert all(cause.reason in text and cause.next_step in text for _, text in master.silence_notices), (
+        "the reason changed"
+    )
 
 
-@every_way
-def test_the_notice_stops_when_progress_returns(way: _Way) -> None:
-    """This holds however long the running task takes."""
+@every_cause
+def test_the_notices_stop_when_progress_is_possible_again(cause: _Cause) -> None:
+    """No notice comes even if the task that runs then takes a day."""
     master = _Master()
-    way.goes(master)
-    master.passes(100.0)
-    way.back(master)
-    said = len(master.words)
-    master.passes(A_DAY_S)
-    assert len(master.words) == said, master.words[said:]
+    cause.happen(master)
+    master.run(100.0)
+    cause.end(master)
+    before = len(master.silence_notices)
+    master.run(DAY_S)
+    assert len(master.silence_notices) == before, master.silence_notices[before:]
 
 
-@every_way
-def test_the_notice_comes_in_time_when_progress_ends_again(way: _Way) -> None:
-    """This holds however long the intervals had become."""
+@every_cause
+def test_the_first_notice_comes_in_time_when_progress_ends_again(cause: _Cause) -> None:
+    """The long intervals of the first silence do not delay the first notice of the second silence."""
     master = _Master()
-    way.goes(master)
-    master.passes(A_DAY_S)
-    way.back(master)
-    master.passes(60.0)
-    said = len(master.words)
+    cause.happen(master)
+    master.run(DAY_S)
+    cause.end(master)
+    master.run(60.0)
+    before = len(master.silence_notices)
     master.core.waiting = Waiting.FOR_EVER
     for peer in list(master.core.state.members.peers):
-        master.happens(Vanished(peer, "the connection broke"))
-    master.passes(PROMISED_S)
-    assert len(master.words) == said + 1
-    assert "no slave is connected" in master.words[-1][1]
+        master.handle(Vanished(peer, "the connection broke"))
+    master.run(PROMISED_S)
+    assert len(master.silence_notices) == before + 1
+    assert "no slave is connected" in master.silence_notices[-1][1]
 
 
-def test_a_task_whose_slave_cannot_run_it_is_handed_back_with_the_reason() -> None:
-    """The task is addressed to this slave, so there is nothing to wait for. The user gets the reason at once."""
+def test_a_task_is_handed_back_with_the_reason_when_its_slave_cannot_run_it() -> None:
+    """The task is addressed to this slave, so no other slave may run it. A notice gives the reason at once."""
     master = _Master()
-    master.agent(1)
-    master.agent(1, b"b")
-    master.submits(1, "SLAVE-0")
-    master.cannot(1)
+    master.connect(1)
+    master.connect(1, b"b")
+    master.submit(1, "SLAVE-0")
+    master.refuse(1)
     reasons = [task.reason for task in master.unrunnable]
-    assert reasons == [f"SLAVE-0, to which it was addressed, cannot run it: {UNABLE}"]
-    assert [text for text in master.notices if "AGENT-0" in text and UNABLE in text]
-    master.submits(1, "SLAVE-0")
+    assert reasons == [f"SLAVE-0, to which it was addressed, cannot run it: {CANNOT_IMPORT}"]
+    assert [text for text in master.other_notices if "AGENT-0" in text and CANNOT_IMPORT in text]
+    master.submit(1, "SLAVE-0")
     assert len(master.unrunnable) == 2
-    master.passes(A_DAY_S)
-    assert not master.words, "nothing waits"
+    master.run(DAY_S)
+    assert not master.silence_notices, "a notice came although no task waits"
 
 
 def test_an_agent_whose_slaves_cannot_start_is_reported_at_once() -> None:
-    """The notice has the last output of the slave. There is one notice for each kind of failure."""
+    """The notice has the last output of the slave. A second slave that fails in the same way adds no notice."""
     master = _Master()
     _slaves_end_before_they_are_ready(master)
-    master.hears(messages.SlaveDied(2, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
-    assert len(master.notices) == 1
-    assert "ended before it could take a task: exit code 1" in master.notices[0]
-    assert "ImportError: no numpy" in master.notices[0]
+    master.receive(messages.SlaveDied(2, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
+    assert len(master.other_notices) == 1
+    assert "ended before it could take a task: exit code 1" in master.other_notices[0]
+    assert "ImportError: no numpy" in master.other_notices[0]
 
 
-def test_there_is_no_notice_during_progress_or_without_work() -> None:
-    """A task can run for a day, slaves can wait for a busy algorithm, and the shutdown causes no notice."""
+def test_there_is_no_notice_while_a_task_runs_or_nothing_is_to_do() -> None:
+    """A task can run for a day, slaves can wait for the master algorithm, and a shutdown can take a day."""
     master = _Master()
-    master.passes(A_DAY_S)
-    master.agent(2)
-    master.passes(A_DAY_S)
-    master.submits()
-    master.submits()
-    master.waits()
-    master.passes(A_DAY_S)
-    master.finishes(1)
-    master.passes(A_DAY_S)
+    master.run(DAY_S)
+    master.connect(2)
+    master.run(DAY_S)
+    master.submit()
+    master.submit()
+    master.wait()
+    master.run(DAY_S)
+    master.finish(1)
+    master.run(DAY_S)
     master.core.obey(ShutDown(True, 1.0))
-    master.acts()
-    master.passes(A_DAY_S)
-    assert not master.words
+    master.decide()
+    master.run(DAY_S)
+    assert not master.silence_notices
     assert master.core.next_deadline() is None
 
 
-def test_there_is_no_notice_while_the_last_agent_ends_its_task() -> None:
-    """The agent is leaving, which may take a while, but its task is still running."""
+def test_there_is_no_notice_while_a_leaving_agent_runs_its_last_task() -> None:
+    """The agent gets no more tasks, but its task still runs."""
     master = _Master()
-    master.agent(1)
-    master.submits()
-    master.hears(messages.Leaving("evicted"))
-    master.passes(A_DAY_S)
-    assert not master.words
+    master.connect(1)
+    master.submit()
+    master.receive(messages.Leaving("evicted"))
+    master.run(DAY_S)
+    assert not master.silence_notices
 
 
-def test_there_is_no_notice_for_a_wait_with_a_timeout_without_work() -> None:
+def test_there_is_no_notice_while_the_loop_waits_with_a_timeout_and_nothing_is_to_do() -> None:
     """`mw.loop(1.0)` returns by itself."""
     master = _Master()
-    master.agent(1)
+    master.connect(1)
     master.core.waiting = Waiting.FOR_A_WHILE
-    master.passes(A_DAY_S)
-    assert not master.words
+    master.run(DAY_S)
+    assert not master.silence_notices
 
 
-def test_a_computation_that_no_agent_can_join_does_not_ask_for_slaves() -> None:
-    """It has only the slaves of its own machine."""
+def test_a_computation_on_one_machine_does_not_ask_for_other_slaves() -> None:
+    """No agent from elsewhere can connect, so the notice must not advise the user to start one."""
     master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))
     master.core.define(defined(0, "max", reference=""))
-    master.submits()
-    master.passes(PROMISED_S)
-    assert "The slaves on this machine are not ready" in master.words[-1][1]
-    master.agent(1)
-    master.hears(messages.Goodbye("3 slaves in a row ended"))
-    master.passes(PROMISED_S)
-    assert "Correct that, and start the computation again" in master.words[-1][1]
+    master.submit()
+    master.run(PROMISED_S)
+    assert "The slaves on this machine are not ready" in master.silence_notices[-1][1]
+    master.connect(1)
+    master.receive(messages.Goodbye("3 slaves in a row ended"))
+    master.run(PROMISED_S)
+    assert "Correct that, and start the computation again" in master.silence_notices[-1][1]
 
 
-def test_an_agent_that_was_refused_before_another_was_accepted_is_not_the_reason() -> None:
-    """A stranger in the morning is not the cause of an eviction in the evening."""
+def test_a_refusal_is_not_the_reason_after_another_agent_was_accepted() -> None:
+    """The accepted agent has left: that is the reason."""
     master = _Master()
-    master.happens(Stranger("10.0.0.9", "a stranger"))
-    master.agent(1)
-    master.submits()
-    master.hears(messages.Goodbye("evicted"))
-    master.passes(PROMISED_S)
-    assert "because: evicted" in master.words[0][1]
-    assert "10.0.0.9" not in master.words[0][1]
+    master.handle(Stranger("10.0.0.9", "a stranger"))
+    master.connect(1)
+    master.submit()
+    master.receive(messages.Goodbye("evicted"))
+    master.run(PROMISED_S)
+    assert "because: evicted" in master.silence_notices[0][1]
+    assert "10.0.0.9" not in master.silence_notices[0][1]
 
 
-def test_an_agent_of_another_version_is_named_as_refused() -> None:
-    """Its first message is not a message of this version."""
+def test_a_notice_names_an_agent_with_another_version_of_mwpy_as_refused() -> None:
+    """The master cannot read the first message of this agent. The notice contains both protocol versions."""
     master = _Master()
-    master.submits()
-    master.happens(Garbage(b"new", "10.0.0.7", "protocol version 2 there, 1 here: install the same version of mwpy"))
-    master.passes(PROMISED_S)
-    assert "1 were refused, the last from 10.0.0.7: protocol version 2 there, 1 here" in master.words[0][1]
+    master.submit()
+    master.handle(Garbage(b"new", "10.0.0.7", "protocol version 2 there, 1 here: install the same version of mwpy"))
+    master.run(PROMISED_S)
+    assert "1 were refused, the last from 10.0.0.7: protocol version 2 there, 1 here" in master.silence_notices[0][1]
 
 
-def test_a_loop_that_sleeps_until_the_deadline_does_not_miss_it() -> None:
-    """The core asks to be called when the next notice is due, and not earlier."""
+def test_the_first_notice_comes_exactly_at_the_deadline() -> None:
+    """A master that sleeps until `next_deadline` misses no notice, and does not wake up earlier."""
     master = _Master()
-    master.submits()
+    master.submit()
     due = master.core.next_deadline()
     assert due is not None
     assert master.now < due <= master.now + PROMISED_S
     master.now = due - 0.001
-    master.acts()
-    assert not master.words
+    master.decide()
+    assert not master.silence_notices
     assert master.core.next_deadline() == due
     master.now = due
-    master.acts()
-    assert len(master.words) == 1
+    master.decide()
+    assert len(master.silence_notices) == 1
 
 
-def test_a_new_reason_is_reported_in_time() -> None:
-    """No slave connects for an hour. Then an ordered slave does, and nothing can progress for another reason."""
+def test_the_notice_of_a_new_reason_comes_in_time() -> None:
+    """No slave connects for an hour. Then an ordered slave connects, and nothing can progress for another reason."""
     master = _Master()
     master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    master.submits()
-    master.passes(3600.0)
-    master.agent(1)
-    said = len(master.words)
-    master.passes(PROMISED_S)
-    assert len(master.words) > said
-    assert "every slave is ordered" in master.words[-1][1]
+    master.submit()
+    master.run(3600.0)
+    master.connect(1)
+    before = len(master.silence_notices)
+    master.run(PROMISED_S)
+    assert len(master.silence_notices) > before
+    assert "every slave is ordered" in master.silence_notices[-1][1]
 
 
-def test_the_notice_names_the_reason_of_the_waiting_algorithm() -> None:
-    """It is not the reason of another algorithm that the same slaves cannot run, either."""
+def test_the_named_reason_is_about_the_algorithm_whose_task_waits() -> None:
+    """The same slaves cannot run another algorithm either, but no task of that algorithm waits."""
     master = _Master()
-    master.agent(1)
-    master.submits(0)
-    master.cannot(1, reason="first reason")
-    master.submits(1)
-    master.cannot(2, reason="second reason")
-    master.agent(1, b"b")
-    master.finishes(1, b"b")
-    master.cannot(2, b"b", reason="second reason")
-    master.passes(PROMISED_S)
-    assert "second reason" in master.words[-1][1]
+    master.connect(1)
+    master.submit(0)
+    master.refuse(1, reason="first reason")
+    master.submit(1)
+    master.refuse(2, reason="second reason")
+    master.connect(1, b"b")
+    master.finish(1, b"b")
+    master.refuse(2, b"b", reason="second reason")
+    master.run(PROMISED_S)
+    assert "second reason" in master.silence_notices[-1][1]
 
 
-def test_tasks_that_wait_for_a_leaving_slave_are_reported() -> None:
-    """Other slaves are connected but must not run the tasks, and the leaving slave takes a long time."""
+def test_the_notice_names_tasks_that_wait_for_a_leaving_slave() -> None:
+    """The other slave must not run the task, because it is addressed to the leaving slave."""
     master = _Master()
     master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
-    master.agent(1)
-    master.agent(1, b"b")
-    master.hears(messages.Leaving("evicted"))
-    master.submits(sid="SLAVE-0")
-    master.passes(PROMISED_S)
-    assert "1 tasks are at slaves that are leaving, or addressed to them" in master.words[-1][1]
+    master.connect(1)
+    master.connect(1, b"b")
+    master.receive(messages.Leaving("evicted"))
+    master.submit(sid="SLAVE-0")
+    master.run(PROMISED_S)
+    assert "1 tasks are at slaves that are leaving, or addressed to them" in master.silence_notices[-1][1]
 
 
-def test_agents_that_connect_and_cannot_run_the_task_do_not_delay_the_notice() -> None:
-    """A new agent connects every four seconds and cannot run the task. This is no progress."""
+def test_agents_that_cannot_run_the_task_do_not_delay_the_notice() -> None:
+    """A new agent connects every four seconds, and none of them can run the task. This is no progress."""
     master = _Master()
-    master.submits(1)
+    master.submit(1)
     for number in range(100):
         peer = b"agent %d" % number
-        master.agent(1, peer)
-        master.cannot(1, peer)
-        master.passes(4.0)
-    assert master.words
+        master.connect(1, peer)
+        master.refuse(1, peer)
+        master.run(4.0)
+    assert master.silence_notices
