@@ -104,16 +104,16 @@ class MasterCore:
                 self.kinds.deallocate(amount, kind)
             case FreeSlave(sid):
                 self.kinds.free(sid)
-            case ShutDown(finished, grace_s):
-                self._shut_down(finished, grace_s)
+            case _:
+                self._shut_down(command)
 
-    def _shut_down(self, finished: bool, grace_s: float) -> None:
-        """End the computation: tell every agent to go."""
-        self.state.closing = messages.Shutdown(finished, grace_s)
+    def _shut_down(self, command: ShutDown) -> None:
+        """End the computation: shut every agent down."""
+        self.state.closing = messages.Shutdown(command.finished, command.grace_s)
         for agent in self.state.members.agents.values():
             self.state.send(agent, self.state.closing)
             self.admission.retire(agent, "the computation ends")
-        why = "SHUTDOWN" if finished else "INTERRUPTED"
+        why = "SHUTDOWN" if command.finished else "INTERRUPTED"
         self.state.record(records.Ended(why, self.state.settings.member_id))
 
     # ---- what happened outside -----------------------------------------------------------------------------
@@ -183,8 +183,8 @@ class MasterCore:
                 self.results.receive(slave, message, event.frames, now)
             case messages.Revoked():
                 self.results.take_back(slave, message)
-            case messages.AlgorithmFailed(_, number, reason):
-                self.admission.algorithm_failed(agent, number, reason)
+            case _:
+                self.admission.algorithm_failed(agent, message.number, message.reason)
                 self.results.refuse(slave, message)
 
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
