@@ -49,10 +49,13 @@ def skip(reason: str) -> None:
 @contextmanager
 def in_use(system: S) -> Iterator[S]:
     """Bring a batch system up, and take it down at the end. Skip the test if it cannot run here."""
+    missing = ""
     try:
         system.use()
     except Unavailable as error:
-        skip(str(error))
+        missing = str(error)
+    if missing:
+        skip(missing)
     try:
         yield system
     finally:
