@@ -58,7 +58,7 @@ def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "tests/systems/README.md"])
-def test_the_commands_for_a_pool_by_hand_work(condor: CondorPool, document: str) -> None:
+def test_the_commands_for_a_condor_pool_by_hand_work(condor: CondorPool, document: str) -> None:
     """The pool is already up, and stays up while these tests use it."""
     [shown] = [text for title, text in sections((ROOT / document).read_text()).items() if BY_HAND in title.lower()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
