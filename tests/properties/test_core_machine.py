@@ -25,10 +25,9 @@ from hypothesis.stateful import (
 from tests.spans import MAX, MIN, ids_of, spans_in
 
 from mwpy._core.master import allocation
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
-from mwpy._core.master.silence import Waiting
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records

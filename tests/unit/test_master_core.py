@@ -7,11 +7,10 @@ from attrs import evolve
 from tests.spans import MAX, span
 
 from mwpy._core.master import allocation
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Stranger
 from mwpy._core.master.members import SlaveEvent
-from mwpy._core.master.silence import Waiting
 from mwpy._core.master.spans import Span
 from mwpy._values import messages
 from mwpy._values.errors import InternalError

@@ -12,7 +12,7 @@ import pytest
 from attrs import define, field
 from tests.spans import MAX
 
-from mwpy._core.master.silence import Waiting
+from mwpy._core.master.commands import Waiting
 from mwpy._core.master.state import Actions
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles import map_run

@@ -9,10 +9,10 @@ import pytest
 from attrs import define, field, frozen
 from tests.spans import MAX, MIN, defined, span, span_of
 
-from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
-from mwpy._core.master.silence import LONGEST_S, Waiting
+from mwpy._core.master.silence import LONGEST_S
 from mwpy._values import messages
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from mwpy._core.master.silence import Waiting
+from mwpy._core.master.commands import Waiting
 from mwpy._roles.access import Access
 from mwpy._roles.map_run import MapTag
 from mwpy._values.errors import InternalError, TaskFailed

@@ -17,10 +17,9 @@ from queue import SimpleQueue
 from attrs import evolve
 
 from mwpy import resource_file
-from mwpy._core.master.commands import Command, ShutDown
+from mwpy._core.master.commands import Command, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
-from mwpy._core.master.silence import Waiting
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
 from mwpy._roles.local_agents import LocalAgents

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from msgspec import Struct
 
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import SlaveKind
 
-__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "FreeSlave", "ShutDown"]
+__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "FreeSlave", "ShutDown", "Waiting"]
 
 
 class AllocateSlaves(Struct, frozen=True):
@@ -40,3 +42,11 @@ class ShutDown(Struct, frozen=True):
 
 
 Command = AllocateSlaves | DeallocateSlaves | FreeSlave | ShutDown
+
+
+class Waiting(Enum):
+    """Whether the master algorithm waits in `mw.loop()`, and for how long."""
+
+    NOT = "not"
+    FOR_A_WHILE = "for a while"
+    FOR_EVER = "for ever"

@@ -23,7 +23,7 @@ from attrs import field, frozen
 
 from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
-from mwpy._core.master.commands import AllocateSlaves, Command, DeallocateSlaves, FreeSlave, ShutDown
+from mwpy._core.master.commands import AllocateSlaves, Command, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.handback import HandBack
@@ -31,7 +31,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import Results
-from mwpy._core.master.silence import Silence, Waiting
+from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
 from mwpy._values import messages, records

@@ -7,17 +7,16 @@ progress. A reason that was not named yet is named in time.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from attrs import define, field
 
 from mwpy._core.master.admission import Admission
+from mwpy._core.master.commands import Waiting
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.state import MasterState
 from mwpy._values.task import SlaveState
 
-__all__ = ["Silence", "SilenceWatch", "Waiting"]
+__all__ = ["Silence", "SilenceWatch"]
 
 FIRST_S = 5.0
 """Seconds without possible progress before the first message: half of the ten that the manual promises."""
@@ -33,14 +32,6 @@ ROUNDING_S = 1e-6
 
 LOOK_AGAIN_S = 1.0
 """Seconds after progress before the watch looks again whether there is more."""
-
-
-class Waiting(Enum):
-    """Whether the master algorithm waits in `mw.loop()`, and for how long."""
-
-    NOT = "not"
-    FOR_A_WHILE = "for a while"
-    FOR_EVER = "for ever"
 
 
 @define(eq=False)
