@@ -18,6 +18,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from attrs import field, frozen
 
@@ -71,6 +72,8 @@ class MasterCore:
         self.results = Results(self.state, self.kinds)
         self.losses = Losses(self.state, self.kinds, self.handback)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
+        self.take_actions = self.state.take_actions
+        """Everything that must be done now; given out once."""
 
     @property
     def closing(self) -> messages.Shutdown | None:
@@ -86,10 +89,15 @@ class MasterCore:
 
     def submit(self, spans: Sequence[Span]) -> None:
         """Take over new tasks. Too large ones fail; those for a slave that is gone are settled as their policy says."""
-        good = list(self.handback.small_enough(spans))
+        good = self.handback.small_enough(spans)
         if not good:
             return
-        self.state.record(records.TasksSubmitted([span.facts() for span in good]), [span.tags for span in good])
+        tasks: list[records.SubmittedTasks] = []
+        tags: list[list[Any]] = []
+        for span in good:
+            tasks.append(span.facts())
+            tags.append(span.tags)
+        self.state.record(records.TasksSubmitted(tasks), tags)
         for span in good:
             sid = span.policy.sid
             if sid is not None and sid not in self.state.members.slaves:
@@ -206,10 +214,6 @@ class MasterCore:
         if silence is None or look_again is None:
             return silence if look_again is None else look_again
         return min(silence, look_again)
-
-    def take_actions(self) -> Actions:
-        """Everything that must be done now; given out once."""
-        return self.state.take_actions()
 
     def counts(self) -> Counts:
         """The figures of this moment."""

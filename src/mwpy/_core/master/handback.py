@@ -24,23 +24,28 @@ class HandBack:
 
     state: MasterState
 
-    def small_enough(self, spans: Sequence[Span]) -> Iterator[Span]:
+    def small_enough(self, spans: Sequence[Span]) -> list[Span]:
         """The tasks whose arguments do not exceed the limit in bytes; the others fail."""
         limit = self.state.settings.max_call_bytes
+        good: list[Span] = []
         for span in spans:
             if max(span.sizes) <= limit:
-                yield span
-                continue
-            for single in span.singles():
-                (size,) = single.sizes
-                if size <= limit:
-                    yield single
-                else:
-                    self._fail(
-                        single,
-                        f"its arguments are {size} bytes, the limit is {limit} bytes "
-                        f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
-                    )
+                good.append(span)
+            else:
+                good += self._small_ones(span, limit)
+        return good
+
+    def _small_ones(self, span: Span, limit: int) -> Iterator[Span]:
+        for single in span.singles():
+            (size,) = single.sizes
+            if size <= limit:
+                yield single
+            else:
+                self._fail(
+                    single,
+                    f"its arguments are {size} bytes, the limit is {limit} bytes "
+                    f"(--mw-max-write-buffer-size): pass a file name, or raise the limit",
+                )
 
     def _fail(self, single: Span, reason: str) -> None:
         """Fail a task at its submission."""

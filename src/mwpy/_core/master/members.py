@@ -17,7 +17,15 @@ from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import PlainEnum, SlaveKind, SlaveState
 
-__all__ = ["TRANSITIONS", "ConnectedAgent", "ConnectedSlave", "Members", "SlaveEvent", "state_after"]
+__all__ = [
+    "RECORDS_OF_MEMBERS",
+    "TRANSITIONS",
+    "ConnectedAgent",
+    "ConnectedSlave",
+    "Members",
+    "SlaveEvent",
+    "state_after",
+]
 
 
 class SlaveEvent(PlainEnum):
@@ -258,6 +266,9 @@ _HANDLERS: dict[type, Callable[[Members, Any], None]] = {
     records.AlgorithmRefused: Members._algorithm_refused,
 }
 """What each kind of record does to agents and slaves; all other kinds do nothing."""
+
+RECORDS_OF_MEMBERS = frozenset(_HANDLERS)
+"""The kinds of records that change agents and slaves."""
 
 
 def state_after(slave: ConnectedSlave, event: SlaveEvent) -> SlaveState:

@@ -56,7 +56,7 @@ class Results:
             failed[position] = True
         spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
         seconds_of: defaultdict[int, list[float]] = defaultdict(list)
-        for span, start in _with_positions(spans, group):
+        for span, start in zip(spans, _starts(spans, group), strict=True):
             own = slice(start, start + span.count)
             names, sids, seconds = repeat(span.algorithm.name), repeat(slave.sid), group.seconds[own]
             columns = (span.ids, names, sids, span.tags, seconds, failed[own], values[own], buffers[own])
@@ -112,14 +112,18 @@ def _positions_that_count(slave: ConnectedSlave, group: messages.Results) -> Ite
         start += count
 
 
-def _with_positions(spans: Sequence[Span], group: messages.Results) -> Iterator[tuple[Span, int]]:
-    """Each span of a group's tasks, and the position of its first result in the group."""
+def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:
+    """The position in a group of the first result of each span."""
+    if len(spans) == 1:
+        return [0]
+    starts: list[int] = []
     remaining = iter(spans)
     start = 0
     for first, count in zip(group.tasks, group.counts, strict=True):
         left = count
         while left:
             span = next(remaining)
-            yield span, start + span.first - first
+            starts.append(start + span.first - first)
             left -= span.count
         start += count
+    return starts

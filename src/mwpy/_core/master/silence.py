@@ -108,7 +108,8 @@ class Silence:
             now: the time on the core's clock, in seconds.
         """
         waited_for = self._is_waited_for(waiting)
-        if self.state.actions.progress or not waited_for:
+        actions = self.state.actions
+        if actions.results or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
             return
         if self.state.jar.num_allocated:

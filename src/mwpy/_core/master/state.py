@@ -14,9 +14,16 @@ from attrs import define, field, frozen
 from msgspec import Struct
 
 from mwpy._core.master.events import Send
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, Members, SlaveEvent, state_after
+from mwpy._core.master.members import (
+    RECORDS_OF_MEMBERS,
+    ConnectedAgent,
+    ConnectedSlave,
+    Members,
+    SlaveEvent,
+    state_after,
+)
 from mwpy._core.master.spans import Span
-from mwpy._core.master.taskjar import Taskjar
+from mwpy._core.master.taskjar import RECORDS_OF_TASKS, Taskjar
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.task import Result, SlaveState, UnrunnableTask
@@ -52,11 +59,6 @@ class Actions(Struct):
     connected: list[SlaveId] = []
     disconnected: list[SlaveId] = []
 
-    @property
-    def progress(self) -> bool:
-        """Whether the master algorithm gets anything that brings the computation forward."""
-        return bool(self.results or self.unrunnable or self.connected)
-
 
 @define(eq=False)
 class MasterState:
@@ -87,8 +89,10 @@ class MasterState:
         Raises:
             InternalError: the record contradicts the state; the fault of mwpy itself.
         """
-        spans = self.jar.apply(record, tags)
-        self.members.apply(record)
+        kind = type(record)
+        spans = self.jar.apply(record, tags) if kind in RECORDS_OF_TASKS else []
+        if kind in RECORDS_OF_MEMBERS:
+            self.members.apply(record)
         return spans
 
     def record(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:

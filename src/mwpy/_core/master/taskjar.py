@@ -25,7 +25,7 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.records import TaskRange
 from mwpy._values.task import PlainEnum, TaskState
 
-__all__ = ["TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
+__all__ = ["RECORDS_OF_TASKS", "TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
 
 
 class TaskEvent(PlainEnum):
@@ -241,6 +241,9 @@ _HANDLERS: dict[type, Callable[[Taskjar, Any, Tags], list[Span]]] = {
     records.AlgorithmDefined: Taskjar._defined,
 }
 """What each kind of record does to the tasks; all other kinds do nothing. A lookup is quicker than a `match`."""
+
+RECORDS_OF_TASKS = frozenset(_HANDLERS)
+"""The kinds of records that change tasks."""
 
 
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:
