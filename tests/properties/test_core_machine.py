@@ -393,7 +393,7 @@ class _MasterMachine(RuleBasedStateMachine):
         return self.is_waited_for() and not any(worker.held for worker in self.workers)
 
     def is_waited_for(self) -> bool:
-        waits = self.core.waiting is Waiting.FOR_EVER
+        waits = self.core.waiting is Waiting.FOREVER
         misses = self.core.waiting is Waiting.FOR_A_WHILE and any(self.core.kinds.vacancies())
         return self.core.closing is None and (bool(self.open) or waits or misses)
 

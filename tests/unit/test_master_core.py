@@ -210,7 +210,7 @@ def test_the_notice_of_silence_says_that_every_slave_is_ordered(core: MasterCore
 def test_the_notice_of_silence_says_that_the_loop_cannot_return(core: MasterCore) -> None:
     """`mw.loop()` without a task would wait forever. If an ordered slave is wanted, it waits for this slave."""
     _connect(core, 1)
-    core.waiting = Waiting.FOR_EVER
+    core.waiting = Waiting.FOREVER
     _notices(core, 0.0)
     assert "it cannot return" in _notices(core, 6.0)
     core.obey(AllocateSlaves(2, SlaveKind.ORDERED))

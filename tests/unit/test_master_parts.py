@@ -107,7 +107,7 @@ def _submit_nothing(*_: object) -> TaskId:
     raise AssertionError("nothing is submitted")
 
 
-@pytest.mark.parametrize(("timeout", "expected"), [(None, Waiting.FOR_EVER), (0.5, Waiting.FOR_A_WHILE)])
+@pytest.mark.parametrize(("timeout", "expected"), [(None, Waiting.FOREVER), (0.5, Waiting.FOR_A_WHILE)])
 def test_the_core_knows_how_long_the_algorithm_waits(
     io: _Io, access: Access, timeout: float | None, expected: Waiting
 ) -> None:

@@ -108,7 +108,7 @@ class _Master:
 
     def wait(self) -> None:
         """The master algorithm calls `mw.loop()`."""
-        self.core.waiting = Waiting.FOR_EVER
+        self.core.waiting = Waiting.FOREVER
         self.decide()
 
 
@@ -406,7 +406,7 @@ def test_the_first_notice_comes_in_time_when_progress_ends_again(cause: _Cause) 
     cause.end(master)
     master.run(60.0)
     before = len(master.silence_notices)
-    master.core.waiting = Waiting.FOR_EVER
+    master.core.waiting = Waiting.FOREVER
     for peer in list(master.core.state.members.peers):
         master.handle(Vanished(peer, "the connection broke"))
     master.run(PROMISED_S)

@@ -53,7 +53,7 @@ class Inbox:
         io = self.access.io
         outcomes = io.outcomes
         if outcomes.empty():
-            io.waiting = Waiting.FOR_EVER if timeout is None else Waiting.FOR_A_WHILE
+            io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
                 self._sort(outcomes.get(timeout=timeout))
             except Empty:

@@ -49,4 +49,4 @@ class Waiting(Enum):
 
     NOT = "not"
     FOR_A_WHILE = "for a while"
-    FOR_EVER = "for ever"
+    FOREVER = "forever"

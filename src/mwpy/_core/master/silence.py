@@ -126,7 +126,7 @@ class Silence:
         if self.state.jar.runnable:
             return True
         wants_slaves = waiting is Waiting.FOR_A_WHILE and any(self.kinds.vacancies())
-        return wants_slaves or waiting is Waiting.FOR_EVER
+        return wants_slaves or waiting is Waiting.FOREVER
 
     def _why_stuck(self) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""
