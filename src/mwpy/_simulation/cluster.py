@@ -4,7 +4,7 @@
 edges are simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write
 nonsense; machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. One
 seed is one history, always the same one. Checkers look from outside: every task ends exactly once, nothing is
-delivered twice, addressed tasks run where and in the order that they should, no task kills for ever, no death is
+delivered twice, addressed tasks run where and in the order that they should, no task kills forever, no death is
 charged that should not be, no result waits for the next task. When the faults stop, all tasks must end, and then the
 master and all agents.
 

@@ -272,7 +272,7 @@ class AgentHost:
     num_slaves: int = 2
     job: str = ""
     able: bool = True
-    """It can run every algorithm: were no host able, waiting for ever would be right."""
+    """It can run every algorithm: were no host able, waiting forever would be right."""
     process: AgentProcess | None = None
     """The agent that runs now."""
 
