@@ -31,6 +31,8 @@ WORD = re.compile(r"\b[A-Za-z]{2,}\b")
 LEAST_WORDS = 3
 CODE_ROWS = (">>>", "...", "python ", ".venv/")
 ITEM = re.compile(r"\s*(- |\||#|\d+\. )")
+DIRECTIVE = re.compile(r"# ?(type:|noqa|-{4})")
+"""Comments that are for tools, and lines that separate sections."""
 ARGUMENT = re.compile(r"\s*\w+: ")
 
 
@@ -80,7 +82,8 @@ def of_python(source: str) -> Iterator[Text]:
             case ast.JoinedStr(values=values):
                 parts = [str(value.value) if isinstance(value, ast.Constant) else "{...}" for value in values]
                 yield Text("message", node.lineno, "".join(parts))
-    yield from comments([(token.start[0], token.string) for token in tokens(source) if token.type == tokenize.COMMENT])
+    found = [(token.start[0], token.string) for token in tokens(source) if token.type == tokenize.COMMENT]
+    yield from comments([(line, text) for line, text in found if not DIRECTIVE.match(text)])
 
 
 def tokens(source: str) -> Iterator[tokenize.TokenInfo]:

@@ -1,7 +1,7 @@
-"""The program that calls HTCondor's Python bindings. It reads a request per line, in JSON, and answers with a line.
+"""The program that calls HTCondor's Python bindings. It reads one JSON request per line, and answers with one line.
 
-It is a process of its own because the bindings hold the interpreter while they wait: 20 s for a schedd that does not
-answer a query, and without end for a schedd that stops in the middle of a submission. This process can be killed then.
+It is a separate process because the bindings hold the interpreter lock while they wait: 20 s for a schedd that does not
+answer a query, and forever for a schedd that stops in the middle of a submission. This process can then be killed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Held(Protocol):
     def count(self) -> int: ...
 
     def cut(self, count: int) -> tuple[Self, Self]:
-        """Its first `count` tasks, and the others."""
+        """Return its first `count` tasks, and the others."""
 
 
 H = TypeVar("H", bound=Held)

@@ -14,7 +14,7 @@ from mwpy._values.errors import ExitCode
 __all__ = ["EARLY_ENDS_ALLOWED", "EARLY_S", "LocalAgentCore", "Verdict"]
 
 EARLY_S = 10.0
-"""An agent that ends within this many seconds was of no use."""
+"""An agent that ends within this many seconds has ended early."""
 
 EARLY_ENDS_ALLOWED = 3
 """When this many agents in a row have ended early, the last one is not replaced."""

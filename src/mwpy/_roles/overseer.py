@@ -74,7 +74,7 @@ class Files(Protocol):
         """Return the computations that were found since the last call."""
 
     def exists(self, mark: str) -> bool:
-        """Whether the file of a computation is there."""
+        """Return whether the file of a computation exists."""
 
     def read(self, mark: str) -> ResourceFile:
         """Read the file of a computation.

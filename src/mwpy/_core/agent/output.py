@@ -1,9 +1,9 @@
-"""What slaves write to standard error while they start: held back, so that identical failures are printed once.
+"""The standard error of starting slaves, which is held back so that identical failures are printed once.
 
 An agent on a machine that lacks a module starts three slaves, and each writes the same traceback. The agent holds back
-what a starting slave writes until the slave is up, or ends, or `HELD_BACK_S` are over. If the slave ends before it is
-up and an earlier one left exactly the same last words, its output is not printed. Output of a slave that is up is
-printed at once.
+the output of a starting slave until the slave is up, or ends, or `HELD_BACK_S` have passed. If the slave ends before
+it is up, and an earlier slave left exactly the same last words, its output is not printed. The output of a slave that
+is up is printed at once.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The first message of an agent says which computation it was sent to. The master 
 see the reason. The master ignores whatever a refused peer sends afterwards.
 
 An accepted agent may have another Python or other packages than the master. A function that travels by value does not
-work across Python's minor versions, so no task of such a function is sent there. Everything else is tried: each
-difference is said once, with both versions. What is the same is only in the audit file.
+work across Python's minor versions, so no task of such a function is sent there. All other tasks are sent. Each
+difference is reported once, with both versions. Equal versions are only in the audit file.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ WORTH_TAKING_S = 0.02
 """Seconds of work at a slave that are worth the round trip of taking tasks back."""
 
 SILENT_S = 0.1
-"""Seconds without a result after which a slave's tasks are worth taking back, however short they were expected to be:
-the running task takes longer than expected."""
+"""Seconds without a result after which a slave's tasks are taken back even if they were expected to be short. The
+running task then takes longer than expected."""
 
 
 def learn(known: float | None, seconds: float) -> float:

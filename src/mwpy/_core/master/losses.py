@@ -114,7 +114,7 @@ class Losses:
 
 
 def _split(slave: ConnectedSlave, running: int) -> tuple[list[Span], list[Span]]:
-    """The task that a slave ran, if it holds it, and all other tasks that it holds, as spans."""
+    """Return the task that a slave ran, if the slave holds it, and all other tasks that the slave holds."""
     held = deque(slave.held.spans)  # a copy: only the record changes what the slave holds
     attempts = [span.attempt for span in held if running in span.ids]
     found = take(held, running, 1, attempts[0]) if attempts else []

@@ -31,7 +31,7 @@ ROUNDING_S = 1e-6
 """Tolerance for rounding: a sum of seconds that is this much below a limit has reached it."""
 
 LOOK_AGAIN_S = 1.0
-"""Seconds after progress before the watch looks again whether there is more."""
+"""Seconds after progress until the watch checks for progress again."""
 
 
 @define(eq=False)

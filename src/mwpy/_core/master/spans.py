@@ -52,17 +52,17 @@ class Span(Struct, eq=False, gc=False):
         return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=True)]
 
     def facts(self) -> SubmittedTasks:
-        """What a record says of its submission: everything but the tags, which never leave the master."""
+        """Return the content of its submission record: everything except the tags, which never leave the master."""
         number = self.algorithm.number
         return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers)
 
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
-        """How records name `count` of its tasks, from the id `first` on, in an attempt."""
+        """Return the name in records of `count` of its tasks, from the id `first` on, in an attempt."""
         return TaskRange(first, count, attempt, self.algorithm.number, self.algorithm.name)
 
     @property
     def whole(self) -> TaskRange:
-        """How records name all of its tasks, in their present attempt."""
+        """The name in records of all its tasks, in their current attempt."""
         return self.part(self.first, self.count, self.attempt)
 
     def cut(self, count: int) -> tuple[Span, Span]:

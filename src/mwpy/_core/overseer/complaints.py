@@ -37,11 +37,11 @@ class _Complaint:
 
 @define(eq=False)
 class Complaints:
-    """Says at growing intervals what is wrong, and says once that it is right again."""
+    """Reports each fault at growing intervals, and reports once when it has ended."""
 
     _state: OverseerState
     _open: dict[tuple[str, About], _Complaint] = field(factory=dict)
-    """By the mark of the computation, or an empty mark, and what it is about."""
+    """The open complaints, by mark and subject. The mark is empty if no computation is concerned."""
 
     def complain(
         self, computation: WatchedComputation | None, about: About, text: str, now: float, after_s: float = 0.0

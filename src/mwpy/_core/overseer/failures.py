@@ -29,6 +29,6 @@ def explain(outcome: Outcome) -> str:
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Whether a job failed at its start. A job that was removed, evicted, or sent away by its master did not."""
+    """Return whether a job failed at its start. A job that was removed, evicted or shut down has not failed."""
     failed = outcome.end is End.KILLED or outcome.exit_code not in (None, ExitCode.OK, ExitCode.EVICTED)
     return failed and outcome.ran_s < YOUNG_S

@@ -75,11 +75,11 @@ class Submissions:
                 self._state.say(computation, text)
 
     def decide(self, active: Sequence[WatchedComputation], now: float) -> list[Shortage]:
-        """Submit the missing jobs of these computations, the most important ones first, as far as the limits allow.
+        """Submit the missing jobs of these computations within the limits, in the order of priority.
 
         Returns:
-            For each computation that wants jobs, the most important ones first: how many of them the limit of jobs in
-            the queue does not allow. Places that removed jobs will leave count as free.
+            For each computation that lacks jobs, in the order of priority: how many jobs it cannot get because of the
+            limit of jobs in the queue. The places of jobs that are being removed count as free.
         """
         wanting = [(each, wish) for each in active if (wish := self._wish(each, now)).count]
         budget = min(self.free, self._allowance(now))

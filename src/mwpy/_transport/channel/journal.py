@@ -86,8 +86,8 @@ class Journal:
             slave: the slave's number within its agent.
 
         Returns:
-            A group of results and its payload. None if the slave emptied the journal during the read, because it has
-            sent them. If faulty code in the slave wrote into the memory, `messages.check` may reject the group.
+            A group of results and its payload. None if the slave sent the results itself and emptied the journal
+            during the read. If faulty code in the slave wrote into the memory, `messages.check` may reject the group.
         """
         number = self._counter[0]
         count = min(number % _FILLING, CAPACITY)
