@@ -670,8 +670,6 @@ WITH_THE_WORDS = ("wording.py", "test_wording.py")
 
 NOT_YET = (
     "src/mwpy/_core/master/silence.py",
-    "src/mwpy/_simulation/cluster.py",
-    "src/mwpy/_simulation/machines.py",
     "tests/properties/test_core_machine.py",
 )
 """Files that are still being rewritten."""
