@@ -226,4 +226,4 @@ def test_a_transition_that_the_tables_do_not_have_is_an_internal_error(core: Mas
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
         core.state.change(slave, SlaveEvent.DRAIN)
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot become gone"):
-        core.state.apply(SlaveChanged(slave.sid, SlaveState.GONE, slave.kind))
+        core.state.record(SlaveChanged(slave.sid, SlaveState.GONE, slave.kind))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.master_state import Books, sid
 
-from mwpy._core.master.members import SlaveEvent, state_after
+from mwpy._core.master.members import SlaveEvent
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import NO_WORDS
@@ -44,9 +44,9 @@ def test_a_slave_that_was_never_ready_changes_nothing_when_it_ends(books: Books)
 def test_a_state_that_no_event_leads_to_is_an_internal_error(books: Books) -> None:
     slave = books.slave()
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot drain"):
-        state_after(slave, SlaveEvent.DRAIN)
+        books.state.change(slave, SlaveEvent.DRAIN)
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot become connecting"):
-        books.state.apply(records.SlaveChanged(slave.sid, SlaveState.CONNECTING, slave.kind))
+        books.state.record(records.SlaveChanged(slave.sid, SlaveState.CONNECTING, slave.kind))
 
 
 def test_an_agent_that_leaves_announces_no_slaves(books: Books) -> None:

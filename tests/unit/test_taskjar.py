@@ -126,7 +126,7 @@ def test_a_record_that_contradicts_the_tasks_is_an_internal_error(
     books.submit(5)
     books.send(slave, 3)
     with pytest.raises(InternalError, match=message):
-        books.state.apply(record)
+        books.state.record(record)
 
 
 def test_a_task_cannot_finish_while_it_is_pending(books: Books) -> None:
@@ -135,7 +135,7 @@ def test_a_task_cannot_finish_while_it_is_pending(books: Books) -> None:
     books.give(slave, 1)
     slave.held.spans[0].state = TaskState.PENDING
     with pytest.raises(InternalError, match=r"task 1 \(max\): PENDING \(attempt 1 on SLAVE-0\), which cannot finish"):
-        books.state.apply(results(1, 1))
+        books.state.record(results(1, 1))
 
 
 def test_a_miscounted_jar_fails_its_check(books: Books) -> None:

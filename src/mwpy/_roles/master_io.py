@@ -148,7 +148,7 @@ class MasterIo:
         self.core.waiting = self.waiting
         self.core.decide(now)
         self._do(self.core.take_actions())
-        closing = self.core.closing
+        closing = self.core.state.closing
         if now >= self._tick_at:
             self._deliver()  # before files are written
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)

@@ -37,7 +37,8 @@ class Replay:
         """Take the next record."""
         data = records.encode(record)
         self._stream.append((record, data))
-        self.rebuilt.apply(records.decode(data))
+        self.rebuilt.record(records.decode(data))
+        self.rebuilt.take_actions()  # the records again
 
     def check(self, original: MasterState) -> None:
         """Assert that both states are the same, when all records of the original were taken.

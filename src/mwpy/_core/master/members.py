@@ -24,7 +24,6 @@ __all__ = [
     "ConnectedSlave",
     "Members",
     "SlaveEvent",
-    "state_after",
 ]
 
 
@@ -269,15 +268,3 @@ _HANDLERS: dict[type, Callable[[Members, Any], None]] = {
 
 RECORDS_OF_MEMBERS = frozenset(_HANDLERS)
 """The kinds of records that change agents and slaves."""
-
-
-def state_after(slave: ConnectedSlave, event: SlaveEvent) -> SlaveState:
-    """The state that an event leads a slave to.
-
-    Raises:
-        InternalError: the table has no such transition; the fault of mwpy itself.
-    """
-    state = TRANSITIONS[event].get(slave.state)
-    if state is None:
-        raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot {event.value}")
-    return state

@@ -20,11 +20,12 @@ from mwpy._core.master.members import (
     ConnectedSlave,
     Members,
     SlaveEvent,
-    state_after,
 )
+from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import RECORDS_OF_TASKS, Taskjar
 from mwpy._values import messages, records
+from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.task import Result, SlaveState, UnrunnableTask
 
@@ -76,8 +77,8 @@ class MasterState:
     def _share_held_tasks(self) -> Members:
         return Members(self.jar.held)
 
-    def apply(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
-        """Change the state as a record says.
+    def record(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
+        """Change the state as a record says, and add the record to the actions.
 
         Args:
             record: what happened.
@@ -93,16 +94,19 @@ class MasterState:
         spans = self.jar.apply(record, tags) if kind in RECORDS_OF_TASKS else []
         if kind in RECORDS_OF_MEMBERS:
             self.members.apply(record)
+        self.actions.records.append(record)
         return spans
 
-    def record(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
-        """Apply a record and give it out; see `apply`."""
-        self.actions.records.append(record)
-        return self.apply(record, tags)
-
     def change(self, slave: ConnectedSlave, event: SlaveEvent) -> None:
-        """Move a slave along its lifecycle."""
-        self.record(records.SlaveChanged(slave.sid, state_after(slave, event), slave.kind))
+        """Move a slave along its lifecycle.
+
+        Raises:
+            InternalError: the table has no such transition; the fault of mwpy itself.
+        """
+        state = SLAVE_TRANSITIONS[event].get(slave.state)
+        if state is None:
+            raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot {event.value}")
+        self.record(records.SlaveChanged(slave.sid, state, slave.kind))
 
     def send(self, agent: ConnectedAgent, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
         """Send a message to an agent."""
