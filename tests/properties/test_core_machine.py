@@ -1,8 +1,8 @@
-"""The master's core in any order of events, held against a small model of its own.
+"""The master's core with events in any order, compared with a small model.
 
-The machine plays the algorithm and all agents, honest ones and others. Its model knows which slave holds which attempt
-of which task, and what that allows; it learns that from what the core gives out, and looks into the core only to
-compare the books. In the end there is an honest agent, and every task must have ended once.
+The machine acts as the algorithm and as all agents, correct and faulty. Its model knows which slave holds which attempt
+of which task, and what may happen next. It learns this from the actions of the core, and reads the core's state only
+for comparison. At the end, a correct agent connects, and every task must have ended once.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.task import SlaveKind, TaskPolicy
 
 WORKED_S = 5.0
-"""Who has worked for so long has progressed."""
+"""A slave that has worked for this many seconds has progressed."""
 
-FIRST_WORD_S = 10.0
-"""Seconds that nothing can progress after which the user must have been told."""
+FIRST_NOTICE_S = 10.0
+"""Seconds without possible progress after which the user must have a notice."""
 
 MOST_DEADLINES = 100
-"""Times that the core may want to be called by the clock while nothing else happens, in any of the spans here."""
+"""How often the core may ask to be called while nothing happens, in any of the time spans of this test."""
 
 MAX_CALL_BYTES = 100
 
 picks = st.integers(0, 60)
-"""Chooses one of whatever there is, modulo how many."""
+"""Chooses one element of a list: the number modulo the length of the list."""
 
 kinds = st.sampled_from(list(SlaveKind))
 
 
 @define(eq=False)
 class _Job:
-    """A task, as the model sees it."""
+    """A task in the model."""
 
     number: int
     algorithm: int
@@ -64,13 +64,13 @@ class _Job:
     attempt: int = 0
     deaths: int = 0
     may_have_started: bool = False
-    """It was at a slave that was lost, and perhaps running."""
+    """It was at a slave that was lost, and may have been running."""
     outcome: str = ""
 
 
 @define(eq=False)
 class _Worker:
-    """A slave, as its agent sees it."""
+    """A slave in the model."""
 
     peer: _Peer
     number: int
@@ -79,14 +79,14 @@ class _Worker:
     held: dict[int, _Job] = field(factory=dict)
     freed: bool = False
     just_sent: int = 0
-    """So many tasks it was sent in the last iteration."""
-    asked_back: int = 0
-    """So many tasks it was asked to give back, and did not answer yet."""
+    """How many tasks it was sent in the last iteration."""
+    recalled: int = 0
+    """How many tasks are being recalled from it."""
 
 
 @define(eq=False)
 class _Peer:
-    """An agent that was let in."""
+    """An agent that was accepted."""
 
     name: bytes
     workers: dict[int, _Worker] = field(factory=dict)
@@ -100,7 +100,7 @@ CODEC = Codec()
 
 
 def _payload(job: _Job) -> bytes:
-    """What comes back for a task: who it was, or for one in five a failure."""
+    """Return the value of a task: its number and attempt, or a failure for each fifth task."""
     if job.number % 5 == 0:
         return CODEC.dumps_failure(ValueError("wrong"))
     payload, _ = CODEC.dumps_value(f"{job.attempt} of {job.number}")
@@ -108,7 +108,7 @@ def _payload(job: _Job) -> bytes:
 
 
 class _MasterMachine(RuleBasedStateMachine):
-    """A master whose agents do anything."""
+    """A master whose agents can do anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,21 +118,21 @@ class _MasterMachine(RuleBasedStateMachine):
         self.peers: dict[bytes, _Peer] = {}
         self.names = 0
         self.sids: dict[SlaveId, _Worker] = {}
-        """Every slave there ever was."""
+        """All slaves, including lost slaves."""
         self.replies: list[tuple[bytes, messages.Results]] = []
         self.due: dict[int, str] = {}
-        """Outcomes that the last event must have had."""
-        self.told: dict[SlaveId, None] = {}
-        """Ordered and intermingle slaves that the algorithm was told of."""
+        """The outcomes that the last event must have caused."""
+        self.announced: dict[SlaveId, None] = {}
+        """The ordered and intermingle slaves that the algorithm got as connected."""
         self.was_stuck = False
         self.looked_at = 0.0
-        """When that was last seen, or first seen to be over."""
+        """The time when the state was last seen as stuck, or first seen as not stuck."""
         self.stuck_s = 0.0
         self.progressed = False
-        self.words = 0
-        """How often it was said that nothing progresses, since something did."""
+        self.notices = 0
+        """The number of notices that nothing progresses, since the last progress."""
         self.sound = False
-        """No fault was found so far: what follows from one is not worth looking for."""
+        """No fault was found so far. After a fault, further checks are useless."""
 
     @initialize(group=st.sampled_from([None, None, 1, 3]))
     def begin(self, group: int | None) -> None:
@@ -144,7 +144,7 @@ class _MasterMachine(RuleBasedStateMachine):
         self.group = group
         self.sound = True
 
-    # What the model derives
+    # Facts of the model
 
     @property
     def workers(self) -> list[_Worker]:
@@ -162,25 +162,25 @@ class _MasterMachine(RuleBasedStateMachine):
         return workers[number % len(workers)] if workers else None
 
     def may_go_elsewhere(self, job: _Job) -> bool:
-        """Whether the slave that a task is addressed to will not run it: gone, freed, or unable."""
+        """Return whether the slave that a task is addressed to is gone, freed or unable to run it."""
         worker = self.sids.get(job.policy.sid or SlaveId(""))
         if worker is None or not self.is_here(worker.sid):
             return True
         return worker.freed or job.algorithm in worker.peer.refused
 
-    # What happens
+    # Events
 
-    def hear(self, peer: bytes, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
+    def receive(self, peer: bytes, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
         messages.check(message, frames)
-        self.happens(Received(peer, "here", message, frames))
+        self.handle(Received(peer, "here", message, frames))
 
-    def happens(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         self.sound = False
         self.core.handle(event, self.now)
         self.core.check()
 
     def settle(self) -> None:
-        """One iteration of the master: decide, and look at all that it does."""
+        """Run one iteration of the master: decide, and check all actions."""
         self.sound = False
         for worker in self.workers:
             worker.just_sent = 0
@@ -198,7 +198,7 @@ class _MasterMachine(RuleBasedStateMachine):
             self.read_send(send)
         for result in actions.results:
             job = self.jobs[result.task_id - 1]
-            assert self.due.pop(job.number, "") == "result", f"nobody sent a result of task {job.number}"
+            assert self.due.pop(job.number, "") == "result", f"no slave sent a result of task {job.number}"
             assert result.tag is job.tag
             if len(job.payload) <= MAX_CALL_BYTES:
                 expected = f"{job.attempt} of {job.number}"
@@ -208,24 +208,24 @@ class _MasterMachine(RuleBasedStateMachine):
             job = self.jobs[unrunnable.task_id - 1]
             assert unrunnable.tag is job.tag
             assert len(unrunnable.deaths) == job.deaths
-            assert self.may_be_given_up(job), f"task {job.number} was given up without need: {unrunnable.reason}"
+            assert self.may_be_unrunnable(job), f"task {job.number} became unrunnable without need: {unrunnable.reason}"
             self.due.pop(job.number, None)
             self.end(job, "unrunnable")
         assert not self.due, f"these should have ended: {self.due}"
         self.progressed = self.progressed or bool(actions.results or actions.unrunnable or actions.connected)
         for sid in actions.connected:
-            assert sid not in self.told, f"{sid} came twice"
-            self.told[sid] = None
+            assert sid not in self.announced, f"{sid} was announced twice"
+            self.announced[sid] = None
         for sid in actions.disconnected:
-            assert not self.is_here(sid), f"{sid} is told gone but here"
-            del self.told[sid]
+            assert not self.is_here(sid), f"{sid} is connected but was reported as gone"
+            del self.announced[sid]
 
     def end(self, job: _Job, outcome: str) -> None:
         assert not job.outcome, f"task {job.number} ended twice: {job.outcome}, {outcome}"
         assert not any(job.number in worker.held for worker in self.workers), f"task {job.number} ended but is held"
         job.outcome = outcome
 
-    def may_be_given_up(self, job: _Job) -> bool:
+    def may_be_unrunnable(self, job: _Job) -> bool:
         if job.deaths >= 3 or (job.may_have_started and not job.policy.retry):
             return True
         return job.policy.sid is not None and not job.policy.do_it_anyway and self.may_go_elsewhere(job)
@@ -241,19 +241,19 @@ class _MasterMachine(RuleBasedStateMachine):
                 worker = self.sids[sid]
                 if worker.kind is not SlaveKind.UNORDERED and kind is SlaveKind.UNORDERED:
                     assert worker.freed, f"{sid} became unordered by itself"
-                    assert not worker.held, f"{sid} became unordered before it was done"
-                    self.told.pop(sid, None)
+                    assert not worker.held, f"{sid} became unordered before it had finished"
+                    self.announced.pop(sid, None)
                 worker.kind = kind
             case records.Notice(text) if text.startswith("nothing has progressed"):
-                self.words += 1
-                assert self.is_stuck(), f"it was said in vain: {text}"
+                self.notices += 1
+                assert self.is_stuck(), f"a notice without need: {text}"
 
     def read_send(self, send: Send) -> None:
         if isinstance(send.message, messages.Refused):
-            assert send.peer not in self.peers, f"{send.peer!r} was sent away"
+            assert send.peer not in self.peers, f"{send.peer!r} was refused"
             return
         if send.peer not in self.peers:
-            return  # it went while this was on its way
+            return  # the peer was lost while the message was on the way
         peer = self.peers[send.peer]
         messages.check(send.message, send.frames)
         match send.message:
@@ -265,13 +265,13 @@ class _MasterMachine(RuleBasedStateMachine):
                 assert peer.workers[number].sid == sid
             case messages.Revoke(number, count):
                 worker = peer.workers[number]
-                assert 0 < count <= len(worker.held), "more is asked back than was sent"
-                assert not worker.asked_back, f"{worker.sid} is asked twice, and did not answer yet"
-                worker.asked_back = count
+                assert 0 < count <= len(worker.held), "more tasks are recalled than were sent"
+                assert not worker.recalled, f"{worker.sid} gets a second recall before it answered the first"
+                worker.recalled = count
 
     def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
         assert group.tasks, "an empty group was sent"
-        assert self.group is None or sum(group.counts) <= self.group, "the group is larger than was asked for"
+        assert self.group is None or sum(group.counts) <= self.group, "the group is larger than the option allows"
         worker = peer.workers[group.slave]
         payloads, _ = messages.entries(group, frames)
         numbers = chain.from_iterable(map(repeat, group.algorithms, group.counts))
@@ -287,29 +287,29 @@ class _MasterMachine(RuleBasedStateMachine):
             worker.just_sent += 1
 
     def send_is_allowed(self, job: _Job, worker: _Worker) -> None:
-        told = f"task {job.number} was sent to {worker.sid}"
-        assert not job.outcome, f"{told}, but ended before: {job.outcome}"
-        assert not any(job.number in other.held for other in self.workers), f"{told}, but another slave holds it"
-        assert job.policy.retry or not job.may_have_started, f"{told} again despite retry=False"
-        assert job.deaths < 3, f"{told} after it killed three slaves"
+        sent = f"task {job.number} was sent to {worker.sid}"
+        assert not job.outcome, f"{sent}, but ended before: {job.outcome}"
+        assert not any(job.number in other.held for other in self.workers), f"{sent}, but another slave holds it"
+        assert job.policy.retry or not job.may_have_started, f"{sent} again despite retry=False"
+        assert job.deaths < 3, f"{sent} after it killed three slaves"
         mine = job.policy.sid == worker.sid
         if job.policy.sid is not None and not mine:
-            assert job.policy.do_it_anyway, f"{told}, but is addressed to {job.policy.sid}"
-            assert self.may_go_elsewhere(job), f"{told}, but {job.policy.sid} can run it"
-        assert mine or worker.kind is not SlaveKind.ORDERED, f"{told}, which is ordered and not its own"
-        assert job.algorithm not in worker.peer.refused, f"{told}, which cannot run it"
-        assert not worker.peer.leaving, f"{told}, which is leaving"
+            assert job.policy.do_it_anyway, f"{sent}, but is addressed to {job.policy.sid}"
+            assert self.may_go_elsewhere(job), f"{sent}, but {job.policy.sid} can run it"
+        assert mine or worker.kind is not SlaveKind.ORDERED, f"{sent}, which is ordered and not its own"
+        assert job.algorithm not in worker.peer.refused, f"{sent}, which cannot run it"
+        assert not worker.peer.leaving, f"{sent}, which is leaving"
         if mine and job.attempt == 0:
             overtaken = [other.number for other in self.jobs[: job.number - 1] if self.is_before(other, job)]
-            assert not overtaken, f"{told} before {overtaken}"
+            assert not overtaken, f"{sent} before {overtaken}"
 
     def is_before(self, other: _Job, job: _Job) -> bool:
-        """Whether a task of the same address that was submitted earlier was never sent, and has to be sent there."""
+        """Return whether an earlier task with the same address was never sent and must be sent to this slave first."""
         waits = other.policy.sid == job.policy.sid and not other.outcome and not other.attempt
         return waits and not self.may_go_elsewhere(other)
 
     def agree(self) -> None:
-        """The books of model and core are the same, nobody idles who could work, and silence is broken."""
+        """Model and core agree, no slave is idle that could work, and silence is reported."""
         assert sorted(ids_of(spans_in(self.core))) == [job.number for job in self.open], "a task was lost or kept"
         outstanding = {slave.sid: ids_of(slave.held.spans) for slave in self.core.state.members.slaves.values()}
         assert outstanding == {worker.sid: list(worker.held) for worker in self.workers}
@@ -317,9 +317,9 @@ class _MasterMachine(RuleBasedStateMachine):
         pending = [job for job in self.open if job.number not in busy]
         assert sum(self.core.counts().pending.values()) == len(pending)
         if self.core.closing is None:
-            self.nobody_idles(pending)
-            self.nobody_is_left_hungry()
-            self.idle_ones_get_a_share()
+            self.no_slave_is_idle(pending)
+            self.no_slave_waits_for_more_tasks()
+            self.idle_slaves_get_a_share()
         self.look_for_silence()
 
     def counts_agree(self) -> None:
@@ -334,32 +334,34 @@ class _MasterMachine(RuleBasedStateMachine):
         assert (submissions.pending(), submissions.runnable()) == (len(pending), len(self.open))
 
     def look_for_silence(self) -> None:
-        """Once nothing could progress for so long, all together, since something last did, it was said."""
+        """A notice exists if nothing could progress for `FIRST_NOTICE_S` seconds since the last progress."""
         if self.was_stuck:
             self.stuck_s += self.now - self.looked_at
         elif self.now >= self.looked_at + WORKED_S:
             self.progressed = True
         if self.progressed or not self.is_waited_for():
-            self.stuck_s, self.words = 0.0, 0
+            self.stuck_s, self.notices = 0.0, 0
         self.progressed = False
         if self.was_stuck != self.is_stuck() or self.was_stuck:
             self.looked_at = self.now
         self.was_stuck = self.is_stuck()
-        assert self.words or self.stuck_s < FIRST_WORD_S, f"nothing progressed for {self.stuck_s} s, and nobody said so"
+        assert self.notices or self.stuck_s < FIRST_NOTICE_S, (
+            f"nothing progressed for {self.stuck_s} s without a notice"
+        )
 
-    def nobody_idles(self, pending: list[_Job]) -> None:
+    def no_slave_is_idle(self, pending: list[_Job]) -> None:
         for worker in self.workers:
             for job in [] if worker.held or worker.peer.leaving else pending:
                 mine = job.policy.sid == worker.sid
                 anyones = job.policy.sid is None or not self.is_here(job.policy.sid)
                 can = job.algorithm not in worker.peer.refused
-                told = f"{worker.sid} idles while task {job.number} waits"
-                assert not (can and (mine or (anyones and worker.kind is not SlaveKind.ORDERED))), told
+                fault = f"{worker.sid} is idle while task {job.number} waits"
+                assert not (can and (mine or (anyones and worker.kind is not SlaveKind.ORDERED))), fault
 
-    def nobody_is_left_hungry(self) -> None:
-        """Who has room for more of the algorithm whose turn it is was just sent its share: it waits for no round trip.
+    def no_slave_waits_for_more_tasks(self) -> None:
+        """A slave that has room for tasks of the next algorithm was just sent its share, without a round trip.
 
-        How much room there is may depend on how fast others are; a slave is not looked at again whenever that changes.
+        The room can depend on the speed of other slaves. The core does not check a slave again when that changes.
         """
         members, takers = self.core.state.members, [worker for worker in self.workers if self.runs_unaddressed(worker)]
         for worker in takers:
@@ -369,23 +371,23 @@ class _MasterMachine(RuleBasedStateMachine):
             if worker.just_sent * len(takers) < waiting:
                 room = allocation.room(members, slave, able[0], self.group)
                 certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.held.load, able[0]))
-                told = f"{worker.sid} has room for {room} more of algorithm {able[0]}, and {waiting} tasks wait"
-                assert not (room and certain), told
+                fault = f"{worker.sid} has room for {room} more of algorithm {able[0]}, and {waiting} tasks wait"
+                assert not (room and certain), fault
 
-    def idle_ones_get_a_share(self) -> None:
-        """Who idles gets some of what others hold: as many tasks as slaves idle are asked back, or none can be."""
+    def idle_slaves_get_a_share(self) -> None:
+        """For each idle slave, at least one task is recalled from another slave, unless none can be recalled."""
         if self.group is not None or self.core.state.jar.pending.queues:
             return
         able = [worker for worker in self.workers if self.runs_unaddressed(worker) and not worker.peer.refused]
         idle = sum(not worker.held for worker in able)
-        asked_back = sum(worker.asked_back for worker in self.workers)
+        recalled = sum(worker.recalled for worker in self.workers)
         victim, _ = allocation.fullest(self.core.state.members, self.now)
-        assert victim is None or asked_back >= idle, (
-            f"{idle} slaves idle, {victim.sid} has work for them and is not asked"
+        assert victim is None or recalled >= idle, (
+            f"{idle} slaves are idle, and no tasks are recalled from {victim.sid}"
         )
 
     def runs_unaddressed(self, worker: _Worker) -> bool:
-        """Whether it may be sent tasks that are addressed to no slave."""
+        """Return whether it may get tasks that are addressed to no slave."""
         ours = worker.kind is SlaveKind.UNORDERED or (worker.kind is SlaveKind.INTERMINGLE and not worker.freed)
         return ours and not worker.peer.leaving
 
@@ -402,7 +404,7 @@ class _MasterMachine(RuleBasedStateMachine):
         if self.sound:
             self.core.check()
 
-    # What the algorithm does
+    # Calls of the algorithm
 
     @rule(
         count=st.integers(1, 4),
@@ -464,7 +466,7 @@ class _MasterMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.01, 0.2, 3.0, 11.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
-        """As the shell does: `decide` at each deadline, and whenever something happened."""
+        """Call `decide` at each deadline, as the loop of the master does."""
         until = self.now + seconds
         for _ in range(MOST_DEADLINES):
             due = self.core.next_deadline()
@@ -473,16 +475,16 @@ class _MasterMachine(RuleBasedStateMachine):
             self.now = max(due, self.now + 0.001)
             self.settle()
         else:
-            raise AssertionError("it has a new deadline again and again, and does nothing")
+            raise AssertionError("the core sets new deadlines without end, and does nothing")
         self.now = max(until, self.now)
         self.settle()
 
-    # What agents do that are what they say
+    # Actions of correct agents
 
     def hello(self) -> _Peer:
         self.names += 1
         peer = _Peer(b"peer %d" % self.names)
-        self.hear(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+        self.receive(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
         if self.core.closing is None:
             self.peers[peer.name] = peer
         return peer
@@ -492,7 +494,7 @@ class _MasterMachine(RuleBasedStateMachine):
             return  # an agent that leaves starts no slave
         peer.started += 1
         self.ready_at = (peer.name, peer.started)
-        self.hear(peer.name, messages.SlaveReady(peer.started))
+        self.receive(peer.name, messages.SlaveReady(peer.started))
         self.settle()
 
     @rule(slaves=st.integers(0, 2))
@@ -525,13 +527,13 @@ class _MasterMachine(RuleBasedStateMachine):
             del worker.held[job.number]
             self.due[job.number] = "result"
         self.replies.append((worker.peer.name, group))
-        self.hear(worker.peer.name, group, (messages.payload(len(jobs), payloads),))
+        self.receive(worker.peer.name, group, (messages.payload(len(jobs), payloads),))
         self.settle()
 
     @precondition(lambda self: self.workers)
     @rule(pick=picks, started=st.integers(0, 3))
     def slave_dies(self, pick: int, started: int) -> None:
-        """Mostly while it ran its first task, sometimes before it started any."""
+        """In most cases it was running its first task. In some cases it had started none."""
         worker = self.workers[pick % len(self.workers)]
         job = next(iter(worker.held.values()), None) if started else None
         if job is not None:
@@ -541,13 +543,13 @@ class _MasterMachine(RuleBasedStateMachine):
                 self.due[job.number] = "unrunnable"
         del worker.peer.workers[worker.number]
         running = job.number if job else 0
-        self.hear(worker.peer.name, messages.SlaveDied(worker.number, running, "killed by signal 11", NO_WORDS))
+        self.receive(worker.peer.name, messages.SlaveDied(worker.number, running, "killed by signal 11", NO_WORDS))
         self.settle()
 
     @precondition(lambda self: any(worker.held for worker in self.workers))
     @rule(pick=picks, times=st.integers(1, 4))
     def a_task_kills_its_slaves(self, pick: int, times: int) -> None:
-        """One after the other, and each time another slave comes, as under an agent."""
+        """The slaves die one after the other, and the agent starts a new slave each time."""
         busy = [worker for worker in self.workers if worker.held]
         job = next(iter(busy[pick % len(busy)].held.values()))
         for _ in range(times):
@@ -562,28 +564,28 @@ class _MasterMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.workers)
     @rule(pick=picks, keep=st.integers(0, 3))
     def tasks_are_given_back(self, pick: int, keep: int) -> None:
-        """The last ones, asked for or not: what was started is not among them."""
+        """The last tasks are returned, recalled or not. Started tasks are not among them."""
         worker = self.workers[pick % len(self.workers)]
         jobs = list(worker.held.values())[keep:]
         for job in jobs:
             del worker.held[job.number]
-        worker.asked_back = 0
+        worker.recalled = 0
         spans = messages.spans_of([job.number for job in jobs], [job.attempt for job in jobs])
         reply = messages.Revoked(worker.number, *spans)
-        self.hear(worker.peer.name, reply)
+        self.receive(worker.peer.name, reply)
         self.settle()
 
     @precondition(lambda self: any(worker.held for worker in self.workers))
     @rule(pick=picks)
     def slave_cannot(self, pick: int) -> None:
-        """A slave finds that it cannot run what it was sent first."""
+        """A slave reports that it cannot run its first task."""
         busy = [worker for worker in self.workers if worker.held]
         worker = busy[pick % len(busy)]
         job = next(iter(worker.held.values()))
         del worker.held[job.number]
         worker.peer.refused[job.algorithm] = None
         reply = messages.AlgorithmFailed(worker.number, job.algorithm, "no module", [job.number], [1], [job.attempt])
-        self.hear(worker.peer.name, reply)
+        self.receive(worker.peer.name, reply)
         self.settle()
 
     @precondition(lambda self: self.peers)
@@ -591,7 +593,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def agent_is_leaving(self, pick: int) -> None:
         peer = list(self.peers.values())[pick % len(self.peers)]
         peer.leaving = True
-        self.hear(peer.name, messages.Leaving("evicted"))
+        self.receive(peer.name, messages.Leaving("evicted"))
         self.settle()
 
     @precondition(lambda self: self.peers)
@@ -600,9 +602,9 @@ class _MasterMachine(RuleBasedStateMachine):
         peer = list(self.peers.values())[pick % len(self.peers)]
         self.lose(peer)
         if how == "vanish":
-            self.happens(Vanished(peer.name, "the connection broke"))
+            self.handle(Vanished(peer.name, "the connection broke"))
         else:
-            self.hear(peer.name, messages.Goodbye("evicted"))
+            self.receive(peer.name, messages.Goodbye("evicted"))
         self.settle()
 
     def lose(self, peer: _Peer) -> None:
@@ -613,30 +615,30 @@ class _MasterMachine(RuleBasedStateMachine):
                 if not job.policy.retry:
                     self.due[job.number] = "unrunnable"
 
-    # What agents do that are not
+    # Actions of faulty agents
 
     @precondition(lambda self: self.peers)
     @rule(pick=picks, how=st.sampled_from(["garbage", "hello", "ready", "probe", "shutdown", "algorithm"]))
     def agent_misbehaves(self, pick: int, how: str) -> None:
-        """It costs the connection, whatever it said before or says after."""
+        """The agent loses its connection, whatever it sent before or sends later."""
         peer = list(self.peers.values())[pick % len(self.peers)]
         worker = next(iter(peer.workers.values()), None)
         self.lose(peer)
         if how == "hello":
-            self.hear(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+            self.receive(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
         elif how == "ready" and worker:
-            self.hear(peer.name, messages.SlaveReady(worker.number))
+            self.receive(peer.name, messages.SlaveReady(worker.number))
         elif how == "algorithm" and worker:
-            self.hear(peer.name, messages.AlgorithmFailed(worker.number, 7, "", [], [], []))
+            self.receive(peer.name, messages.AlgorithmFailed(worker.number, 7, "", [], [], []))
         elif how == "shutdown":
-            self.hear(peer.name, messages.Shutdown(True, 1.0))
+            self.receive(peer.name, messages.Shutdown(True, 1.0))
         elif how == "probe":
-            self.hear(peer.name, messages.Probe())
-        self.happens(Garbage(peer.name, "here", "nonsense"))
+            self.receive(peer.name, messages.Probe())
+        self.handle(Garbage(peer.name, "here", "nonsense"))
         if worker and worker.held:
             job = next(iter(worker.held.values()))
             group = messages.Results(worker.number, [job.number], [1], [job.attempt], [0.1], [])
-            self.hear(peer.name, group, (messages.payload(1, [b"x"]),))
+            self.receive(peer.name, group, (messages.payload(1, [b"x"]),))
         self.settle()
 
     @rule(how=st.sampled_from(["member", "generation", "key", "nonsense", "results"]), vanishes=st.booleans())
@@ -645,26 +647,26 @@ class _MasterMachine(RuleBasedStateMachine):
         name = b"stranger %d" % self.names
         if how in ("member", "generation"):
             member, generation = ("other", "g") if how == "member" else ("m", "old")
-            self.hear(name, messages.Hello(member, generation, "host", 1, "3.11", 1))
-            self.hear(name, messages.SlaveReady(1))
+            self.receive(name, messages.Hello(member, generation, "host", 1, "3.11", 1))
+            self.receive(name, messages.SlaveReady(1))
         elif how == "key":
-            self.happens(Stranger("there", "no key of ours"))
+            self.handle(Stranger("there", "no key of ours"))
         elif how == "nonsense":
-            self.happens(Garbage(name, "there", "nonsense"))
+            self.handle(Garbage(name, "there", "nonsense"))
         else:
-            self.hear(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
+            self.receive(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
         if vanishes:
-            self.happens(Vanished(name, "gone"))
+            self.handle(Vanished(name, "gone"))
         self.settle()
 
     @precondition(lambda self: self.replies)
     @rule(pick=picks)
     def results_come_again(self, pick: int) -> None:
-        """They counted before, and count no more."""
+        """They have counted already, and do not count again."""
         name, group = self.replies[pick % len(self.replies)]
         if name in self.peers:
             failure = CODEC.dumps_failure(ValueError("a lie"))
-            self.hear(name, group, (messages.payload(sum(group.counts), [failure] * sum(group.counts)),))
+            self.receive(name, group, (messages.payload(sum(group.counts), [failure] * sum(group.counts)),))
             self.settle()
 
     @precondition(lambda self: self.workers and self.jobs)
@@ -675,7 +677,7 @@ class _MasterMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["results", "revoked", "cannot", "nobody"]),
     )
     def what_does_not_match_comes(self, pick: int, task: int, off: int, kind: str) -> None:
-        """Of another attempt, of a task that is not held there or that never was: it counts for nothing."""
+        """A report about another attempt, or about a task that the slave does not hold, is ignored."""
         worker = self.workers[pick % len(self.workers)]
         job = self.jobs[task % len(self.jobs)]
         held = list(worker.held.values())
@@ -687,46 +689,48 @@ class _MasterMachine(RuleBasedStateMachine):
         elif job.number in worker.held and off == 0:
             attempt -= 1
         if kind == "revoked":
-            worker.asked_back = 0
-            self.hear(worker.peer.name, messages.Revoked(slave, [number], [1], [attempt]))
+            worker.recalled = 0
+            self.receive(worker.peer.name, messages.Revoked(slave, [number], [1], [attempt]))
         elif kind == "cannot":
             worker.peer.refused[job.algorithm] = None
-            self.hear(worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [1], [attempt]))
+            self.receive(
+                worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [1], [attempt])
+            )
         else:
-            self.hear(
+            self.receive(
                 worker.peer.name,
                 messages.Results(slave, [number], [1], [attempt], [0.1], []),
                 (messages.payload(1, [b"x"]),),
             )
-            self.hear(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", NO_WORDS))
+            self.receive(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", NO_WORDS))
         self.settle()
 
     # The end
 
     def teardown(self) -> None:
-        """With one honest agent, and all slaves at work, every task ends."""
+        """With one correct agent and all slaves at work, every task ends."""
         if not self.sound or self.core.closing is not None:
             return
         for kind in SlaveKind:
             self.core.obey(DeallocateSlaves(1000, kind))
         for peer in [peer for peer in self.peers.values() if peer.leaving]:
             self.lose(peer)
-            self.hear(peer.name, messages.Goodbye("evicted"))
+            self.receive(peer.name, messages.Goodbye("evicted"))
             self.settle()
-        honest = self.hello()
+        correct = self.hello()
         for _ in range(2):
-            self.get_ready(honest)
+            self.get_ready(correct)
         for _ in range(2 * len(self.jobs) + 2):
             for worker in self.workers:
                 self.finish(worker, list(worker.held.values()), 0.01)
         assert not self.open, f"these never ended: {[job.number for job in self.open]}"
         self.core.waiting = Waiting.NOT
         self.time_passes(1000.0)
-        assert not self.words, "all is done, and yet it is said that nothing progresses"
+        assert not self.notices, "there is a notice although all tasks have ended"
 
 
 class _EndingMasterMachine(_MasterMachine):
-    """The same, but the computation is shut down at some time."""
+    """The same machine, but the computation is shut down at some time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -737,20 +741,20 @@ class _EndingMasterMachine(_MasterMachine):
     def shut_down(self, finished: bool) -> None:
         self.steps += 1
         if self.steps < 2:
-            return  # not as often at once
+            return  # do not shut down at the first step
         self.core.obey(ShutDown(finished, 1.0))
         actions = self.core.take_actions()
-        told = [send.peer for send in actions.sends if send.message == messages.Shutdown(finished, 1.0)]
-        assert told == list(self.peers), "somebody was not told of the end"
+        notified = [send.peer for send in actions.sends if send.message == messages.Shutdown(finished, 1.0)]
+        assert notified == list(self.peers), "an agent did not get the shutdown"
         self.read(actions)
         self.settle()
 
     def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
-        assert self.core.closing is None, "tasks were sent after the end"
+        assert self.core.closing is None, "tasks were sent after the shutdown"
         super().read_group(peer, group, frames)
 
     def teardown(self) -> None:
-        """What slaves finish while they end still counts, and everybody goes."""
+        """Results during the shutdown still count, and all agents leave."""
         super().teardown()
         if not self.sound or self.core.closing is None:
             return
@@ -758,7 +762,7 @@ class _EndingMasterMachine(_MasterMachine):
             self.finish(worker, list(worker.held.values()), 0.01)
             self.submit(1, 0, "here", position, retry=True, anyway=True, too_large=False)
         self.time_passes(100.0)
-        assert not self.words, "it ends, and yet it is said that nothing progresses"
+        assert not self.notices, "there is a notice during the shutdown"
         for number in range(len(self.peers)):
             self.agent_goes(0, "goodbye" if number % 2 else "vanish")
         assert not self.core.state.members.slaves
@@ -768,11 +772,11 @@ def _run(machine: type[RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=50))
 
 
-def test_each_task_ends_once_and_runs_only_where_it_may() -> None:
-    """Whatever agents do, honest ones and others, and in whatever order."""
+def test_each_task_ends_once_and_runs_only_where_its_policy_allows() -> None:
+    """This holds for correct and faulty agents and any order of events."""
     _run(_MasterMachine, 200)
 
 
-def test_nothing_is_sent_after_the_end_and_what_was_under_way_counts() -> None:
-    """The same, with a shutdown somewhere."""
+def test_nothing_is_sent_after_the_shutdown_and_late_results_count() -> None:
+    """This holds with a shutdown at any time."""
     _run(_EndingMasterMachine, 60)
