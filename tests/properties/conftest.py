@@ -1,6 +1,7 @@
-"""The time limit of the property tests: none, for Hypothesis bounds their number, and a busy machine takes its time.
+"""Property tests have no time limit.
 
-A test that a limit interrupts looks to Hypothesis like one that behaves differently from time to time.
+Hypothesis limits the number of examples, and a busy machine may need long for them. If a time limit interrupts a test,
+Hypothesis reports that the test is flaky.
 """
 
 from __future__ import annotations

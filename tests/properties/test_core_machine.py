@@ -1,8 +1,9 @@
-"""The master's core with events in any order, compared with a small model.
+"""The master's core with random events in random order, compared with a small model.
 
-The machine acts as the algorithm and as all agents, correct and faulty. Its model knows which slave holds which attempt
-of which task, and what may happen next. It learns this from the actions of the core, and reads the core's state only
-for comparison. At the end, a correct agent connects, and every task must have ended once.
+Hypothesis plays the master algorithm and all agents: correct agents, and agents that send wrong messages. The model
+knows which slave holds which attempt of which task, and which actions of the core this allows. It learns this only from
+the actions of the core. It reads the state of the core only to compare it with its own state. At the end of each run, a
+correct agent connects, and every task must have ended exactly once.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ from mwpy._values.last_words import NO_WORDS
 from mwpy._values.task import SlaveKind, TaskPolicy
 
 WORKED_S = 5.0
-"""A slave that has worked for this many seconds has progressed."""
+"""When slaves have worked for this many seconds, the work counts as progress."""
 
 FIRST_NOTICE_S = 10.0
-"""Seconds without possible progress after which the user must have a notice."""
+"""When nothing can progress for this many seconds, there must be a notice."""
 
 MOST_DEADLINES = 100
-"""How often the core may ask to be called while nothing happens, in any of the time spans of this test."""
+"""How many deadlines the core may have in one rule `time_passes`, in which nothing else happens."""
 
 MAX_CALL_BYTES = 100
 
 picks = st.integers(0, 60)
-"""Chooses one element of a list: the number modulo the length of the list."""
+"""An index into a list: it is used modulo the length of the list."""
 
 kinds = st.sampled_from(list(SlaveKind))
 
 
 @define(eq=False)
-class _Job:
-    """A task in the model."""
+class _Task:
+    """What the model knows of a task."""
 
     number: int
     algorithm: int
@@ -64,75 +65,81 @@ class _Job:
     attempt: int = 0
     deaths: int = 0
     may_have_started: bool = False
-    """It was at a slave that was lost, and may have been running."""
+    """A slave that held it was lost, so it may have been running there."""
     outcome: str = ""
+    """How it ended: "result" or "unrunnable"; empty before."""
 
 
 @define(eq=False)
-class _Worker:
-    """A slave in the model."""
+class _Slave:
+    """What the model knows of a slave."""
 
-    peer: _Peer
+    agent: _Agent
     number: int
     sid: SlaveId
     kind: SlaveKind
-    held: dict[int, _Job] = field(factory=dict)
+    held: dict[int, _Task] = field(factory=dict)
     freed: bool = False
     just_sent: int = 0
-    """How many tasks it was sent in the last iteration."""
-    recalled: int = 0
-    """How many tasks are being recalled from it."""
+    """The number of tasks that it was sent in the last iteration."""
+    asked_back: int = 0
+    """The number of tasks that it was asked to give back. It is 0 after the answer."""
 
 
 @define(eq=False)
-class _Peer:
-    """An agent that was accepted."""
+class _Agent:
+    """What the model knows of an accepted agent."""
 
     name: bytes
-    workers: dict[int, _Worker] = field(factory=dict)
+    slaves: dict[int, _Slave] = field(factory=dict)
     known: dict[int, None] = field(factory=dict)
+    """The algorithms that were sent to it."""
     refused: dict[int, None] = field(factory=dict)
+    """The algorithms that its slaves cannot run."""
     started: int = 0
+    """The number of slaves that it has started."""
     leaving: bool = False
 
 
 CODEC = Codec()
 
 
-def _payload(job: _Job) -> bytes:
-    """Return the value of a task: its number and attempt, or a failure for each fifth task."""
-    if job.number % 5 == 0:
+def _payload(task: _Task) -> bytes:
+    """The result of a task: its attempt and its number. Every fifth task fails."""
+    if task.number % 5 == 0:
         return CODEC.dumps_failure(ValueError("wrong"))
-    payload, _ = CODEC.dumps_value(f"{job.attempt} of {job.number}")
+    payload, _ = CODEC.dumps_value(f"{task.attempt} of {task.number}")
     return payload
 
 
 class _MasterMachine(RuleBasedStateMachine):
-    """A master whose agents can do anything."""
+    """A master, its algorithm and its agents, which take random actions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.jobs: list[_Job] = []
+        self.tasks: list[_Task] = []
         self.submissions = Submissions()
-        self.peers: dict[bytes, _Peer] = {}
+        self.agents: dict[bytes, _Agent] = {}
         self.names = 0
-        self.sids: dict[SlaveId, _Worker] = {}
-        """All slaves, including lost slaves."""
+        self.sids: dict[SlaveId, _Slave] = {}
+        """All slaves, including those that are gone."""
         self.replies: list[tuple[bytes, messages.Results]] = []
         self.due: dict[int, str] = {}
-        """The outcomes that the last event must have caused."""
+        """The outcome that each of these tasks must have after the last event."""
         self.announced: dict[SlaveId, None] = {}
-        """The ordered and intermingle slaves that the algorithm got as connected."""
+        """The ordered and intermingle slaves that the algorithm knows."""
         self.was_stuck = False
+        """Whether nothing could progress after the last iteration."""
         self.looked_at = 0.0
-        """The time when the state was last seen as stuck, or first seen as not stuck."""
+        """The last time at which nothing could progress, or the time at which progress became possible again."""
         self.stuck_s = 0.0
+        """The seconds in which nothing could progress, since the last progress."""
         self.progressed = False
-        self.notices = 0
+        self.silence_notices = 0
         """The number of notices that nothing progresses, since the last progress."""
         self.sound = False
-        """No fault was found so far. After a fault, further checks are useless."""
+        """False while an event is handled. After a failed check it stays False, and the other checks are skipped."""
 
     @initialize(group=st.sampled_from([None, None, 1, 3]))
     def begin(self, group: int | None) -> None:
@@ -144,272 +151,290 @@ class _MasterMachine(RuleBasedStateMachine):
         self.group = group
         self.sound = True
 
-    # Facts of the model
+    # What the model derives from its state
 
     @property
-    def workers(self) -> list[_Worker]:
-        return [worker for peer in self.peers.values() for worker in peer.workers.values()]
+    def slaves(self) -> list[_Slave]:
+        return [slave for agent in self.agents.values() for slave in agent.slaves.values()]
 
     @property
-    def open(self) -> list[_Job]:
-        return [job for job in self.jobs if not job.outcome]
+    def open(self) -> list[_Task]:
+        return [task for task in self.tasks if not task.outcome]
 
-    def is_here(self, sid: SlaveId | None) -> bool:
-        return any(worker.sid == sid for worker in self.workers)
+    def is_connected(self, sid: SlaveId | None) -> bool:
+        return any(slave.sid == sid for slave in self.slaves)
 
-    def pick(self, number: int) -> _Worker | None:
-        workers = self.workers
-        return workers[number % len(workers)] if workers else None
+    def pick(self, number: int) -> _Slave | None:
+        slaves = self.slaves
+        return slaves[number % len(slaves)] if slaves else None
 
-    def may_go_elsewhere(self, job: _Job) -> bool:
-        """Return whether the slave that a task is addressed to is gone, freed or unable to run it."""
-        worker = self.sids.get(job.policy.sid or SlaveId(""))
-        if worker is None or not self.is_here(worker.sid):
+    def may_run_elsewhere(self, task: _Task) -> bool:
+        """Whether the slave that a task is addressed to is gone or freed, or cannot run the algorithm."""
+        slave = self.sids.get(task.policy.sid or SlaveId(""))
+        if slave is None or not self.is_connected(slave.sid):
             return True
-        return worker.freed or job.algorithm in worker.peer.refused
+        return slave.freed or task.algorithm in slave.agent.refused
 
-    # Events
+    # Events and iterations
 
-    def receive(self, peer: bytes, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
+    def receive(self, sender: bytes, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
         messages.check(message, frames)
-        self.handle(Received(peer, "here", message, frames))
+        self.handle(Received(sender, "here", message, frames))
 
     def handle(self, event: Event) -> None:
         self.sound = False
         self.core.handle(event, self.now)
         self.core.check()
 
-    def settle(self) -> None:
-        """Run one iteration of the master: decide, and check all actions."""
+    def iterate(self) -> None:
+        """Run one iteration of the master, and check all its actions."""
         self.sound = False
-        for worker in self.workers:
-            worker.just_sent = 0
+        for slave in self.slaves:
+            slave.just_sent = 0
         self.core.decide(self.now)
         self.core.check()
-        self.read(self.core.take_actions())
-        self.agree()
-        self.counts_agree()
+        self.check_actions(self.core.take_actions())
+        self.check_agreement()
+        self.check_counts()
         self.sound = True
 
-    def read(self, actions: Actions) -> None:
+    def check_actions(self, actions: Actions) -> None:
         for record in actions.records:
-            self.read_record(record)
+            self.check_record(record)
         for send in actions.sends:
-            self.read_send(send)
+            self.check_send(send)
         for result in actions.results:
-            job = self.jobs[result.task_id - 1]
-            assert self.due.pop(job.number, "") == "result", f"no slave sent a result of task {job.number}"
-            assert result.tag is job.tag
-            if len(job.payload) <= MAX_CALL_BYTES:
-                expected = f"{job.attempt} of {job.number}"
-                assert result.error is not None if job.number % 5 == 0 else result.value == expected
-            self.end(job, "result")
+            task = self.tasks[result.task_id - 1]
+            assert self.due.pop(task.number, "") == "result", f"task {task.number} has a result that no slave sent"
+            assert result.tag is task.tag
+            if len(task.payload) <= MAX_CALL_BYTES:
+                expected = f"{task.attempt} of {task.number}"
+                assert result.error is not None if task.number % 5 == 0 else result.value == expected
+            self.end(task, "result")
         for unrunnable in actions.unrunnable:
-            job = self.jobs[unrunnable.task_id - 1]
-            assert unrunnable.tag is job.tag
-            assert len(unrunnable.deaths) == job.deaths
-            assert self.may_be_unrunnable(job), f"task {job.number} became unrunnable without need: {unrunnable.reason}"
-            self.due.pop(job.number, None)
-            self.end(job, "unrunnable")
-        assert not self.due, f"these should have ended: {self.due}"
+            task = self.tasks[unrunnable.task_id - 1]
+            assert unrunnable.tag is task.tag
+            assert len(unrunnable.deaths) == task.deaths
+            assert self.may_be_given_up(task), (
+                f"task {task.number} was given up without a valid reason: {unrunnable.reason}"
+            )
+            self.due.pop(task.number, None)
+            self.end(task, "unrunnable")
+        assert not self.due, f"these tasks should have ended: {self.due}"
         self.progressed = self.progressed or bool(actions.results or actions.unrunnable or actions.connected)
         for sid in actions.connected:
-            assert sid not in self.announced, f"{sid} was announced twice"
+            assert sid not in self.announced, f"{sid} connected twice"
             self.announced[sid] = None
         for sid in actions.disconnected:
-            assert not self.is_here(sid), f"{sid} is connected but was reported as gone"
+            assert not self.is_connected(sid), f"{sid} was reported as gone but is connected"
             del self.announced[sid]
 
-    def end(self, job: _Job, outcome: str) -> None:
-        assert not job.outcome, f"task {job.number} ended twice: {job.outcome}, {outcome}"
-        assert not any(job.number in worker.held for worker in self.workers), f"task {job.number} ended but is held"
-        job.outcome = outcome
+    def end(self, task: _Task, outcome: str) -> None:
+        assert not task.outcome, f"task {task.number} ended twice: {task.outcome}, {outcome}"
+        assert not any(task.number in slave.held for slave in self.slaves), (
+            f"task {task.number} ended while a slave holds it"
+        )
+        task.outcome = outcome
 
-    def may_be_unrunnable(self, job: _Job) -> bool:
-        if job.deaths >= 3 or (job.may_have_started and not job.policy.retry):
+    def may_be_given_up(self, task: _Task) -> bool:
+        if task.deaths >= 3 or (task.may_have_started and not task.policy.retry):
             return True
-        return job.policy.sid is not None and not job.policy.do_it_anyway and self.may_go_elsewhere(job)
+        return task.policy.sid is not None and not task.policy.do_it_anyway and self.may_run_elsewhere(task)
 
-    def read_record(self, record: records.Record) -> None:
+    def check_record(self, record: records.Record) -> None:
         match record:
             case records.SlaveConnected(sid, _, _, kind):
-                assert sid not in self.sids, f"{sid} was given twice"
-                peer = self.peers[self.ready_at[0]]
-                worker = _Worker(peer, self.ready_at[1], sid, kind)
-                self.sids[sid] = peer.workers[worker.number] = worker
+                assert sid not in self.sids, f"the id {sid} was assigned twice"
+                agent = self.agents[self.ready_at[0]]
+                slave = _Slave(agent, self.ready_at[1], sid, kind)
+                self.sids[sid] = agent.slaves[slave.number] = slave
             case records.SlaveChanged(sid, _, kind):
-                worker = self.sids[sid]
-                if worker.kind is not SlaveKind.UNORDERED and kind is SlaveKind.UNORDERED:
-                    assert worker.freed, f"{sid} became unordered by itself"
-                    assert not worker.held, f"{sid} became unordered before it had finished"
+                slave = self.sids[sid]
+                if slave.kind is not SlaveKind.UNORDERED and kind is SlaveKind.UNORDERED:
+                    assert slave.freed, f"{sid} became unordered but was not freed"
+                    assert not slave.held, f"{sid} became unordered before it had finished its tasks"
                     self.announced.pop(sid, None)
-                worker.kind = kind
+                slave.kind = kind
             case records.Notice(text) if text.startswith("nothing has progressed"):
-                self.notices += 1
-                assert self.is_stuck(), f"a notice without need: {text}"
+                self.silence_notices += 1
+                assert self.is_stuck(), f"there was a notice, but progress is possible: {text}"
 
-    def read_send(self, send: Send) -> None:
+    def check_send(self, send: Send) -> None:
         if isinstance(send.message, messages.Refused):
-            assert send.peer not in self.peers, f"{send.peer!r} was refused"
+            assert send.peer not in self.agents, f"{send.peer!r} is an accepted agent, but was refused"
             return
-        if send.peer not in self.peers:
-            return  # the peer was lost while the message was on the way
-        peer = self.peers[send.peer]
+        if send.peer not in self.agents:
+            return  # the agent left before this message was sent
+        agent = self.agents[send.peer]
         messages.check(send.message, send.frames)
         match send.message:
             case messages.Algorithms(definitions):
-                peer.known.update((definition.number, None) for definition in definitions)
+                agent.known.update((definition.number, None) for definition in definitions)
             case messages.Tasks():
-                self.read_group(peer, send.message, send.frames)
+                self.check_tasks(agent, send.message, send.frames)
             case messages.SlaveNamed(number, sid):
-                assert peer.workers[number].sid == sid
+                assert agent.slaves[number].sid == sid
             case messages.Revoke(number, count):
-                worker = peer.workers[number]
-                assert 0 < count <= len(worker.held), "more tasks are recalled than were sent"
-                assert not worker.recalled, f"{worker.sid} gets a second recall before it answered the first"
-                worker.recalled = count
+                slave = agent.slaves[number]
+                assert 0 < count <= len(slave.held), "the slave holds fewer tasks than it must give back"
+                assert not slave.asked_back, f"{slave.sid} was asked to give tasks back again before it answered"
+                slave.asked_back = count
 
-    def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
-        assert group.tasks, "an empty group was sent"
-        assert self.group is None or sum(group.counts) <= self.group, "the group is larger than the option allows"
-        worker = peer.workers[group.slave]
+    def check_tasks(self, agent: _Agent, group: messages.Tasks, frames: Sequence[Any]) -> None:
+        assert group.tasks, "a message without tasks was sent"
+        assert self.group is None or sum(group.counts) <= self.group, "the message has more tasks than a task group"
+        slave = agent.slaves[group.slave]
         payloads, _ = messages.entries(group, frames)
         numbers = chain.from_iterable(map(repeat, group.algorithms, group.counts))
-        for (task, attempt), number, payload in zip(messages.each_task(group), numbers, payloads, strict=True):
-            job = self.jobs[task - 1]
-            assert CODEC.dumps_value(payload)[0] == job.payload, f"task {task} was sent with another's arguments"
-            assert number == job.algorithm, f"task {task} was sent as another algorithm"
-            assert number in peer.known, f"task {task} was sent before its algorithm"
-            self.send_is_allowed(job, worker)
-            job.attempt += 1
-            assert attempt == job.attempt, f"attempt {attempt} of task {task} is not the next"
-            worker.held[task] = job
-            worker.just_sent += 1
+        for (task_id, attempt), number, payload in zip(messages.each_task(group), numbers, payloads, strict=True):
+            task = self.tasks[task_id - 1]
+            assert CODEC.dumps_value(payload)[0] == task.payload, (
+                f"task {task_id} was sent with the arguments of another task"
+            )
+            assert number == task.algorithm, f"task {task_id} was sent with another algorithm"
+            assert number in agent.known, f"task {task_id} was sent before its algorithm"
+            self.check_send_is_allowed(task, slave)
+            task.attempt += 1
+            assert attempt == task.attempt, f"attempt {attempt} of task {task_id} is not the next attempt"
+            slave.held[task_id] = task
+            slave.just_sent += 1
 
-    def send_is_allowed(self, job: _Job, worker: _Worker) -> None:
-        sent = f"task {job.number} was sent to {worker.sid}"
-        assert not job.outcome, f"{sent}, but ended before: {job.outcome}"
-        assert not any(job.number in other.held for other in self.workers), f"{sent}, but another slave holds it"
-        assert job.policy.retry or not job.may_have_started, f"{sent} again despite retry=False"
-        assert job.deaths < 3, f"{sent} after it killed three slaves"
-        mine = job.policy.sid == worker.sid
-        if job.policy.sid is not None and not mine:
-            assert job.policy.do_it_anyway, f"{sent}, but is addressed to {job.policy.sid}"
-            assert self.may_go_elsewhere(job), f"{sent}, but {job.policy.sid} can run it"
-        assert mine or worker.kind is not SlaveKind.ORDERED, f"{sent}, which is ordered and not its own"
-        assert job.algorithm not in worker.peer.refused, f"{sent}, which cannot run it"
-        assert not worker.peer.leaving, f"{sent}, which is leaving"
-        if mine and job.attempt == 0:
-            overtaken = [other.number for other in self.jobs[: job.number - 1] if self.is_before(other, job)]
-            assert not overtaken, f"{sent} before {overtaken}"
+    def check_send_is_allowed(self, task: _Task, slave: _Slave) -> None:
+        sending = f"task {task.number} was sent to {slave.sid}"
+        assert not task.outcome, f"{sending}, but it had ended before: {task.outcome}"
+        assert not any(task.number in other.held for other in self.slaves), f"{sending}, but another slave holds it"
+        assert task.policy.retry or not task.may_have_started, f"{sending} again despite retry=False"
+        assert task.deaths < 3, f"{sending} after it had killed three slaves"
+        mine = task.policy.sid == slave.sid
+        if task.policy.sid is not None and not mine:
+            assert task.policy.do_it_anyway, f"{sending}, but it is addressed to {task.policy.sid}"
+            assert self.may_run_elsewhere(task), f"{sending}, but {task.policy.sid} can run it"
+        assert mine or slave.kind is not SlaveKind.ORDERED, (
+            f"{sending}, which is ordered, but the task is not addressed to it"
+        )
+        assert task.algorithm not in slave.agent.refused, f"{sending}, which cannot run it"
+        assert not slave.agent.leaving, f"{sending}, which is leaving"
+        if mine and task.attempt == 0:
+            overtaken = [other.number for other in self.tasks[: task.number - 1] if self.is_before(other, task)]
+            assert not overtaken, f"{sending} before the tasks {overtaken}, which were submitted earlier"
 
-    def is_before(self, other: _Job, job: _Job) -> bool:
-        """Return whether an earlier task with the same address was never sent and must be sent to this slave first."""
-        waits = other.policy.sid == job.policy.sid and not other.outcome and not other.attempt
-        return waits and not self.may_go_elsewhere(other)
+    def is_before(self, other: _Task, task: _Task) -> bool:
+        """Whether an earlier task with the same address was never sent, but must be sent to that slave."""
+        waits = other.policy.sid == task.policy.sid and not other.outcome and not other.attempt
+        return waits and not self.may_run_elsewhere(other)
 
-    def agree(self) -> None:
-        """Model and core agree, no slave is idle that could work, and silence is reported."""
-        assert sorted(ids_of(spans_in(self.core))) == [job.number for job in self.open], "a task was lost or kept"
+    def check_agreement(self) -> None:
+        """Check that model and core agree, that no slave is idle without need, and that silence causes a notice."""
+        assert sorted(ids_of(spans_in(self.core))) == [task.number for task in self.open], (
+            "a task was lost, or was kept after its end"
+        )
         outstanding = {slave.sid: ids_of(slave.held.spans) for slave in self.core.state.members.slaves.values()}
-        assert outstanding == {worker.sid: list(worker.held) for worker in self.workers}
-        busy = {number for worker in self.workers for number in worker.held}
-        pending = [job for job in self.open if job.number not in busy]
+        assert outstanding == {slave.sid: list(slave.held) for slave in self.slaves}
+        busy = {number for slave in self.slaves for number in slave.held}
+        pending = [task for task in self.open if task.number not in busy]
         assert sum(self.core.counts().pending.values()) == len(pending)
         if self.core.closing is None:
-            self.no_slave_is_idle(pending)
-            self.no_slave_waits_for_more_tasks()
-            self.idle_slaves_get_a_share()
-        self.look_for_silence()
+            self.check_no_slave_is_idle(pending)
+            self.check_shares()
+            self.check_taking_back()
+        self.check_silence()
 
-    def counts_agree(self) -> None:
-        """The master algorithm sees the same number of pending and runnable tasks as the model has."""
+    def check_counts(self) -> None:
+        """Check that the master algorithm sees the same number of pending and runnable tasks as the model."""
         jar, submissions = self.core.state.jar, self.submissions
         submissions.publish(jar.pending.counts, jar.runnable)
         submissions.check()
-        held = {number for worker in self.workers for number in worker.held}
-        pending = [job for job in self.open if job.number not in held]
+        held = {number for slave in self.slaves for number in slave.held}
+        pending = [task for task in self.open if task.number not in held]
         for number, algorithm in enumerate(self.algorithms):
-            assert submissions.pending(algorithm.definition) == sum(job.algorithm == number for job in pending)
+            assert submissions.pending(algorithm.definition) == sum(task.algorithm == number for task in pending)
         assert (submissions.pending(), submissions.runnable()) == (len(pending), len(self.open))
 
-    def look_for_silence(self) -> None:
-        """A notice exists if nothing could progress for `FIRST_NOTICE_S` seconds since the last progress."""
+    def check_silence(self) -> None:
+        """Check that there was a notice if nothing could progress for `FIRST_NOTICE_S` since the last progress.
+
+        Times in which slaves worked for a short while do not count.
+        """
         if self.was_stuck:
             self.stuck_s += self.now - self.looked_at
         elif self.now >= self.looked_at + WORKED_S:
             self.progressed = True
         if self.progressed or not self.is_waited_for():
-            self.stuck_s, self.notices = 0.0, 0
+            self.stuck_s, self.silence_notices = 0.0, 0
         self.progressed = False
         if self.was_stuck != self.is_stuck() or self.was_stuck:
             self.looked_at = self.now
         self.was_stuck = self.is_stuck()
-        assert self.notices or self.stuck_s < FIRST_NOTICE_S, (
-            f"nothing progressed for {self.stuck_s} s without a notice"
+        assert self.silence_notices or self.stuck_s < FIRST_NOTICE_S, (
+            f"nothing could progress for {self.stuck_s} s, and there was no notice"
         )
 
-    def no_slave_is_idle(self, pending: list[_Job]) -> None:
-        for worker in self.workers:
-            for job in [] if worker.held or worker.peer.leaving else pending:
-                mine = job.policy.sid == worker.sid
-                anyones = job.policy.sid is None or not self.is_here(job.policy.sid)
-                can = job.algorithm not in worker.peer.refused
-                fault = f"{worker.sid} is idle while task {job.number} waits"
-                assert not (can and (mine or (anyones and worker.kind is not SlaveKind.ORDERED))), fault
+    def check_no_slave_is_idle(self, pending: list[_Task]) -> None:
+        """Check that no slave is idle while it may run a pending task."""
+        for slave in self.slaves:
+            for task in [] if slave.held or slave.agent.leaving else pending:
+                mine = task.policy.sid == slave.sid
+                unaddressed = task.policy.sid is None or not self.is_connected(task.policy.sid)
+                can = task.algorithm not in slave.agent.refused
+                allowed = can and (mine or (unaddressed and slave.kind is not SlaveKind.ORDERED))
+                assert not allowed, f"{slave.sid} is idle while task {task.number} waits"
 
-    def no_slave_waits_for_more_tasks(self) -> None:
-        """A slave that has room for tasks of the next algorithm was just sent its share, without a round trip.
+    def check_shares(self) -> None:
+        """Check that each slave has its share of the next algorithm, so that it does not wait for a round trip.
 
-        The room can depend on the speed of other slaves. The core does not check a slave again when that changes.
+        The room at a slave may depend on the pace of other slaves, and the core does not compute it again when that
+        changes. So a slave that holds two or more tasks is checked only if its own pace is known.
         """
-        members, takers = self.core.state.members, [worker for worker in self.workers if self.runs_unaddressed(worker)]
-        for worker in takers:
-            slave = members.slaves[worker.sid]
-            able = [each for each in self.core.state.jar.pending.queues if each not in worker.peer.refused]
+        members, takers = self.core.state.members, [slave for slave in self.slaves if self.runs_unaddressed(slave)]
+        for slave in takers:
+            known = members.slaves[slave.sid]
+            able = [each for each in self.core.state.jar.pending.queues if each not in slave.agent.refused]
             waiting = sum(self.core.state.jar.pending.num_queued[each] for each in able)
-            if worker.just_sent * len(takers) < waiting:
-                room = allocation.room(members, slave, able[0], self.group)
-                certain = len(worker.held) < 2 or all(each in slave.pace for each in (*slave.held.load, able[0]))
-                fault = f"{worker.sid} has room for {room} more of algorithm {able[0]}, and {waiting} tasks wait"
-                assert not (room and certain), fault
+            if slave.just_sent * len(takers) < waiting:
+                room = allocation.room(members, known, able[0], self.group)
+                certain = len(slave.held) < 2 or all(each in known.pace for each in (*known.held.load, able[0]))
+                assert not (room and certain), (
+                    f"{slave.sid} has room for {room} more tasks of algorithm {able[0]}, and {waiting} tasks wait"
+                )
 
-    def idle_slaves_get_a_share(self) -> None:
-        """For each idle slave, at least one task is recalled from another slave, unless none can be recalled."""
+    def check_taking_back(self) -> None:
+        """Check that at least one task is asked back for each idle slave, if a slave has tasks to give back."""
         if self.group is not None or self.core.state.jar.pending.queues:
             return
-        able = [worker for worker in self.workers if self.runs_unaddressed(worker) and not worker.peer.refused]
-        idle = sum(not worker.held for worker in able)
-        recalled = sum(worker.recalled for worker in self.workers)
+        able = [slave for slave in self.slaves if self.runs_unaddressed(slave) and not slave.agent.refused]
+        idle = sum(not slave.held for slave in able)
+        asked_back = sum(slave.asked_back for slave in self.slaves)
         victim, _ = allocation.fullest(self.core.state.members, self.now)
-        assert victim is None or recalled >= idle, (
-            f"{idle} slaves are idle, and no tasks are recalled from {victim.sid}"
+        assert victim is None or asked_back >= idle, (
+            f"{idle} slaves are idle, and {victim.sid} has tasks for them but is not asked to give any back"
         )
 
-    def runs_unaddressed(self, worker: _Worker) -> bool:
-        """Return whether it may get tasks that are addressed to no slave."""
-        ours = worker.kind is SlaveKind.UNORDERED or (worker.kind is SlaveKind.INTERMINGLE and not worker.freed)
-        return ours and not worker.peer.leaving
+    def runs_unaddressed(self, slave: _Slave) -> bool:
+        """Whether a slave may be sent tasks that are addressed to no slave."""
+        ours = slave.kind is SlaveKind.UNORDERED or (slave.kind is SlaveKind.INTERMINGLE and not slave.freed)
+        return ours and not slave.agent.leaving
 
     def is_stuck(self) -> bool:
-        return self.is_waited_for() and not any(worker.held for worker in self.workers)
+        """Whether nothing can progress: no slave holds a task, but tasks are open or the algorithm waits."""
+        return self.is_waited_for() and not any(slave.held for slave in self.slaves)
 
     def is_waited_for(self) -> bool:
+        """Whether tasks are open, or the master algorithm waits in `mw.loop()` for something."""
         waits = self.core.waiting is Waiting.FOREVER
         misses = self.core.waiting is Waiting.FOR_A_WHILE and any(self.core.kinds.vacancies())
         return self.core.closing is None and (bool(self.open) or waits or misses)
 
     @invariant()
-    def books_are_in_order(self) -> None:
+    def core_is_consistent(self) -> None:
         if self.sound:
             self.core.check()
 
-    # Calls of the algorithm
+    # Actions of the master algorithm
 
     @rule(
         count=st.integers(1, 4),
         algorithm=st.integers(0, 1),
-        address=st.sampled_from(["", "", "here", "here", "gone", "nobody"]),
+        address=st.sampled_from(["", "", "here", "here", "gone", "unknown"]),
         pick=picks,
         retry=st.booleans(),
         anyway=st.booleans(),
@@ -418,231 +443,233 @@ class _MasterMachine(RuleBasedStateMachine):
     def submit(
         self, count: int, algorithm: int, address: str, pick: int, retry: bool, anyway: bool, too_large: bool
     ) -> None:
-        gone = [sid for sid in self.sids if not self.is_here(sid)]
+        gone = [sid for sid in self.sids if not self.is_connected(sid)]
         here = self.pick(pick)
         sid = here.sid if address == "here" and here else None
         if address == "gone" and gone:
             sid = gone[pick % len(gone)]
-        elif address == "nobody":
+        elif address == "unknown":
             sid = SlaveId("SLAVE-1000")
         policy = TaskPolicy(sid, retry, anyway)
         for _ in range(count):
-            number = len(self.jobs) + 1
+            number = len(self.tasks) + 1
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
-            job = _Job(number, algorithm, policy, payload)
-            self.jobs.append(job)
-            self.submissions.add(self.algorithms[algorithm].definition, policy, payload, (), job.tag)
+            task = _Task(number, algorithm, policy, payload)
+            self.tasks.append(task)
+            self.submissions.add(self.algorithms[algorithm].definition, policy, payload, (), task.tag)
             if too_large:
                 self.due[number] = "result"
-            elif sid is not None and not anyway and not self.is_here(sid):
+            elif sid is not None and not anyway and not self.is_connected(sid):
                 self.due[number] = "unrunnable"
         self.core.submit(self.submissions.take())
         self.core.check()
-        self.settle()
+        self.iterate()
 
     @rule(amount=st.integers(1, 2), kind=kinds)
-    def want(self, amount: int, kind: SlaveKind) -> None:
+    def allocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         self.core.obey(AllocateSlaves(amount, kind))
-        self.settle()
+        self.iterate()
 
     @rule(amount=st.integers(1, 2), kind=kinds)
-    def want_fewer(self, amount: int, kind: SlaveKind) -> None:
+    def deallocate_slaves(self, amount: int, kind: SlaveKind) -> None:
         self.core.obey(DeallocateSlaves(amount, kind))
-        self.settle()
+        self.iterate()
 
     @rule(pick=picks)
-    def free(self, pick: int) -> None:
-        worker = self.pick(pick)
-        if worker is not None:
-            worker.freed = worker.freed or worker.kind is not SlaveKind.UNORDERED
-            self.core.obey(FreeSlave(worker.sid))
+    def free_slave(self, pick: int) -> None:
+        slave = self.pick(pick)
+        if slave is not None:
+            slave.freed = slave.freed or slave.kind is not SlaveKind.UNORDERED
+            self.core.obey(FreeSlave(slave.sid))
         self.core.obey(FreeSlave(SlaveId("SLAVE-1000")))
-        self.settle()
+        self.iterate()
 
     @rule(waiting=st.sampled_from(Waiting))
-    def wait(self, waiting: Waiting) -> None:
+    def algorithm_waits(self, waiting: Waiting) -> None:
         self.core.waiting = waiting
-        self.settle()
+        self.iterate()
 
     @rule(seconds=st.sampled_from([0.01, 0.2, 3.0, 11.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
-        """Call `decide` at each deadline, as the loop of the master does."""
+        """Let time pass. As in a real master, the core decides at each of its deadlines, and at the end."""
         until = self.now + seconds
         for _ in range(MOST_DEADLINES):
             due = self.core.next_deadline()
             if due is None or due > until:
                 break
             self.now = max(due, self.now + 0.001)
-            self.settle()
+            self.iterate()
         else:
-            raise AssertionError("the core sets new deadlines without end, and does nothing")
+            raise AssertionError("the core sets one deadline after another, and does nothing")
         self.now = max(until, self.now)
-        self.settle()
+        self.iterate()
 
     # Actions of correct agents
 
-    def hello(self) -> _Peer:
+    def connect_agent(self) -> _Agent:
         self.names += 1
-        peer = _Peer(b"peer %d" % self.names)
-        self.receive(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+        agent = _Agent(b"agent %d" % self.names)
+        self.receive(agent.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
         if self.core.closing is None:
-            self.peers[peer.name] = peer
-        return peer
+            self.agents[agent.name] = agent
+        return agent
 
-    def get_ready(self, peer: _Peer) -> None:
-        if peer.leaving:
-            return  # an agent that leaves starts no slave
-        peer.started += 1
-        self.ready_at = (peer.name, peer.started)
-        self.receive(peer.name, messages.SlaveReady(peer.started))
-        self.settle()
+    def slave_becomes_ready(self, agent: _Agent) -> None:
+        if agent.leaving:
+            return  # a leaving agent starts no slave
+        agent.started += 1
+        self.ready_at = (agent.name, agent.started)
+        self.receive(agent.name, messages.SlaveReady(agent.started))
+        self.iterate()
 
     @rule(slaves=st.integers(0, 2))
-    def agent_comes(self, slaves: int) -> None:
-        peer = self.hello()
-        self.settle()
-        for _ in range(slaves if peer.name in self.peers else 0):
-            self.get_ready(peer)
+    def agent_connects(self, slaves: int) -> None:
+        agent = self.connect_agent()
+        self.iterate()
+        for _ in range(slaves if agent.name in self.agents else 0):
+            self.slave_becomes_ready(agent)
 
-    @precondition(lambda self: self.peers)
+    @precondition(lambda self: self.agents)
     @rule(pick=picks)
-    def slave_comes(self, pick: int) -> None:
-        self.get_ready(list(self.peers.values())[pick % len(self.peers)])
+    def slave_is_started(self, pick: int) -> None:
+        self.slave_becomes_ready(list(self.agents.values())[pick % len(self.agents)])
 
-    @precondition(lambda self: self.workers)
+    @precondition(lambda self: self.slaves)
     @rule(pick=picks, count=st.integers(1, 5), seconds=st.sampled_from([0.0001, 0.05, 1.0, 60.0]))
-    def results_come(self, pick: int, count: int, seconds: float) -> None:
-        worker = self.workers[pick % len(self.workers)]
-        self.finish(worker, list(worker.held.values())[:count], seconds)
+    def results_arrive(self, pick: int, count: int, seconds: float) -> None:
+        slave = self.slaves[pick % len(self.slaves)]
+        self.finish(slave, list(slave.held.values())[:count], seconds)
 
-    def finish(self, worker: _Worker, jobs: list[_Job], seconds: float) -> None:
-        payloads = list(map(_payload, jobs))
+    def finish(self, slave: _Slave, tasks: list[_Task], seconds: float) -> None:
+        """A slave sends the results of tasks that it holds."""
+        payloads = list(map(_payload, tasks))
         group = messages.Results(
-            worker.number,
-            *messages.spans_of([job.number for job in jobs], [job.attempt for job in jobs]),
-            [seconds] * len(jobs),
-            [position for position, job in enumerate(jobs) if job.number % 5 == 0],
+            slave.number,
+            *messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks]),
+            [seconds] * len(tasks),
+            [position for position, task in enumerate(tasks) if task.number % 5 == 0],
         )
-        for job in jobs:
-            del worker.held[job.number]
-            self.due[job.number] = "result"
-        self.replies.append((worker.peer.name, group))
-        self.receive(worker.peer.name, group, (messages.payload(len(jobs), payloads),))
-        self.settle()
+        for task in tasks:
+            del slave.held[task.number]
+            self.due[task.number] = "result"
+        self.replies.append((slave.agent.name, group))
+        self.receive(slave.agent.name, group, (messages.payload(len(tasks), payloads),))
+        self.iterate()
 
-    @precondition(lambda self: self.workers)
+    @precondition(lambda self: self.slaves)
     @rule(pick=picks, started=st.integers(0, 3))
     def slave_dies(self, pick: int, started: int) -> None:
-        """In most cases it was running its first task. In some cases it had started none."""
-        worker = self.workers[pick % len(self.workers)]
-        job = next(iter(worker.held.values()), None) if started else None
-        if job is not None:
-            job.deaths += not worker.peer.leaving and self.core.closing is None
-            job.may_have_started = True
-            if job.deaths >= 3 or not job.policy.retry:
-                self.due[job.number] = "unrunnable"
-        del worker.peer.workers[worker.number]
-        running = job.number if job else 0
-        self.receive(worker.peer.name, messages.SlaveDied(worker.number, running, "killed by signal 11", NO_WORDS))
-        self.settle()
+        """Usually the slave runs its first task. Sometimes it has started no task."""
+        slave = self.slaves[pick % len(self.slaves)]
+        task = next(iter(slave.held.values()), None) if started else None
+        if task is not None:
+            task.deaths += not slave.agent.leaving and self.core.closing is None
+            task.may_have_started = True
+            if task.deaths >= 3 or not task.policy.retry:
+                self.due[task.number] = "unrunnable"
+        del slave.agent.slaves[slave.number]
+        running = task.number if task else 0
+        self.receive(slave.agent.name, messages.SlaveDied(slave.number, running, "killed by signal 11", NO_WORDS))
+        self.iterate()
 
-    @precondition(lambda self: any(worker.held for worker in self.workers))
+    @precondition(lambda self: any(slave.held for slave in self.slaves))
     @rule(pick=picks, times=st.integers(1, 4))
     def a_task_kills_its_slaves(self, pick: int, times: int) -> None:
-        """The slaves die one after the other, and the agent starts a new slave each time."""
-        busy = [worker for worker in self.workers if worker.held]
-        job = next(iter(busy[pick % len(busy)].held.values()))
+        """The same task kills one slave after the other. After each death, the agent starts another slave."""
+        busy = [slave for slave in self.slaves if slave.held]
+        task = next(iter(busy[pick % len(busy)].held.values()))
         for _ in range(times):
-            worker = next((worker for worker in self.workers if job.number in worker.held), None)
-            if worker is None:
+            slave = next((slave for slave in self.slaves if task.number in slave.held), None)
+            if slave is None:
                 return
-            before = list(worker.held.values())
-            self.finish(worker, before[: before.index(job)], 0.05)
-            self.slave_dies(self.workers.index(worker), 1)
-            self.get_ready(worker.peer)
+            before = list(slave.held.values())
+            self.finish(slave, before[: before.index(task)], 0.05)
+            self.slave_dies(self.slaves.index(slave), 1)
+            self.slave_becomes_ready(slave.agent)
 
-    @precondition(lambda self: self.workers)
+    @precondition(lambda self: self.slaves)
     @rule(pick=picks, keep=st.integers(0, 3))
     def tasks_are_given_back(self, pick: int, keep: int) -> None:
-        """The last tasks are returned, recalled or not. Started tasks are not among them."""
-        worker = self.workers[pick % len(self.workers)]
-        jobs = list(worker.held.values())[keep:]
-        for job in jobs:
-            del worker.held[job.number]
-        worker.recalled = 0
-        spans = messages.spans_of([job.number for job in jobs], [job.attempt for job in jobs])
-        reply = messages.Revoked(worker.number, *spans)
-        self.receive(worker.peer.name, reply)
-        self.settle()
+        """A slave gives its last tasks back, whether the master asked or not. A started task is not among them."""
+        slave = self.slaves[pick % len(self.slaves)]
+        tasks = list(slave.held.values())[keep:]
+        for task in tasks:
+            del slave.held[task.number]
+        slave.asked_back = 0
+        spans = messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks])
+        reply = messages.Revoked(slave.number, *spans)
+        self.receive(slave.agent.name, reply)
+        self.iterate()
 
-    @precondition(lambda self: any(worker.held for worker in self.workers))
+    @precondition(lambda self: any(slave.held for slave in self.slaves))
     @rule(pick=picks)
-    def slave_cannot(self, pick: int) -> None:
-        """A slave reports that it cannot run its first task."""
-        busy = [worker for worker in self.workers if worker.held]
-        worker = busy[pick % len(busy)]
-        job = next(iter(worker.held.values()))
-        del worker.held[job.number]
-        worker.peer.refused[job.algorithm] = None
-        reply = messages.AlgorithmFailed(worker.number, job.algorithm, "no module", [job.number], [1], [job.attempt])
-        self.receive(worker.peer.name, reply)
-        self.settle()
+    def slave_refuses_an_algorithm(self, pick: int) -> None:
+        """A slave reports that it cannot run the algorithm of its first task."""
+        busy = [slave for slave in self.slaves if slave.held]
+        slave = busy[pick % len(busy)]
+        task = next(iter(slave.held.values()))
+        del slave.held[task.number]
+        slave.agent.refused[task.algorithm] = None
+        reply = messages.AlgorithmFailed(slave.number, task.algorithm, "no module", [task.number], [1], [task.attempt])
+        self.receive(slave.agent.name, reply)
+        self.iterate()
 
-    @precondition(lambda self: self.peers)
+    @precondition(lambda self: self.agents)
     @rule(pick=picks)
     def agent_is_leaving(self, pick: int) -> None:
-        peer = list(self.peers.values())[pick % len(self.peers)]
-        peer.leaving = True
-        self.receive(peer.name, messages.Leaving("evicted"))
-        self.settle()
+        agent = list(self.agents.values())[pick % len(self.agents)]
+        agent.leaving = True
+        self.receive(agent.name, messages.Leaving("evicted"))
+        self.iterate()
 
-    @precondition(lambda self: self.peers)
+    @precondition(lambda self: self.agents)
     @rule(pick=picks, how=st.sampled_from(["vanish", "goodbye"]))
-    def agent_goes(self, pick: int, how: str) -> None:
-        peer = list(self.peers.values())[pick % len(self.peers)]
-        self.lose(peer)
+    def agent_disconnects(self, pick: int, how: str) -> None:
+        agent = list(self.agents.values())[pick % len(self.agents)]
+        self.lose_agent(agent)
         if how == "vanish":
-            self.handle(Vanished(peer.name, "the connection broke"))
+            self.handle(Vanished(agent.name, "the connection broke"))
         else:
-            self.receive(peer.name, messages.Goodbye("evicted"))
-        self.settle()
+            self.receive(agent.name, messages.Goodbye("evicted"))
+        self.iterate()
 
-    def lose(self, peer: _Peer) -> None:
-        del self.peers[peer.name]
-        for worker in peer.workers.values():
-            for job in worker.held.values():
-                job.may_have_started = True
-                if not job.policy.retry:
-                    self.due[job.number] = "unrunnable"
+    def lose_agent(self, agent: _Agent) -> None:
+        """Remove an agent from the model. The tasks of its slaves may have been started."""
+        del self.agents[agent.name]
+        for slave in agent.slaves.values():
+            for task in slave.held.values():
+                task.may_have_started = True
+                if not task.policy.retry:
+                    self.due[task.number] = "unrunnable"
 
-    # Actions of faulty agents
+    # Actions of agents that are not correct, and of strangers
 
-    @precondition(lambda self: self.peers)
+    @precondition(lambda self: self.agents)
     @rule(pick=picks, how=st.sampled_from(["garbage", "hello", "ready", "probe", "shutdown", "algorithm"]))
-    def agent_misbehaves(self, pick: int, how: str) -> None:
-        """The agent loses its connection, whatever it sent before or sends later."""
-        peer = list(self.peers.values())[pick % len(self.peers)]
-        worker = next(iter(peer.workers.values()), None)
-        self.lose(peer)
+    def agent_sends_a_wrong_message(self, pick: int, how: str) -> None:
+        """The master drops an agent that sends a wrong message, and ignores its later messages."""
+        agent = list(self.agents.values())[pick % len(self.agents)]
+        slave = next(iter(agent.slaves.values()), None)
+        self.lose_agent(agent)
         if how == "hello":
-            self.receive(peer.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
-        elif how == "ready" and worker:
-            self.receive(peer.name, messages.SlaveReady(worker.number))
-        elif how == "algorithm" and worker:
-            self.receive(peer.name, messages.AlgorithmFailed(worker.number, 7, "", [], [], []))
+            self.receive(agent.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+        elif how == "ready" and slave:
+            self.receive(agent.name, messages.SlaveReady(slave.number))
+        elif how == "algorithm" and slave:
+            self.receive(agent.name, messages.AlgorithmFailed(slave.number, 7, "", [], [], []))
         elif how == "shutdown":
-            self.receive(peer.name, messages.Shutdown(True, 1.0))
+            self.receive(agent.name, messages.Shutdown(True, 1.0))
         elif how == "probe":
-            self.receive(peer.name, messages.Probe())
-        self.handle(Garbage(peer.name, "here", "nonsense"))
-        if worker and worker.held:
-            job = next(iter(worker.held.values()))
-            group = messages.Results(worker.number, [job.number], [1], [job.attempt], [0.1], [])
-            self.receive(peer.name, group, (messages.payload(1, [b"x"]),))
-        self.settle()
+            self.receive(agent.name, messages.Probe())
+        self.handle(Garbage(agent.name, "here", "nonsense"))
+        if slave and slave.held:
+            task = next(iter(slave.held.values()))
+            group = messages.Results(slave.number, [task.number], [1], [task.attempt], [0.1], [])
+            self.receive(agent.name, group, (messages.payload(1, [b"x"]),))
+        self.iterate()
 
     @rule(how=st.sampled_from(["member", "generation", "key", "nonsense", "results"]), vanishes=st.booleans())
-    def stranger_comes(self, how: str, vanishes: bool) -> None:
+    def stranger_connects(self, how: str, vanishes: bool) -> None:
         self.names += 1
         name = b"stranger %d" % self.names
         if how in ("member", "generation"):
@@ -657,80 +684,80 @@ class _MasterMachine(RuleBasedStateMachine):
             self.receive(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
         if vanishes:
             self.handle(Vanished(name, "gone"))
-        self.settle()
+        self.iterate()
 
     @precondition(lambda self: self.replies)
     @rule(pick=picks)
-    def results_come_again(self, pick: int) -> None:
-        """They have counted already, and do not count again."""
+    def results_arrive_again(self, pick: int) -> None:
+        """An agent sends results again. The second message is ignored."""
         name, group = self.replies[pick % len(self.replies)]
-        if name in self.peers:
+        if name in self.agents:
             failure = CODEC.dumps_failure(ValueError("a lie"))
             self.receive(name, group, (messages.payload(sum(group.counts), [failure] * sum(group.counts)),))
-            self.settle()
+            self.iterate()
 
-    @precondition(lambda self: self.workers and self.jobs)
+    @precondition(lambda self: self.slaves and self.tasks)
     @rule(
         pick=picks,
-        task=picks,
-        off=st.integers(-2, 1),
-        kind=st.sampled_from(["results", "revoked", "cannot", "nobody"]),
+        pick_task=picks,
+        difference=st.integers(-2, 1),
+        kind=st.sampled_from(["results", "revoked", "refused", "unknown"]),
     )
-    def what_does_not_match_comes(self, pick: int, task: int, off: int, kind: str) -> None:
-        """A report about another attempt, or about a task that the slave does not hold, is ignored."""
-        worker = self.workers[pick % len(self.workers)]
-        job = self.jobs[task % len(self.jobs)]
-        held = list(worker.held.values())
-        if held and task % 2:
-            job = held[task % len(held)]
-        number, attempt, slave = job.number, job.attempt + off, worker.number
-        if kind == "nobody":
-            number, slave = number + 1000 * (task % 2), slave + 1000
-        elif job.number in worker.held and off == 0:
+    def agent_sends_a_wrong_task(self, pick: int, pick_task: int, difference: int, kind: str) -> None:
+        """An agent names another attempt, a task that its slave does not hold, or an unknown task: it is ignored."""
+        slave = self.slaves[pick % len(self.slaves)]
+        task = self.tasks[pick_task % len(self.tasks)]
+        held = list(slave.held.values())
+        if held and pick_task % 2:
+            task = held[pick_task % len(held)]
+        task_id, attempt, number = task.number, task.attempt + difference, slave.number
+        if kind == "unknown":
+            task_id, number = task_id + 1000 * (pick_task % 2), number + 1000
+        elif task.number in slave.held and difference == 0:
             attempt -= 1
         if kind == "revoked":
-            worker.recalled = 0
-            self.receive(worker.peer.name, messages.Revoked(slave, [number], [1], [attempt]))
-        elif kind == "cannot":
-            worker.peer.refused[job.algorithm] = None
+            slave.asked_back = 0
+            self.receive(slave.agent.name, messages.Revoked(number, [task_id], [1], [attempt]))
+        elif kind == "refused":
+            slave.agent.refused[task.algorithm] = None
             self.receive(
-                worker.peer.name, messages.AlgorithmFailed(slave, job.algorithm, "no", [number], [1], [attempt])
+                slave.agent.name, messages.AlgorithmFailed(number, task.algorithm, "no", [task_id], [1], [attempt])
             )
         else:
             self.receive(
-                worker.peer.name,
-                messages.Results(slave, [number], [1], [attempt], [0.1], []),
+                slave.agent.name,
+                messages.Results(number, [task_id], [1], [attempt], [0.1], []),
                 (messages.payload(1, [b"x"]),),
             )
-            self.receive(worker.peer.name, messages.SlaveDied(worker.number + 1000, number, "exit code 1", NO_WORDS))
-        self.settle()
+            self.receive(slave.agent.name, messages.SlaveDied(slave.number + 1000, task_id, "exit code 1", NO_WORDS))
+        self.iterate()
 
-    # The end
+    # The end of a run
 
     def teardown(self) -> None:
-        """With one correct agent and all slaves at work, every task ends."""
+        """Check that every task ends when there is a correct agent and all slaves finish their tasks."""
         if not self.sound or self.core.closing is not None:
             return
         for kind in SlaveKind:
             self.core.obey(DeallocateSlaves(1000, kind))
-        for peer in [peer for peer in self.peers.values() if peer.leaving]:
-            self.lose(peer)
-            self.receive(peer.name, messages.Goodbye("evicted"))
-            self.settle()
-        correct = self.hello()
+        for agent in [agent for agent in self.agents.values() if agent.leaving]:
+            self.lose_agent(agent)
+            self.receive(agent.name, messages.Goodbye("evicted"))
+            self.iterate()
+        correct = self.connect_agent()
         for _ in range(2):
-            self.get_ready(correct)
-        for _ in range(2 * len(self.jobs) + 2):
-            for worker in self.workers:
-                self.finish(worker, list(worker.held.values()), 0.01)
-        assert not self.open, f"these never ended: {[job.number for job in self.open]}"
+            self.slave_becomes_ready(correct)
+        for _ in range(2 * len(self.tasks) + 2):
+            for slave in self.slaves:
+                self.finish(slave, list(slave.held.values()), 0.01)
+        assert not self.open, f"these tasks did not end: {[task.number for task in self.open]}"
         self.core.waiting = Waiting.NOT
         self.time_passes(1000.0)
-        assert not self.notices, "there is a notice although all tasks have ended"
+        assert not self.silence_notices, "there was a notice that nothing progresses, but all tasks have ended"
 
 
 class _EndingMasterMachine(_MasterMachine):
-    """The same machine, but the computation is shut down at some time."""
+    """The same machine, but at some time the master algorithm shuts the computation down."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -741,30 +768,30 @@ class _EndingMasterMachine(_MasterMachine):
     def shut_down(self, finished: bool) -> None:
         self.steps += 1
         if self.steps < 2:
-            return  # do not shut down at the first step
+            return  # otherwise many runs would be shut down almost at once
         self.core.obey(ShutDown(finished, 1.0))
         actions = self.core.take_actions()
-        notified = [send.peer for send in actions.sends if send.message == messages.Shutdown(finished, 1.0)]
-        assert notified == list(self.peers), "an agent did not get the shutdown"
-        self.read(actions)
-        self.settle()
+        receivers = [send.peer for send in actions.sends if send.message == messages.Shutdown(finished, 1.0)]
+        assert receivers == list(self.agents), "the shutdown was not sent to all agents"
+        self.check_actions(actions)
+        self.iterate()
 
-    def read_group(self, peer: _Peer, group: messages.Tasks, frames: Sequence[Any]) -> None:
+    def check_tasks(self, agent: _Agent, group: messages.Tasks, frames: Sequence[Any]) -> None:
         assert self.core.closing is None, "tasks were sent after the shutdown"
-        super().read_group(peer, group, frames)
+        super().check_tasks(agent, group, frames)
 
     def teardown(self) -> None:
-        """Results during the shutdown still count, and all agents leave."""
+        """Check that results still count during the shutdown, and that no slave is left when all agents have left."""
         super().teardown()
         if not self.sound or self.core.closing is None:
             return
-        for position, worker in enumerate(self.workers):
-            self.finish(worker, list(worker.held.values()), 0.01)
+        for position, slave in enumerate(self.slaves):
+            self.finish(slave, list(slave.held.values()), 0.01)
             self.submit(1, 0, "here", position, retry=True, anyway=True, too_large=False)
         self.time_passes(100.0)
-        assert not self.notices, "there is a notice during the shutdown"
-        for number in range(len(self.peers)):
-            self.agent_goes(0, "goodbye" if number % 2 else "vanish")
+        assert not self.silence_notices, "there was a notice that nothing progresses during the shutdown"
+        for number in range(len(self.agents)):
+            self.agent_disconnects(0, "goodbye" if number % 2 else "vanish")
         assert not self.core.state.members.slaves
 
 
@@ -772,11 +799,11 @@ def _run(machine: type[RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=50))
 
 
-def test_each_task_ends_once_and_runs_only_where_its_policy_allows() -> None:
-    """This holds for correct and faulty agents and any order of events."""
+def test_each_task_ends_once_and_runs_only_where_it_may() -> None:
+    """This holds for every order of events, and even if agents send wrong messages."""
     _run(_MasterMachine, 200)
 
 
-def test_nothing_is_sent_after_the_shutdown_and_late_results_count() -> None:
-    """This holds with a shutdown at any time."""
+def test_after_a_shutdown_no_task_is_sent_and_results_still_count() -> None:
+    """The shutdown may come at any time."""
     _run(_EndingMasterMachine, 60)

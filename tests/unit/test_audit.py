@@ -70,7 +70,7 @@ def test_the_text_of_a_record(record: records.Record, text: str) -> None:
     assert text_of(record) == text
 
 
-def test_every_kind_of_record_has_a_text_except_some() -> None:
+def test_every_kind_of_record_except_three_has_a_text() -> None:
     assert {type(record) for record, _ in TEXTS} == set(get_args(records.Record))
     silent = {records.AlgorithmDefined, records.TasksSubmitted, records.AgentLeaving}
     assert {type(record) for record, text in TEXTS if not text} == silent
@@ -115,7 +115,7 @@ def test_an_unwritable_file_is_a_usage_error(tmp_path: Path) -> None:
         AuditFile(tmp_path / "missing" / "x.audit")
 
 
-def test_a_gap_in_the_audit_file_is_reported_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_write_is_reported_once_and_raises_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     stream = io.StringIO()
     stream.close()
     audit = AuditFile(None, stream)
@@ -124,13 +124,13 @@ def test_a_gap_in_the_audit_file_is_reported_once_and_stops_nothing(capsys: pyte
     assert capsys.readouterr().err.count("lines are missing in the audit file") == 1
 
 
-# ---- reading it ------------------------------------------------------------------------------------------------------
+# ---- reading the file -----------------------------------------------------------------------------------------------
 
 AWKWARD = "".join(map(chr, range(256))) + "\\n\\\\t\\x41\u2028\u2029\ud800é€😀\r\n\tstderr: no\n"
 
 
 def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
-    """Any output is read back, one line per record, also after rotation. No other line counts as an end."""
+    """Each record is one line, whatever the slave wrote. Rotation loses none, and no other record counts as an end."""
     path = tmp_path / "x.audit"
     ends = [
         records.SlaveEnded(

@@ -33,7 +33,7 @@ SID = SlaveId("SLAVE-0")
 
 
 class _Queue(SimpleQueue[Any]):
-    """Outcomes that note how the algorithm's thread waits for them."""
+    """A queue of outcomes that records how the thread of the algorithm waits for them."""
 
     def __init__(self, io: _Io) -> None:
         self.io = io
@@ -45,7 +45,7 @@ class _Queue(SimpleQueue[Any]):
 
 
 class _Io:
-    """What the algorithm's thread sees of an I/O thread."""
+    """The parts of an I/O thread that the thread of the algorithm uses."""
 
     def __init__(self) -> None:
         self.submissions = Submissions()
@@ -88,7 +88,7 @@ def test_outcomes_are_sorted_by_kind(io: _Io, access: Access) -> None:
 
 
 def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) -> None:
-    """Unrunnable tasks too, as failed results; those of other tasks do not."""
+    """An unrunnable task of a map is a failed result there. Outcomes of other tasks stay in the inbox."""
     inbox = Inbox(access, has_mapped=True)
     run: MapRun[Any] = MapRun(_submit_nothing, access, inbox.wait)
     mine, other = MapTag(run, 0, "a"), MapTag(run, 1, "b")
@@ -108,10 +108,10 @@ def _submit_nothing(*_: object) -> TaskId:
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(None, Waiting.FOREVER), (0.5, Waiting.FOR_A_WHILE)])
-def test_the_core_knows_how_long_the_algorithm_waits(
+def test_the_core_knows_whether_the_algorithm_waits_with_a_timeout(
     io: _Io, access: Access, timeout: float | None, expected: Waiting
 ) -> None:
-    """A wait that finds nothing ends as well, and an outcome that is here is not waited for."""
+    """A wait also ends without an outcome. There is no wait if an outcome is in the queue already."""
     inbox = Inbox(access)
     inbox.wait(timeout)
     assert io.outcomes.waits == [(expected, timeout)]
@@ -121,7 +121,7 @@ def test_the_core_knows_how_long_the_algorithm_waits(
     assert (len(io.outcomes.waits), inbox.connected) == (1, [SID])
 
 
-def test_the_death_of_the_io_thread_is_an_internal_error(io: _Io, access: Access) -> None:
+def test_an_exception_in_the_io_thread_is_an_internal_error(io: _Io, access: Access) -> None:
     cause = ValueError("seven")
     io.outcomes.put(cause)
     with pytest.raises(InternalError, match="seven") as caught:
@@ -129,7 +129,7 @@ def test_the_death_of_the_io_thread_is_an_internal_error(io: _Io, access: Access
     assert caught.value.__cause__ is cause
 
 
-def test_after_the_end_every_use_is_an_error_and_no_wait(access: Access) -> None:
+def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None:
     inbox = Inbox(access)
     access.close()
     for use in (inbox.receive, inbox.wait, lambda: access.io.submissions):
@@ -178,8 +178,8 @@ def _map(slaves: _Slaves, items: Iterator[int], ordered: bool) -> Iterator[Resul
     return run.results(algorithm_of(abs), items, ordered, DEFAULT_POLICY)
 
 
-def test_results_come_as_they_arrive_or_in_the_order_of_the_items(slaves: _Slaves) -> None:
-    """Each with its item as its tag."""
+def test_a_map_yields_results_as_they_arrive_or_in_the_order_of_the_items(slaves: _Slaves) -> None:
+    """The tag of each result is its item."""
     assert [(result.tag, result.value) for result in _map(slaves, iter([1, 2, 3]), ordered=False)] == [
         (3, 30),
         (2, 20),
@@ -217,7 +217,7 @@ def _plain() -> None:
 
 
 def test_each_algorithm_is_defined_with_the_next_number(io: _Io, access: Access) -> None:
-    """One that has a name travels by reference, another as a pickle."""
+    """A function with a name travels by reference, and a function without a name travels as a pickle."""
     definitions = Definitions(access, Codec(), main_by_value=False)
     algorithms = [algorithm_of(_plain), algorithm_of(lambda: 7)]
     made = [definitions.define(algorithm) for algorithm in algorithms]
@@ -230,10 +230,10 @@ def test_each_algorithm_is_defined_with_the_next_number(io: _Io, access: Access)
     assert definitions.known == dict(zip(algorithms, made, strict=True))
 
 
-def test_what_is_defined_in_main_travels_by_value_where_slaves_have_another_main(
+def test_a_function_of_main_travels_by_value_if_slaves_have_another_main(
     io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a notebook."""
+    """A notebook is an example."""
 
     def square(x: int) -> int:
         return x * x

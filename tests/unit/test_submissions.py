@@ -1,4 +1,4 @@
-"""Tasks on their way to the core are combined into spans, and counted."""
+"""Submitted tasks are combined into spans for the core, and counted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(submissions: S
 
 
 def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: Submissions) -> None:
-    """The task may be here, may be taken, or may wait in the core."""
+    """It does not matter whether the core has taken the task."""
 
     def pending() -> tuple[int, int, int]:
         submissions.check()
@@ -67,8 +67,8 @@ def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: 
     assert submissions.pending(defined(2, "sum").definition) == 0
 
 
-def test_a_lost_task_is_noticed(submissions: Submissions) -> None:
-    """`check` compares the counts of both threads with the tasks that are here."""
+def test_check_finds_a_lost_task(submissions: Submissions) -> None:
+    """`check` compares the counts of both threads with the tasks that the core has not taken."""
     submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
     submissions.take()
     submissions.check()
@@ -77,7 +77,7 @@ def test_a_lost_task_is_noticed(submissions: Submissions) -> None:
         submissions.check()
 
 
-def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
+def test_one_thread_can_take_tasks_while_another_adds_tasks(submissions: Submissions) -> None:
     """No task is lost or taken twice, and no count is wrong."""
     total = 20_000
 
@@ -102,7 +102,7 @@ def test_one_thread_takes_while_another_adds(submissions: Submissions) -> None:
     assert all(span.tags == [*span.ids] for span in taken)
 
 
-def test_two_threads_that_add_at_once_are_an_error(submissions: Submissions) -> None:
+def test_tasks_that_two_threads_add_at_once_are_an_error(submissions: Submissions) -> None:
     """Otherwise their tasks would get each other's results."""
     first = submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
     submissions.total = first - 1  # the number that a second thread reads before the first thread stores its own
