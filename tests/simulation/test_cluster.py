@@ -1,4 +1,4 @@
-"""The loops and cores of master and agents together, in simulated worlds with every fault on."""
+"""Masters and agents with their loops and cores run together in a simulated world that has every fault."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mwpy._core.master.core import Actions, MasterCore
 from mwpy.testing import Cluster, SimulationFailure
 
 
-@pytest.mark.timeout(0)  # as long as the seeds take; `Cluster` has a limit of its own
-def test_every_task_ends_exactly_once_whatever_fails(seeds: range) -> None:
-    """Agents crash, freeze and leave, connections break and repeat, slaves die and hang: nothing is lost or doubled."""
+@pytest.mark.timeout(0)  # no limit: there may be many seeds, and `Cluster` limits each run
+def test_every_task_ends_exactly_once_despite_faults(seeds: range) -> None:
+    """Agents crash, freeze and leave. Connections break, and messages come twice. Slaves die and hang."""
     for seed in seeds:
         Cluster(seed).run()
 
 
-def test_one_seed_is_one_history() -> None:
-    """The same seed gives the same events in the same order."""
+def test_the_same_seed_gives_the_same_history() -> None:
+    """The events and their order are the same."""
     histories = []
     for _ in range(2):
         cluster = Cluster(7)
@@ -33,8 +33,8 @@ def test_one_seed_is_one_history() -> None:
     assert histories[0] == histories[1]
 
 
-def test_one_seed_is_one_history_in_every_process() -> None:
-    """No order depends on where objects lie in memory, or on how this process hashes strings."""
+def test_the_same_seed_gives_the_same_history_in_every_process() -> None:
+    """No order depends on the addresses of objects in memory, or on how a process hashes strings."""
     program = (
         "from mwpy.testing import Cluster\n"
         "for seed in range(20):\n"
@@ -56,8 +56,8 @@ def test_one_seed_is_one_history_in_every_process() -> None:
     assert printed[0].count(b"ends: result") > 1000
 
 
-def test_a_lost_result_is_noticed_and_reported_with_its_seed() -> None:
-    """The checkers look from outside: a core that loses a result is caught."""
+def test_the_simulation_finds_a_lost_result_and_names_the_seed() -> None:
+    """The checks compare results with submitted tasks. They do not rely on the core, which loses a result here."""
     cluster = Cluster(3)
     cluster.master.io.core = _Forgetful(cluster.core)  # type: ignore[assignment]
     with pytest.raises(SimulationFailure, match="seed 3") as caught:
@@ -93,16 +93,16 @@ class _Forgetful:
         (output, "HELD_BACK_BYTES", -1, "was printed 2 times"),
     ],
 )
-def test_a_wrong_decision_about_time_or_output_is_noticed(
+def test_the_simulation_finds_wrong_decisions_about_time_or_output(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, value: float, found: str
 ) -> None:
-    """An agent is caught that reports a SIGKILL at once, leaves results or slaves waiting, or prints every failure."""
+    """The agent reports a SIGKILL at once, delays results, waits for hanging slaves, or prints every failure."""
     monkeypatch.setattr(module, name, value)
     assert any(found in reason for reason in map(reason_of_failure, range(60)))
 
 
 def reason_of_failure(seed: int) -> str:
-    """What is found wrong with a history; empty if nothing is."""
+    """Simulate a seed. Return the fault that the simulation finds, or an empty text."""
     try:
         Cluster(seed).run()
     except SimulationFailure as failure:

@@ -1,4 +1,4 @@
-"""The loop and core of an overseer with simulated masters, agents and batch systems, and with every fault."""
+"""An overseer with its loop and core runs with simulated masters, agents and batch systems, and with every fault."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mwpy._simulation.overseen_pool import OverseenPool
 from mwpy.testing import SimulationFailure
 
 
-@pytest.mark.timeout(0)  # it takes as long as the seeds take; `OverseenPool` has a limit of its own
-def test_all_computations_finish_without_superfluous_jobs_whatever_fails(seeds: range) -> None:
-    """No job at work is removed, no job is left, and there are never more jobs than could be useful."""
+@pytest.mark.timeout(0)  # no limit: there may be many seeds, and `OverseenPool` limits each run
+def test_all_computations_finish_without_superfluous_jobs_despite_faults(seeds: range) -> None:
+    """No job that runs tasks is removed, no job is left at the end, and there are never more jobs than useful."""
     for seed in seeds[: max(1, len(seeds) // 25)]:
         OverseenPool(seed).run()
 
 
-def test_one_seed_is_one_history() -> None:
+def test_the_same_seed_gives_the_same_history() -> None:
     histories = []
     for _ in range(2):
         pool = OverseenPool(7)
@@ -27,15 +27,15 @@ def test_one_seed_is_one_history() -> None:
     assert any("submits" in line for line in histories[0])
 
 
-def test_superfluous_jobs_are_found_and_the_failure_shows_its_history() -> None:
-    """An overseer that forgets its submissions until they are in the list submits too many jobs."""
+def test_the_simulation_finds_superfluous_jobs_and_shows_the_history() -> None:
+    """An overseer submits too many jobs if it forgets its submissions until the batch system lists them."""
     found = next(error for seed in range(40) if (error := failure(seed)) is not None)
     assert "are allowed" in str(found) or "never had work for more than" in str(found)
     assert found.transcript
 
 
 def failure(seed: int) -> SimulationFailure | None:
-    """Run a forgetful overseer; return what the checks find."""
+    """Simulate an overseer that forgets its submissions. Return the fault that the simulation finds, or None."""
     pool = OverseenPool(seed, make_core=ForgetfulCore)
     pool.restarts = False
     try:
@@ -46,7 +46,7 @@ def failure(seed: int) -> SimulationFailure | None:
 
 
 class ForgetfulCore(OverseerCore):
-    """A core that does not take in what was submitted."""
+    """A core that ignores the reports about its submissions."""
 
     def handle(self, event: OverseerEvent, now: float) -> None:
         if not isinstance(event, Submitted | NotSubmitted):
