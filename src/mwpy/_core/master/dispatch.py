@@ -114,15 +114,18 @@ class Dispatch:
         numbers: list[int] = []
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
+        unknown: dict[int, None] = {}
         for span in spans:
             firsts.append(span.first)
             counts.append(span.count)
             attempts.append(span.attempt)
-            numbers.append(span.algorithm.number)
+            number = span.algorithm.number
+            numbers.append(number)
+            if number not in slave.agent.known:
+                unknown[number] = None
             buffers += span.buffers or [()] * span.count
             payloads += span.payloads
-        known = slave.agent.known
-        if unknown := dict.fromkeys(number for number in numbers if number not in known):
+        if unknown:
             self._send_definitions(slave.agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
         header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes)

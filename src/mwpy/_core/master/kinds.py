@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import define, field
 
 from mwpy._core.master.handback import HandBack
-from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
 from mwpy._values.ids import SlaveId
@@ -16,6 +16,7 @@ from mwpy._values.task import SlaveKind, SlaveState
 __all__ = ["SlaveKinds"]
 
 _UNORDERED = SlaveKind.UNORDERED
+_BUSY, _DRAIN = SlaveState.BUSY, SlaveEvent.DRAIN
 
 
 @define(eq=False)
@@ -54,7 +55,11 @@ class SlaveKinds:
 
     def unload(self, slave: ConnectedSlave) -> None:
         """Update a slave that holds fewer tasks than before."""
-        self.state.unload(slave)
+        if slave.state is _BUSY:
+            if slave.held.spans:
+                self.state.members.hungry[slave.sid] = slave
+            else:
+                self.state.change(slave, _DRAIN)
         if slave.freed:
             self._settle_freed(slave)
 

@@ -18,7 +18,6 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.task import PlainEnum, SlaveKind, SlaveState
 
 __all__ = [
-    "RECORDS_OF_MEMBERS",
     "TRANSITIONS",
     "ConnectedAgent",
     "ConnectedSlave",
@@ -141,6 +140,22 @@ class Members:
     """How long a task of each algorithm takes, in seconds, over all slaves."""
     agents_seen: int = 0
     slaves_seen: int = 0
+    changes: dict[type, Callable[[Any], None]] = field(init=False, repr=False)
+    """What each kind of record does to agents and slaves; all other kinds do nothing."""
+
+    @changes.default
+    def _list_changes(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            records.SlaveChanged: self._slave_changed,
+            records.SlaveConnected: self._slave_connected,
+            records.SlaveEnded: self._slave_ended,
+            records.AgentConnected: self._agent_connected,
+            records.AgentLeaving: self._agent_leaving,
+            records.AgentLost: self._agent_gone,
+            records.AgentLeft: self._agent_gone,
+            records.PeerDropped: self._peer_dropped,
+            records.AlgorithmRefused: self._algorithm_refused,
+        }
 
     @property
     def next_agent(self) -> str:
@@ -164,9 +179,9 @@ class Members:
         Raises:
             InternalError: the record contradicts the slave's state; the fault of mwpy itself.
         """
-        handler = _HANDLERS.get(type(record))
-        if handler is not None:
-            handler(self, record)
+        change = self.changes.get(type(record))
+        if change is not None:
+            change(record)
 
     def _slave_changed(self, record: records.SlaveChanged) -> None:
         slave = self.slaves[record.sid]
@@ -251,20 +266,3 @@ class Members:
         for agent in self.agents.values():
             for slave in agent.slaves.values():
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"
-
-
-_HANDLERS: dict[type, Callable[[Members, Any], None]] = {
-    records.SlaveChanged: Members._slave_changed,
-    records.SlaveConnected: Members._slave_connected,
-    records.SlaveEnded: Members._slave_ended,
-    records.AgentConnected: Members._agent_connected,
-    records.AgentLeaving: Members._agent_leaving,
-    records.AgentLost: Members._agent_gone,
-    records.AgentLeft: Members._agent_gone,
-    records.PeerDropped: Members._peer_dropped,
-    records.AlgorithmRefused: Members._algorithm_refused,
-}
-"""What each kind of record does to agents and slaves; all other kinds do nothing."""
-
-RECORDS_OF_MEMBERS = frozenset(_HANDLERS)
-"""The kinds of records that change agents and slaves."""

@@ -14,24 +14,21 @@ from attrs import define, field, frozen
 from msgspec import Struct
 
 from mwpy._core.master.events import Send
+from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import (
-    RECORDS_OF_MEMBERS,
     ConnectedAgent,
     ConnectedSlave,
     Members,
     SlaveEvent,
 )
-from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.spans import Span
-from mwpy._core.master.taskjar import RECORDS_OF_TASKS, Taskjar
+from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId
-from mwpy._values.task import Result, SlaveState, UnrunnableTask
+from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState"]
-
-_BUSY, _DRAIN = SlaveState.BUSY, SlaveEvent.DRAIN
 
 
 @frozen
@@ -91,9 +88,11 @@ class MasterState:
             InternalError: the record contradicts the state; the fault of mwpy itself.
         """
         kind = type(record)
-        spans = self.jar.apply(record, tags) if kind in RECORDS_OF_TASKS else []
-        if kind in RECORDS_OF_MEMBERS:
-            self.members.apply(record)
+        spans: list[Span] = []
+        if kind in self.jar.changes:
+            spans = self.jar.changes[kind](record, tags)
+        if kind in self.members.changes:
+            self.members.changes[kind](record)
         self.actions.records.append(record)
         return spans
 
@@ -119,14 +118,6 @@ class MasterState:
                 return
             self._noticed[key] = None
         self.record(records.Notice(text))
-
-    def unload(self, slave: ConnectedSlave) -> None:
-        """Update a slave that holds fewer tasks than before."""
-        if slave.state is _BUSY:
-            if slave.held.spans:
-                self.members.hungry[slave.sid] = slave
-            else:
-                self.change(slave, _DRAIN)
 
     def take_actions(self) -> Actions:
         """Everything that must be done now; given out once."""

@@ -25,7 +25,7 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.records import TaskRange
 from mwpy._values.task import PlainEnum, TaskState
 
-__all__ = ["RECORDS_OF_TASKS", "TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
+__all__ = ["TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
 
 
 class TaskEvent(PlainEnum):
@@ -88,6 +88,22 @@ class Taskjar:
     """Allocated tasks by the slave that holds them: an entry for each slave, and for each ended one that held some."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
     """The deaths that tasks are charged with."""
+    changes: dict[type, Callable[[Any, Tags], list[Span]]] = field(init=False, repr=False)
+    """What each kind of record does to the tasks; all other kinds do nothing. A lookup is quicker than a `match`."""
+
+    @changes.default
+    def _list_changes(self) -> dict[type, Callable[[Any, Tags], list[Span]]]:
+        return {
+            records.TasksAllocated: self._allocated,
+            records.ResultsReceived: self._received,
+            records.TasksSubmitted: self._submitted,
+            records.TasksReturned: self._returned,
+            records.TasksGivenUp: self._given_up,
+            records.TasksUnaddressed: self._unaddressed,
+            records.SlaveConnected: self._connected,
+            records.SlaveEnded: self._ended,
+            records.AlgorithmDefined: self._defined,
+        }
 
     @property
     def num_allocated(self) -> int:
@@ -107,8 +123,8 @@ class Taskjar:
         Raises:
             InternalError: the record contradicts the tasks' states; the fault of mwpy itself.
         """
-        handler = _HANDLERS.get(type(record))
-        return handler(self, record, tags) if handler is not None else []
+        change = self.changes.get(type(record))
+        return change(record, tags) if change is not None else []
 
     # ---- what records do -----------------------------------------------------------------------------------
 
@@ -132,18 +148,11 @@ class Taskjar:
         return spans
 
     def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
-        spans = [
-            Span(
-                each.first,
-                each.count,
-                self.definitions[each.algorithm].definition,
-                each.policy,
-                each.payloads,
-                each.buffers,
-                tags[position] if tags else [None] * each.count,
-            )
-            for position, each in enumerate(record.tasks)
-        ]
+        spans: list[Span] = []
+        for position, each in enumerate(record.tasks):
+            algorithm = self.definitions[each.algorithm].definition
+            own_tags = tags[position] if tags else [None] * each.count
+            spans.append(Span(each.first, each.count, algorithm, each.policy, each.payloads, each.buffers, own_tags))
         _move(spans, _SUBMIT)
         self.runnable += sum(map(count_of, spans))
         self.pending.add(spans)
@@ -227,23 +236,6 @@ class Taskjar:
         allocated = sum(held.count for held in self.held.values())
         assert allocated == self.num_allocated, "a task is neither pending nor at a slave"
         self.deaths.check()
-
-
-_HANDLERS: dict[type, Callable[[Taskjar, Any, Tags], list[Span]]] = {
-    records.TasksAllocated: Taskjar._allocated,
-    records.ResultsReceived: Taskjar._received,
-    records.TasksSubmitted: Taskjar._submitted,
-    records.TasksReturned: Taskjar._returned,
-    records.TasksGivenUp: Taskjar._given_up,
-    records.TasksUnaddressed: Taskjar._unaddressed,
-    records.SlaveConnected: Taskjar._connected,
-    records.SlaveEnded: Taskjar._ended,
-    records.AlgorithmDefined: Taskjar._defined,
-}
-"""What each kind of record does to the tasks; all other kinds do nothing. A lookup is quicker than a `match`."""
-
-RECORDS_OF_TASKS = frozenset(_HANDLERS)
-"""The kinds of records that change tasks."""
 
 
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:
