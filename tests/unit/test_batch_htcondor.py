@@ -10,7 +10,6 @@ import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, htcondor
 from mwpy._batch.htcondor import END, HTCondor, description
-from mwpy._system.process import Helper
 from mwpy._values.errors import UsageError
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
@@ -100,26 +99,6 @@ def test_how_a_job_ended(tmp_path: Path) -> None:
         {"JobStatus": 3, "EnteredCurrentStatus": 104, "RemoveReason": "via condor_rm", "Err": ""}
     )
     assert removed == Outcome(End.REMOVED, "removed: via condor_rm", None, 0.0, "")
-
-
-def test_bindings_that_end_or_do_not_answer_or_fail_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold the interpreter while they wait, so they run in a process that can be killed."""
-    edge = HTCondor()
-
-    def call(program: str) -> None:
-        edge._helper = Helper([sys.executable, "-c", program])
-        edge.jobs()
-
-    with pytest.raises(BatchUnavailable, match="HTCondor's Python bindings ended with exit code 7"):
-        call("input(); raise SystemExit(7)")
-    with pytest.raises(BatchUnavailable, match=r"HTCondor says: no local daemon\. Is its schedd running"):
-        call("""print('{"error": "no local daemon."}')""")
-    assert edge._helper is not None
-    edge._helper.close()
-    monkeypatch.setattr(htcondor, "CALL_S", 0.1)
-    with pytest.raises(BatchUnavailable, match="HTCondor gave no answer within 0 s: is its schedd overloaded"):
-        call("import signal; signal.pause()")
-    assert edge._helper is None
 
 
 def test_without_the_bindings_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,11 @@ def test_a_plain_value_is_read_as_it_was_written(value: object) -> None:
 def test_a_pickle_is_read_as_its_bytes() -> None:
     """Alone and in a list; nothing is unpickled."""
     read = decode(encode(as_pickle(b"bytes")))
-    assert (type(read), read) == (Pickled, Pickled(1, b"bytes"))
-    assert decode_list(encode([1, as_pickle(b"bytes")])) == [1, Pickled(1, b"bytes")]
+    number, in_list = decode_list(encode([1, as_pickle(b"bytes")]))
+    for each in (read, in_list):
+        assert isinstance(each, Pickled)
+        assert (each.kind, bytes(each.pickle)) == (1, b"bytes")  # older versions of msgspec give a view
+    assert number == 1
 
 
 def test_a_list_is_split_into_its_encoded_values() -> None:
@@ -42,7 +45,8 @@ def test_a_list_is_split_into_its_encoded_values() -> None:
     parts = [encode(value) for value in values]
     written = b"".join((LIST_PREFIX, len(values).to_bytes(4, "big"), *parts))
     assert [bytes(part) for part in split_list(written)] == parts
-    assert decode_list(written) == [1, "two", Pickled(1, b"three"), None]
+    read = decode_list(written)
+    assert [bytes(each.pickle) if isinstance(each, Pickled) else each for each in read] == [1, "two", b"three", None]
 
 
 def test_a_struct_is_a_dict_of_its_fields() -> None:

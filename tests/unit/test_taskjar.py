@@ -53,6 +53,13 @@ def test_the_head_of_a_queue_is_chosen_by_number_and_size(books: Books) -> None:
     assert waiting(books) == [1, 2, 3, 4, 5]
 
 
+def test_a_choice_ends_before_a_span_that_does_not_fit(books: Books) -> None:
+    books.submit(2, payload=b"12345")
+    books.submit(1, payload=b"x" * 50, policy=TaskPolicy(retry=False))
+    pending = books.state.jar.pending
+    assert pending.heads(pending.queues[0], 10, 20) == [TaskRange(1, 2, 1, 0, "max")]
+
+
 def test_a_choice_ends_before_an_algorithm_that_the_slave_refuses(books: Books) -> None:
     slave = books.slave()
     policy = TaskPolicy(slave.sid)

@@ -1,6 +1,6 @@
 """The agents that the master accepted, and their slaves.
 
-The table `TRANSITIONS` is the lifecycle of a slave. `Members.apply` moves slaves along it, as records say. A transition
+The table `TRANSITIONS` is the lifecycle of a slave. Records move slaves along it (`Members.changes`). A transition
 that the table does not have is an internal error. A slave that ended is removed at once. Its id is never used again.
 """
 
@@ -141,7 +141,7 @@ class Members:
     agents_seen: int = 0
     slaves_seen: int = 0
     changes: dict[type, Callable[[Any], None]] = field(init=False, repr=False)
-    """What each kind of record does to agents and slaves; all other kinds do nothing."""
+    """What each kind of record does to agents and slaves, the only way to change a slave's state."""
 
     @changes.default
     def _list_changes(self) -> dict[type, Callable[[Any], None]]:
@@ -172,16 +172,6 @@ class Members:
         agent = self.peers[peer] = self.agents[name]
         agent.peer = peer
         return agent
-
-    def apply(self, record: records.Record) -> None:
-        """Change agents and slaves as a record says; the only place where a slave's state changes.
-
-        Raises:
-            InternalError: the record contradicts the slave's state; the fault of mwpy itself.
-        """
-        change = self.changes.get(type(record))
-        if change is not None:
-            change(record)
 
     def _slave_changed(self, record: records.SlaveChanged) -> None:
         slave = self.slaves[record.sid]

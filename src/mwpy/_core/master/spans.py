@@ -20,7 +20,7 @@ class Span(Struct, eq=False, gc=False):
     """Tasks with consecutive ids that differ only in their arguments and tags.
 
     They share everything else, from their submission to their end. When one part is to be treated differently, the
-    span is cut. Only `Taskjar.apply` changes a span's state. The garbage collector does not track spans: only the
+    span is cut. Only the taskjar changes a span's state. The garbage collector does not track spans: only the
     master has references to them, so a tag cannot lead back to a span.
     """
 

@@ -1,6 +1,7 @@
 """The jar of all tasks that the master has, and the one place where a task changes its state.
 
-The table `TRANSITIONS` is the lifecycle of a task. `Taskjar.apply` moves spans of tasks along it, as records say. A
+The table `TRANSITIONS` is the lifecycle of a task. `Taskjar.changes` has what each kind of record does: it
+moves spans of tasks along the table. A
 transition that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once, so
 all tasks in it are pending or allocated.
 
@@ -89,7 +90,8 @@ class Taskjar:
     deaths: KeptDeaths = field(factory=KeptDeaths)
     """The deaths that tasks are charged with."""
     changes: dict[type, Callable[[Any, Tags], list[Span]]] = field(init=False, repr=False)
-    """What each kind of record does to the tasks; all other kinds do nothing. A lookup is quicker than a `match`."""
+    """What each kind of record does to the tasks, the only way to change a task's state; all other kinds do nothing.
+    `MasterState.record` calls these methods. A lookup is quicker than a `match`."""
 
     @changes.default
     def _list_changes(self) -> dict[type, Callable[[Any, Tags], list[Span]]]:
@@ -109,22 +111,6 @@ class Taskjar:
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
         return self.runnable - self.pending.count
-
-    def apply(self, record: records.Record, tags: Tags = ()) -> list[Span]:
-        """Change the tasks as a record says; the only place where a task's state changes.
-
-        Args:
-            record: what happened.
-            tags: with `TasksSubmitted`, the tags of each of its entries; without them, each tag is None.
-
-        Returns:
-            The spans of the record's tasks, in their new state.
-
-        Raises:
-            InternalError: the record contradicts the tasks' states; the fault of mwpy itself.
-        """
-        change = self.changes.get(type(record))
-        return change(record, tags) if change is not None else []
 
     # ---- what records do -----------------------------------------------------------------------------------
 
