@@ -140,9 +140,10 @@ def _run_pex(command: list[str], script: Path) -> None:
             pex.main(command)
     except SystemExit as leaving:
         if leaving.code:
+            reason = leaving.code if isinstance(leaving.code, str) else "pex gives the reason above"
             raise MwpyError(
-                f"{script} is not packed; pex gives the reason above. If a version is not available for that Python, "
-                f"choose another with --with 'PACKAGE>=VERSION'"
+                f"{script} is not packed: {reason}. If a version is not available for that Python, choose another "
+                f"with --with 'PACKAGE>=VERSION'"
             ) from leaving
 
 
