@@ -53,9 +53,7 @@ def held_by(core: MasterCore, sid: str) -> list[int]:
 
 def spans_in(core: MasterCore) -> list[Span]:
     """All spans that are pending in a master or held by its slaves."""
-    jar = core.state.jar
-    queues = [*jar.pending.queues.values(), *jar.pending.addressed.values()]
-    return [each for queue in (*queues, *(held.spans for held in jar.held.values())) for each in queue]
+    return list(core.state.jar.spans())
 
 
 def span_of(core: MasterCore, task: int) -> Span:

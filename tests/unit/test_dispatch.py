@@ -112,3 +112,11 @@ def test_it_is_known_when_a_quick_slave_is_worth_another_look(books: Books, disp
     full.last_heard = 5.0
     dispatch.decide(5.0)
     assert (sent(books), dispatch.look_again) == ([], 5.0 + allocation.SILENT_S)
+
+
+def test_a_task_that_goes_before_its_definition_fails_the_check(books: Books, dispatch: Dispatch) -> None:
+    slave = books.slave()
+    dispatch.check()
+    books.give(slave, 1)
+    with pytest.raises(AssertionError, match=r"SLAVE-0 holds tasks of algorithms \[0\], which were not sent"):
+        dispatch.check()

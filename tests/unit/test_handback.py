@@ -63,3 +63,15 @@ def test_tasks_can_be_addressed_to_a_slave_that_never_was(books: Books, handback
     handback.release_addressed(sid(9), "is gone or never was")
     given_up = [record for record in books.taken() if isinstance(record, records.TasksGivenUp)]
     assert [(each.sid, each.held) for each in given_up] == [(sid(9), False)]
+
+
+def test_a_task_that_should_have_ended_fails_the_check(books: Books, handback: HandBack) -> None:
+    """It is too large, or it waits for a slave that is gone."""
+    books.submit(1)
+    handback.check()
+    books.submit(1, policy=TaskPolicy(sid(9)))
+    with pytest.raises(AssertionError, match="tasks wait for SLAVE-9, which is gone"):
+        handback.check()
+    books.submit(1, payload=b"x" * 11)
+    with pytest.raises(AssertionError, match="more than 10 bytes"):
+        handback.check()

@@ -11,7 +11,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import DEATHS_ALLOWED, Losses
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._values import records
-from mwpy._values.last_words import NO_WORDS, LastWords
+from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.messages import SlaveDied
 from mwpy._values.task import TaskPolicy
 
@@ -131,3 +131,12 @@ def test_slaves_that_never_were_ready_are_reported_once_for_each_reason(books: B
     texts = notices(books)
     assert len(texts) == 2
     assert texts[0].startswith("a slave of AGENT-0 (here) ended before it could take a task: exit code 1.")
+
+
+def test_a_task_that_killed_too_many_slaves_and_is_still_here_fails_the_check(books: Books, losses: Losses) -> None:
+    slave = books.slave()
+    books.give(slave, 1)
+    losses.check()
+    slave.held.spans[0].deaths = (Death(slave.sid, 1, DIED),) * DEATHS_ALLOWED
+    with pytest.raises(AssertionError, match="killed 3 slaves and is not handed back"):
+        losses.check()

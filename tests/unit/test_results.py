@@ -133,3 +133,10 @@ def test_tasks_that_a_slave_cannot_run_are_pending_again(books: Books, results: 
     results.refuse(slave, AlgorithmFailed(1, 1, "no module", [4], [2], [1]))
     [returned] = [each for each in books.taken() if isinstance(each, records.TasksReturned)]
     assert (returned.reason, ids_of(slave.held.spans)) == ("its slave cannot run it", [1, 2, 3])
+
+
+def test_a_slave_that_is_asked_again_too_soon_fails_the_check(results: Results, slave: ConnectedSlave) -> None:
+    results.check()
+    slave.asked_back = slave.gave_nothing_back = True
+    with pytest.raises(AssertionError, match="SLAVE-0 was asked again too soon"):
+        results.check()

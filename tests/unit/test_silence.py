@@ -12,7 +12,7 @@ from tests.spans import MAX, MIN, defined, span, span_of
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
-from mwpy._core.master.silence import LONGEST_S
+from mwpy._core.master.silence import LONGEST_S, SilenceWatch
 from mwpy._values import messages
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -578,3 +578,13 @@ def test_agents_that_cannot_run_the_task_do_not_delay_the_notice() -> None:
         master.refuse(1, peer)
         master.run(4.0)
     assert master.silence_notices
+
+
+def test_a_watch_that_observes_during_a_pause_fails_its_check() -> None:
+    watch = SilenceWatch()
+    watch.observe("why", 0.0)
+    watch.pause(1.0)
+    watch.check()
+    watch._seen = 1.0
+    with pytest.raises(AssertionError, match="observes during a pause"):
+        watch.check()

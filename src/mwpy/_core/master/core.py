@@ -237,5 +237,6 @@ class MasterCore:
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        self.kinds.check()
-        self.admission.check()
+        for part in (self.handback, self.kinds, self.admission, self.dispatch, self.results, self.losses):
+            part.check()
+        self.silence.watch.check()

@@ -157,3 +157,9 @@ class Dispatch:
             count = max(1, slave.held.count // 2)
             state.send(slave.agent, messages.Revoke(slave.number, count))
             idle_slaves -= count
+
+    def check(self) -> None:
+        """Assert that each slave's agent has the definitions of all tasks that the slave holds."""
+        for slave in self.state.members.slaves.values():
+            unknown = slave.held.load.keys() - slave.agent.known.keys()
+            assert not unknown, f"{slave.sid} holds tasks of algorithms {sorted(unknown)}, which were not sent to it"

@@ -112,6 +112,11 @@ class Losses:
         if held:
             self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason))
 
+    def check(self) -> None:
+        """Assert that no task is left that has used up its deaths."""
+        for span in self.state.jar.spans():
+            assert len(span.deaths) < DEATHS_ALLOWED, f"{span} killed {len(span.deaths)} slaves and is not handed back"
+
 
 def _split(slave: ConnectedSlave, running: int) -> tuple[list[Span], list[Span]]:
     """Return the task that a slave ran, if the slave holds it, and all other tasks that the slave holds."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from attrs import define, field
@@ -88,6 +88,11 @@ class PendingTasks:
             count -= fits
             max_bytes -= sum(sizes)
         return chosen
+
+    def spans(self) -> Iterator[Span]:
+        """All spans, queue by queue."""
+        for queue in (*self.queues.values(), *self.addressed.values()):
+            yield from queue
 
     def next_turn(self, algorithm: int) -> None:
         """Let an algorithm wait for its next turn behind all others."""

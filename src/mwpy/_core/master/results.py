@@ -94,6 +94,12 @@ class Results:
             slave.pace[number] = allocation.learn(slave.pace.get(number), mean)
             overall[number] = allocation.learn(overall.get(number), mean)
 
+    def check(self) -> None:
+        """Assert that the learned paces are positive, and that no slave is asked again that gave nothing back."""
+        for slave in self.state.members.slaves.values():
+            assert all(pace > 0 for pace in slave.pace.values()), f"{slave.sid} has a pace of {slave.pace}"
+            assert not (slave.asked_back and slave.gave_nothing_back), f"{slave.sid} was asked again too soon"
+
 
 def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
     for position in group.failed:

@@ -85,6 +85,11 @@ class SilenceWatch:
         self.deadline = now + self._due_s - self.stuck_s
         return due_s
 
+    def check(self) -> None:
+        """Assert that the watch is either in a pause or observes, and that the next message is not overdue."""
+        assert self._seen is None or self._pause is None, "the watch observes during a pause"
+        assert self.stuck_s <= self._due_s + LONGEST_S, "a message about silence is overdue"
+
     def _count(self, now: float) -> None:
         if self._seen is not None:
             self.stuck_s += now - self._seen

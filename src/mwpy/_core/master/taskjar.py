@@ -11,7 +11,7 @@ Pending tasks are in `Taskjar.pending`, allocated tasks in `Taskjar.held` by the
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attrs import define, evolve, field
@@ -111,6 +111,12 @@ class Taskjar:
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
         return self.runnable - self.pending.count
+
+    def spans(self) -> Iterator[Span]:
+        """All spans: pending ones, and those that slaves hold."""
+        yield from self.pending.spans()
+        for held in self.held.values():
+            yield from held.spans
 
     # ---- what records do -----------------------------------------------------------------------------------
 
