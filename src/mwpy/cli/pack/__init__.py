@@ -140,7 +140,7 @@ def _run_pex(command: list[str], script: Path) -> None:
             pex.main(command)
     except SystemExit as leaving:
         if leaving.code:
-            reason = leaving.code if isinstance(leaving.code, str) else "pex gives the reason above"
+            reason = "pex gives the reason above" if isinstance(leaving.code, int) else str(leaving.code)
             raise MwpyError(
                 f"{script} is not packed: {reason}. If a version is not available for that Python, choose another "
                 f"with --with 'PACKAGE>=VERSION'"
