@@ -161,5 +161,5 @@ class Dispatch:
     def check(self) -> None:
         """Assert that each slave's agent has the definitions of all tasks that the slave holds."""
         for slave in self.state.members.slaves.values():
-            unknown = slave.held.load.keys() - slave.agent.known.keys()
-            assert not unknown, f"{slave.sid} holds tasks of algorithms {sorted(unknown)}, which were not sent to it"
+            unknown = [number for number in slave.held.load if number not in slave.agent.known]
+            assert not unknown, f"{slave.sid} holds tasks of algorithms {unknown}, which were not sent to it"
