@@ -29,8 +29,8 @@ MUCH = 0.1
 """The file is written at once when the number of needed slaves changes by more than this fraction."""
 
 JOBS_S = 5.0
-"""Seconds until the file shows that a job connected, left or became idle. That an idle job got work is written at once.
-With this delay, the file is not written every second when jobs change every second."""
+"""Seconds until the file shows that a job connected, left or became idle. If an idle job got work, the file is written
+at once. Because of this delay, the file is not written every second when jobs change every second."""
 
 
 @frozen
@@ -138,7 +138,7 @@ def _content(reader: _Reader) -> ResourceFile:
     keys = _Reader(reader.path, reader.take("keys", dict))
     status = reader.take("computation-status", str)
     if status not in (IN_PROGRESS, FINISHED):
-        raise ResourceFileError(f"the resource file {reader.path} has {status!r} under 'computation-status'")
+        raise ResourceFileError(f"the resource file {reader.path} has the unknown 'computation-status' {status!r}")
     return ResourceFile(
         computation_status=status,
         timestamp=reader.number("timestamp"),

@@ -42,7 +42,7 @@ def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None
     run = stage.start("", "--mw-local", 1, program=[sys.executable, "-"], script=script)
     until(lambda: "3 local agents in a row ended" in run.err, lambda: f"the reason, not {run.err!r}")
     assert run.err.count("starting another") == 2
-    assert "does that come to mwpy.main()" in run.err
+    assert "does this command reach mwpy.main()" in run.err
 
 
 def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:

@@ -48,7 +48,7 @@ def _notices(core: MasterCore, at: float) -> str:
 
 
 def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
-    """They follow the joined small payloads, in the order of their tasks."""
+    """Large buffers follow the joined small payloads, in the order of their tasks."""
     _connect(core, 1)
     core.submit(_tasks(1, b"small", (b"large", b"larger")))
     core.decide(0.0)
@@ -181,7 +181,7 @@ def test_the_notice_of_silence_names_strangers(core: MasterCore) -> None:
     core.handle("something else", 0.0)  # type: ignore[arg-type]
     core.submit(_tasks(1))
     _notices(core, 0.0)
-    assert "1 were refused, the last from 10.0.0.9: it has no key of ours" in _notices(core, 6.0)
+    assert "Refused connections: 1, the last from 10.0.0.9: it has no key of ours" in _notices(core, 6.0)
 
 
 def test_the_notice_of_silence_names_agents_without_slaves_and_agents_that_left(core: MasterCore) -> None:
@@ -208,7 +208,7 @@ def test_the_notice_of_silence_says_that_every_slave_is_ordered(core: MasterCore
 
 
 def test_the_notice_of_silence_says_that_the_loop_cannot_return(core: MasterCore) -> None:
-    """`mw.loop()` without a task would wait forever. If an ordered slave is wanted, it waits for this slave."""
+    """`mw.loop()` without a task would wait forever. If an ordered slave is wanted, the loop waits for this slave."""
     _connect(core, 1)
     core.waiting = Waiting.FOREVER
     _notices(core, 0.0)

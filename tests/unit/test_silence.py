@@ -20,7 +20,7 @@ from mwpy._values.records import Notice
 from mwpy._values.task import SlaveKind, TaskPolicy, UnrunnableTask
 
 PROMISED_S = 10.0
-"""The manual promises a notice when nothing can progress for this many seconds."""
+"""A notice must come within this many seconds after progress became impossible."""
 
 DAY_S = 86400.0
 
@@ -96,7 +96,7 @@ class _Master:
         self.decide()
 
     def refuse(self, task: int, peer: bytes = b"a", reason: str = CANNOT_IMPORT) -> None:
-        """The first slave of an agent reports that it cannot run the algorithm of a task that it holds."""
+        """The first slave of an agent holds a task, and reports that it cannot run the algorithm of this task."""
         held = span_of(self.core, task)
         number = held.algorithm.number
         self.receive(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
@@ -288,11 +288,15 @@ CAUSES = [
     ),
     _Cause(
         _an_agent_of_another_computation_connects,
-        "1 were refused, the last from 10.0.0.1: member id 'other' is not this master's 'm'",
+        "Refused connections: 1, the last from 10.0.0.1: member id 'other' is not this master's 'm'",
         "check --mw-member-id or its resource file",
     ),
-    _Cause(_agents_with_old_resource_files_connect, "3 were refused, the last from 10.0.0.1", "give it a fresh copy"),
-    _Cause(_a_stranger_connects, "1 were refused, the last from 10.0.0.9", "give it a fresh resource file"),
+    _Cause(
+        _agents_with_old_resource_files_connect,
+        "Refused connections: 3, the last from 10.0.0.1",
+        "give it a fresh copy",
+    ),
+    _Cause(_a_stranger_connects, "Refused connections: 1, the last from 10.0.0.9", "give it a fresh resource file"),
     _Cause(
         _an_agent_connects_without_slaves,
         "1 agents are connected, but their slaves are not ready yet",
@@ -509,7 +513,8 @@ def test_a_notice_names_an_agent_with_another_version_of_mwpy_as_refused() -> No
     master.submit()
     master.handle(Garbage(b"new", "10.0.0.7", "protocol version 2 there, 1 here: install the same version of mwpy"))
     master.run(PROMISED_S)
-    assert "1 were refused, the last from 10.0.0.7: protocol version 2 there, 1 here" in master.silence_notices[0][1]
+    refused = "Refused connections: 1, the last from 10.0.0.7: protocol version 2 there, 1 here"
+    assert refused in master.silence_notices[0][1]
 
 
 def test_the_first_notice_comes_exactly_at_the_deadline() -> None:

@@ -1,8 +1,8 @@
-"""Whether an agent that the master has started on its own machine is replaced when it ends.
+"""Decides whether the master replaces an agent on its own machine that has ended.
 
 An agent ends when a user kills it, when the machine is out of memory, or when it cannot run the script at all. The
-master starts another one, but not forever: after several agents in a row that ended soon after their start it says
-what may be wrong.
+master starts another one, but not forever. If several agents in a row end soon after their start, the master stops and
+prints what may be wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EARLY_ENDS_ALLOWED = 3
 
 @frozen
 class Verdict:
-    """What follows from the end of a local agent."""
+    """The decision after the end of a local agent."""
 
     start_another: bool
     notice: str = ""
@@ -40,7 +40,7 @@ class LocalAgentCore:
     command: str
     _started_at: float = 0.0
     _early_ends: int = 0
-    """How many agents in a row ended soon after their start."""
+    """How many agents in a row have ended soon after their start."""
 
     def started(self, now: float) -> None:
         """An agent was started."""
@@ -51,21 +51,21 @@ class LocalAgentCore:
 
         Args:
             code: its exit code, or the negative number of a signal; None if it could not be started.
-            how: the same for the user.
-            now: the time on the clock that `started` was given.
+            how: the same as a text for the user.
+            now: the time, on the same clock as in `started`.
         """
         if code == ExitCode.CANNOT_START:
-            return Verdict(False)  # the agent said why, and so does the master's core
+            return Verdict(False)  # the agent printed the reason, and the master's core reports it, too
         self._early_ends = self._early_ends + 1 if now < self._started_at + EARLY_S else 0
         if self._early_ends < EARLY_ENDS_ALLOWED:
             return Verdict(True, f"the local agent ended ({how}); starting another")
         return Verdict(
             False,
             f"{self._early_ends} local agents in a row ended within seconds of their start ({how}), so there are no "
-            f"slaves on this machine. An agent is started as `{self.command}`: does that come to mwpy.main() without "
-            f"standard input?",
+            f"slaves on this machine. An agent is started as `{self.command}`: does this command reach mwpy.main() "
+            f"without standard input?",
         )
 
     def check(self) -> None:
         """Check what must always be true."""
-        assert 0 <= self._early_ends <= EARLY_ENDS_ALLOWED, "an agent was replaced that should not have been"
+        assert 0 <= self._early_ends <= EARLY_ENDS_ALLOWED, "an agent was replaced after too many early ends"

@@ -2,7 +2,8 @@
 
 One thread runs one loop. It waits for the master, for streams and outputs of slaves, and for signals, all at once.
 Nothing in it blocks on a slave. What a slave writes to standard output and error goes to the agent's own streams (see
-`_system/streams`). The end of it becomes the slave's last words, with its fault handler's report and peak memory.
+`_system/streams`). The end of this output becomes the slave's last words, with its fault handler's report and peak
+memory.
 
 `Agent` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
@@ -41,16 +42,16 @@ from mwpy.audit import AuditFile
 __all__ = ["Agent", "Edges", "run"]
 
 FAREWELL_S = 1.0
-"""Seconds that the agent's own standard output and error get at the end to take what they have not taken."""
+"""Seconds at the end for writing the remaining output to the agent's own standard output and error."""
 
 LINGER_S = 1.0
-"""Seconds that the last messages to the master get to leave."""
+"""Seconds for sending the last messages to the master."""
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
-    """Be an agent until its end.
+    """Run this process as an agent until the agent ends.
 
     Args:
         command: the command line that starts a slave.
@@ -99,7 +100,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
 
 
 def _ends_at(options: Options) -> float | None:
-    """When the batch system will end this agent, on the monotonic clock. What the user says takes precedence."""
+    """When the batch system will end this agent, on the monotonic clock. The user's option takes precedence."""
     if options.lifetime is not None:
         return clock.monotonic() + options.lifetime
     return None if options.job_end is None else clock.monotonic() + options.job_end - clock.wall()
@@ -107,7 +108,7 @@ def _ends_at(options: Options) -> float | None:
 
 @frozen
 class Edges:
-    """What an agent uses of the outside."""
+    """The edges of an agent."""
 
     link: AgentConnection
     launcher: SlaveLauncher
@@ -122,8 +123,8 @@ class Agent:
     """The agent's loop.
 
     Args:
-        core: decides.
-        edges: the outside.
+        core: the core, which decides.
+        edges: the edges to the outside.
     """
 
     def __init__(self, core: AgentCore, edges: Edges) -> None:
@@ -145,7 +146,7 @@ class Agent:
         """Wait for something to happen, report it to the core, and do what the core decides.
 
         Returns:
-            What to exit with; None as long as the agent stays.
+            The exit code; None as long as the agent stays.
         """
         link_events, received, ready = self._link.poll(self.timeout(self._clock.monotonic()))
         now = self._clock.monotonic()
@@ -177,7 +178,7 @@ class Agent:
             message, _ = wire.decode(frames)
         except ProtocolError as error:
             if self._core.agent:
-                self._core.handle(events.Disconnected(f"the master sent no proper message: {error}"), now)
+                self._core.handle(events.Disconnected(f"the master sent a malformed message: {error}"), now)
             else:  # most likely a master of another version of mwpy, which refuses in a form of its own
                 self._core.handle(events.Heard(messages.Refused(str(error))), now)
         else:
@@ -215,8 +216,8 @@ class Agent:
             for frames in slave.channel.receive():
                 message, payload = wire.decode(frames)
                 if isinstance(message, messages.Results):
-                    # User code runs in a slave, and may have written over this payload. The master drops an agent
-                    # that sends a malformed one, so the agent reads the payload, though it only passes it on.
+                    # User code in the slave may have damaged this payload. The master drops an agent that sends a
+                    # malformed payload. So the agent reads the payload, although it only passes it on.
                     messages.entries(message, payload)
                 heard = True
                 self._core.handle(events.SlaveHeard(slave.number, message, frames), now)
@@ -242,7 +243,7 @@ class Agent:
     # ---- what to do ----------------------------------------------------------------------------------------
 
     def _act(self, now: float) -> ExitCode | None:
-        """Do what the core wants, until it wants nothing more."""
+        """Do what the core decides, until it decides nothing more."""
         core, link = self._core, self._link
         core.decide(now)
         while True:
@@ -284,7 +285,7 @@ class Agent:
             self._watched.watch_writable(slave)
 
     def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:
-        """Stop slaves from starting more, and report what they have started. Slaves that have ended are skipped."""
+        """Stop slaves from starting tasks, and report what they have started. Slaves that have ended are skipped."""
         slaves = [(self._slaves[number], count) for number, count in wanted if number in self._slaves]
         for slave, _ in slaves:
             slave.channel.recall()
@@ -337,7 +338,7 @@ class Agent:
         self._core.handle(events.SlaveExited(slave.number, cause, words, started, error_output + fault), now)
 
     def close(self) -> None:
-        """Leave nothing behind: kill the slaves, and close the connection after the goodbye has left."""
+        """Leave nothing behind: kill the slaves, and close the connection after the goodbye was sent."""
         for slave in self._slaves.values():
             slave.parts.process.kill()
         for outlet in self._outlets.values():

@@ -1,8 +1,8 @@
-"""When nothing can progress, the master says so and says why, and repeats it at growing intervals.
+"""If nothing can progress, the master reports the reason, and repeats the report at growing intervals.
 
-The watch counts the time in which nothing could progress, since the last progress. When a slave tries a task and fails
-at once, that is no progress. While a slave works, nothing is said; after some seconds of work, the work counts as
-progress. A reason that was not named yet is named in time.
+The watch adds up the time since the last progress in which nothing could progress. If a slave tries a task and fails at
+once, this is not progress. While a slave works, nothing is said; after some seconds of work, the work counts as
+progress. A new reason does not wait for the long interval.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mwpy._values.task import SlaveState
 __all__ = ["Silence", "SilenceWatch"]
 
 FIRST_S = 5.0
-"""Seconds without possible progress before the first message: half of the ten that the manual promises."""
+"""Seconds without possible progress before the first message. The manual names this number."""
 
 GROWTH = 3.0
 """Each interval is this many times as long as the one before."""
@@ -41,7 +41,7 @@ class SilenceWatch:
     deadline: float | None = None
     """When to observe again if nothing changes, on the core's clock; None if there is no need."""
     stuck_s: float = 0.0
-    """How long nothing could progress, without pauses."""
+    """For how long nothing could progress, without the pauses."""
     _due_s: float = FIRST_S
     _interval_s: float = FIRST_S
     _seen: float | None = None
@@ -51,7 +51,7 @@ class SilenceWatch:
     _reasons: set[str] = field(factory=set)
 
     def reset(self, deadline: float | None) -> None:
-        """There was progress, or nothing is waited for; observe again at the deadline at the latest."""
+        """There was progress, or the user waits for nothing. Observe again at the deadline at the latest."""
         self.deadline = deadline
         self._seen = self._pause = None
         self.stuck_s = 0.0
@@ -106,7 +106,7 @@ class Silence:
     watch: SilenceWatch = field(factory=SilenceWatch)
 
     def decide(self, waiting: Waiting, now: float) -> None:
-        """Say why nothing progresses, if it is time to.
+        """Report why nothing progresses, if the report is due.
 
         Args:
             waiting: whether the master algorithm waits in `mw.loop()`.
@@ -125,7 +125,7 @@ class Silence:
             self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
 
     def _is_waited_for(self, waiting: Waiting) -> bool:
-        """Whether anybody waits for progress; `mw.loop(1.0)` with nothing to do may just be a way to sleep."""
+        """Whether the user waits for progress; `mw.loop(1.0)` without any task may be meant as a sleep."""
         if self.state.closing is not None:
             return False
         if self.state.jar.runnable:
@@ -150,8 +150,8 @@ class Silence:
             return "refused", self._which_agent_refuses(next(iter(jar.pending.queues)))
         if jar.runnable:
             return "leaving", (
-                f"{jar.runnable} tasks are at slaves that are leaving, or addressed to them: tasks that these do not "
-                f"finish run elsewhere or are handed back as soon as the slaves are gone"
+                f"{jar.runnable} tasks are at slaves that are leaving, or addressed to them: when these slaves are "
+                f"gone, tasks that are not finished run elsewhere or are handed back"
             )
         if vacancies:
             return "vacancies", (
@@ -175,7 +175,7 @@ class Silence:
     def _why_no_slave(self) -> str:
         only_here = self.state.settings.only_here
         if self.admission.refusals:
-            return f"{self.admission.refusals} were refused, the last from {self.admission.last_refusal}"
+            return f"Refused connections: {self.admission.refusals}, the last from {self.admission.last_refusal}"
         if self.state.members.slaves:
             return "All connected slaves are leaving: start others"
         if agents := len(self.state.members.agents):
