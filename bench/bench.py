@@ -126,7 +126,7 @@ def master(mw: mwpy.Master, _argv: list[str]) -> int:
         repeat = measure is not bytes_queued  # after bytes_queued, no slave takes tasks
         for _ in range(ROUNDS if repeat else 1):
             if repeat:
-                measure(mw)  # an idle machine speeds up slowly, so measure twice and count once, as the bare loop does
+                measure(mw)  # warm up, as the bare loop does: an idle machine speeds up slowly
             reached.append(measure(mw))
             if comparator is not None:
                 ratios.append(reached[-1] / comparator())

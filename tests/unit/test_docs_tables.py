@@ -74,7 +74,7 @@ def shown(state: Enum) -> str:
 
 
 def test_every_lifecycle_has_a_table() -> None:
-    """Each module of the core that has a table of transitions is named in one heading, and no other module is."""
+    """The headings name exactly the modules of the core that have a table of transitions."""
     assert sorted(module for heading in HEADINGS for module in code_in(heading)) == sorted(LIFECYCLES)
 
 
@@ -230,7 +230,7 @@ def test_the_manual_shows_what_a_result_has() -> None:
         (len(SlaveLoop._fields), "CL-MW's {} values"),
         (DEATHS_ALLOWED, "was running in {} slaves when they died"),
         (FIRST_S, "After {} seconds without possible progress"),
-        (KEPT, "the youngest of {} old ones"),
+        (KEPT, "the newest of {} old files"),
         (KEPT, "the audit file is rotated, and {} old files are kept"),
     ],
 )
