@@ -1,7 +1,7 @@
 """`mwpy.main`: the function that the last line of a script calls, in every role.
 
-The modules of a role are imported when the process takes the role. Slaves are started by the thousand, often from a
-shared disk, and the modules that only masters and agents need, above all ZeroMQ, load slower than those of a slave.
+The modules of a role are imported when the process starts this role. Thousands of slaves may start from one shared
+disk, and the modules that only masters and agents need, above all ZeroMQ, load slower than those of a slave.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["local_master", "main", "version_string"]
 VERSION = "0.1.0"
 
 AGENT = ("-m", "mwpy", "slave")
-"""Makes a Python interpreter an agent that runs no script itself."""
+"""Makes a Python interpreter run as an agent that does not load the script itself."""
 
 
 def version_string() -> str:
@@ -84,7 +84,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
-    """Be an agent whose slaves are started by `slave_command`."""
+    """Run this process as an agent that starts its slaves with `slave_command`."""
     from mwpy._doctor import examination
     from mwpy._roles import agent
 
@@ -147,7 +147,7 @@ def _interrupt(_number: int, _frame: object) -> None:
 def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     """A master with slaves on this machine, for a REPL, a notebook or a plain script.
 
-    Functions and classes that are defined there, also lambdas, travel by value.
+    Functions and classes that are defined there travel by value, and so do lambdas.
 
     Args:
         slaves: how many slave processes; 0 for one per core.
@@ -191,8 +191,8 @@ def _command_line() -> list[str]:
 def _program() -> list[str]:
     """The program that starts an agent for slaves of this script: interpreter, `mwpy slave`, its options, script path.
 
-    A packed application (PEX) contains mwpy and is an agent by itself. The program is then the file, not the unpacked
-    copy here.
+    A packed application (PEX) contains mwpy and is an agent by itself. In this case the program is the packed file, not
+    its unpacked copy on this machine.
     """
     if "PEX" in os.environ:
         return [getattr(sys, "_base_executable", sys.executable), os.environ["PEX"]]

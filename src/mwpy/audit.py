@@ -5,9 +5,9 @@
 The arrow shows the direction, as the process that writes the line sees it: to a slave, or from a slave.
 
 A record is always one line. Characters that end a line, move the cursor or are not visible are written as Python writes
-them in a string: a line feed is `\\n`, and a backslash is written twice. The line of a slave's end also has its last
-words: a tab, the name of the stream, and the text, for each stream. A tab in the text is `\\t`. So `read_ends` returns
-exactly the same text.
+them in a string: a line feed is `\\n`, and a backslash is written twice. The line about the end of a slave also has the
+slave's last words: for each stream a tab, the name of the stream, and the text. A tab in the text is `\\t`. So
+`read_ends` returns exactly the same text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mwpy._values.records import TaskRange
 __all__ = ["AuditFile", "End", "read_ends", "text_of"]
 
 KEPT = 4
-"""How many old audit files are kept; FILE.1 is the youngest."""
+"""How many old audit files are kept; FILE.1 is the newest."""
 
 NAMED_TASKS = 5
 """How many tasks of a group are named in a line; the others are only counted."""
@@ -46,7 +46,7 @@ _END = re.compile(
 
 
 def text_of(record: records.Record) -> str:
-    """Describe a record in one line; empty for records that the audit file does not show."""
+    """Describe a record in one line; empty for a record that the audit file does not show."""
     text = _escaped(_text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record))
     if isinstance(record, records.SlaveEnded):
         text += "".join(f"\t{name}: {_escaped(words)}" for name, words in record.words.streams)

@@ -2,7 +2,7 @@
 
 A master has two threads: the thread of the master algorithm, which calls the methods here, and the `mwpy-io` thread,
 which owns the core and the link (see `_roles/master_io.py`). They share submitted tasks, definitions, commands and
-outcomes. One thread appends to each of these and the other empties it, so no lock is needed.
+outcomes. For each of them, one thread appends and the other empties it, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Master:
             The task's id.
 
         Raises:
-            ArgumentNotPicklable: naming the argument; the caller's fault.
+            ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
         """
         try:
             algorithm = call.algorithm
@@ -104,10 +104,10 @@ class Master:
         """Make a function that submits calls of `function` under a policy: for the builtin `map` and the like.
 
         Args:
-            policy: `tag` and what `TaskPolicy` has.
+            policy: `tag`, and the fields of `TaskPolicy`.
 
         Raises:
-            UsageError: an unknown policy; it is named.
+            UsageError: a policy is unknown, and the message names it.
 
         Example:
             >>> submit = mw.with_task_policy(square, retry=False)  # doctest: +SKIP
@@ -141,7 +141,7 @@ class Master:
             failed result.
 
         Raises:
-            UsageError: an unknown policy; it is named. Raised by this call, not at the first item.
+            UsageError: a policy is unknown, and the message names it. This call raises it, not the first item.
         """
         checked = TaskPolicy.of(**policy)
         self._inbox.has_mapped = True
@@ -151,7 +151,8 @@ class Master:
     # ---- waiting ------------------------------------------------------------------------------------------
 
     def loop(self, timeout: float | None = None) -> LoopCounts:
-        """Wait until something can be fetched: results, unrunnable tasks, or ordered slaves that came or are gone.
+        """Wait until something can be fetched: results, unrunnable tasks, or ordered slaves that connected or
+        disconnected.
 
         Args:
             timeout: how long to wait at most, in seconds; None for as long as it takes.
@@ -170,7 +171,7 @@ class Master:
         return LoopCounts(*counts)
 
     def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
-        """As `loop`, but return after `timeout` seconds in any case."""
+        """Like `loop`, but return after `timeout` seconds in any case."""
         return self.loop(timeout)
 
     def results(self) -> list[Result[Any]]:
@@ -206,7 +207,7 @@ class Master:
     def allocate_slaves(self, amount: int = 1000, kind: KindName = "unordered") -> None:
         """Want more slaves of a kind; the resource file passes the number on to batch systems.
 
-        Until the first call for unordered slaves, the master wants as many of them as there are tasks.
+        Before the first call for unordered slaves, the master wants as many of them as there are tasks.
 
         Args:
             amount: how many more.
@@ -247,7 +248,7 @@ class Master:
         return self._access.io.submissions.pending(definition) if definition else 0
 
     def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
-        """How many tasks are missing to the target number; never negative."""
+        """How many tasks must be submitted to reach the target number; never negative."""
         return max(0, self.get_target_number(algorithm) - self.pending_tasks(algorithm))
 
     def num_runnable_tasks(self) -> int:

@@ -36,9 +36,9 @@ class SlaveLoop(NamedTuple):
     total_results_completed: int
     """How many tasks this slave has run so far."""
     num_tasks: int
-    """How many tasks are here and were not run."""
+    """How many tasks have arrived and were not run."""
     num_results: int
-    """How many results are here and were not sent."""
+    """How many results are finished and were not sent."""
     result_grouping: int
     """How many results the master wants at a time; 0 if the slave decides."""
 
@@ -77,7 +77,8 @@ class Slave:
         return int(ExitCode.OK if runner.shut_down else ExitCode.FAILED)
 
     def loop(self, timeout: float | None = None) -> SlaveLoop:
-        """Wait for tasks, run those that are here, and return. Tasks that arrive meanwhile are for the next call.
+        """Wait for tasks, run the tasks that have arrived, and return. Tasks that arrive during this call are left for
+        the next call.
 
         Args:
             timeout: how long to wait for the first task, in seconds; None for as long as it takes.
@@ -101,11 +102,11 @@ class Slave:
 
 
 def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | None, argv: list[str]) -> int:
-    """Be a slave until its end.
+    """Run this process as a slave until the slave ends.
 
     Args:
         described: the content of `MWPY_SLAVE`.
-        slave_algorithm: the script's, or None for the plain loop.
+        slave_algorithm: the slave algorithm of the script, or None for the plain loop.
         argv: the command line without mwpy's own options.
 
     Returns:
@@ -134,7 +135,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
 
 
 def exit_code(returned: object, algorithm: str) -> int:
-    """The exit code of a process whose algorithm returned this; a value that is no exit code is reported."""
+    """The exit code of a process whose algorithm returned this value. If the value is not an exit code, report that."""
     if isinstance(returned, int) and 0 <= returned <= 255:
         return int(returned)
     shown = f"{returned!r}"[:100]
@@ -159,4 +160,4 @@ def _prepare_process(agent_pid: int, fault: int) -> None:
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     faulthandler.enable(fault)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a task prints is seen at once, and survives a kill
+        sys.stdout.reconfigure(line_buffering=True)  # what a task prints is visible at once, and survives a kill

@@ -1,4 +1,4 @@
-"""A whole computation in one thread, on a simulated network and clock, with every fault on.
+"""A whole computation in one thread, on a simulated network and clock, with every kind of fault.
 
 `Cluster(seed)` runs a real master and real agents in a simulated world. One seed is one history, always the same one.
 

@@ -1,9 +1,8 @@
-"""What an overseer asks a batch system. Each module here is one batch system.
+"""The interface between an overseer and a batch system. Each module in this package is one batch system.
 
 A batch system keeps a queue of jobs; each job is one agent. The overseer marks the jobs that it submits, and finds them
-again by this mark, never by memory. So after its own restart, jobs that it submitted before are in the list like all
-others. The batch system does not run an ended job again, unless the job was evicted. The overseer decides whether to
-submit another one.
+again only by this mark. So after a restart, an overseer also finds the jobs that it submitted before. The batch system
+does not run an ended job again, unless the job was evicted. The overseer decides whether to submit another job.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ __all__ = ["Batch", "BatchUnavailable", "End", "Job", "JobState", "Launch", "Out
 
 
 class BatchUnavailable(MwpyError):
-    """The batch system does not answer or refuses. The message has its answer, and says what to do.
+    """The batch system does not answer, or refuses. The message contains its answer, and says what to do.
 
-    Usually nothing was changed. Where an answer was lost, something may have been changed.
+    Usually nothing was changed. If an answer was lost, something may have been changed.
     """
 
     exit_code = ExitCode.UNREACHABLE
@@ -33,7 +32,7 @@ class Launch:
     """What is submitted for one computation."""
 
     mark: str
-    """Letters, digits and hyphens. The mark of its jobs, the same in every life of the overseer."""
+    """The mark of the computation's jobs: letters, digits and hyphens. A restart of the overseer does not change it."""
     resource_path: str
     """The absolute path of the resource file."""
     command: tuple[str, ...]
@@ -46,13 +45,13 @@ class Launch:
     """Lines that the user adds to each submission, in the batch system's own language."""
 
     def agent_command(self, resource_path: str) -> list[str]:
-        """The agent's command line, with the path that the resource file has where the agent runs."""
+        """The agent's command line. `resource_path` is the path of the resource file on the agent's machine."""
         role = self.command.index("--mw-slave") + 1  # the application's own arguments, perhaps with a `--`, come later
         return [*self.command[:role], "--mw-resource-file", resource_path, *self.command[role:]]
 
 
 class Batch(Protocol):
-    """One batch system. A call may block for seconds. Only one thread calls."""
+    """One batch system. A call may block for seconds. Only one thread may call it."""
 
     def submit(self, launch: Launch, count: int) -> list[str]:
         """Put `count` jobs into the queue, all or none. They start in the working directory of this process.
@@ -65,7 +64,7 @@ class Batch(Protocol):
         """
 
     def jobs(self) -> list[Job]:
-        """All jobs of this user that carry a mark of mwpy, also those that this process did not submit.
+        """All jobs of this user that have a mark of mwpy, including jobs that another process submitted.
 
         Raises:
             BatchUnavailable: the batch system does not answer. It never returns only some of the jobs.
@@ -79,4 +78,4 @@ class Batch(Protocol):
         """
 
     def outcome(self, job_id: str) -> Outcome | None:
-        """How a job ended that was in the queue before; None if nothing is known (yet)."""
+        """The end of a job that has left the queue; None if it is not known, or not known yet."""

@@ -1,7 +1,8 @@
 """The program that calls HTCondor's Python bindings. It reads one JSON request per line, and answers with one line.
 
 It is a separate process because the bindings hold the interpreter lock while they wait: 20 s for a schedd that does not
-answer a query, and forever for a schedd that stops in the middle of a submission. This process can then be killed.
+answer a query, and forever for a schedd that stops in the middle of a submission. In these cases the separate process
+can be killed.
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ def remove(job_ids: list[str]) -> None:
     """Remove jobs from the queue. Some of them may have ended already."""
     import htcondor2
 
-    reason = ("removed by mwpy oversee", 0)  # HTCondor would drop a plain text
+    reason = ("removed by mwpy oversee", 0)  # HTCondor ignores a reason that is a plain string
     htcondor2.Schedd().act(htcondor2.JobAction.Remove, job_ids, reason=reason)
 
 
 def history(cluster: int, process: int, since: int) -> list[dict[str, Any]]:
-    """Return what the history has about a job since this Unix time. A whole history may have gigabytes."""
+    """Return the history's entry about a job.
+
+    The search goes back to this Unix time only, because a history may have gigabytes.
+    """
     import htcondor2
 
     constraint = f"ClusterId == {cluster} && ProcId == {process}"

@@ -7,7 +7,7 @@ import os
 __all__ = ["end_of"]
 
 END_BYTES = 8192
-"""This much of the end of a file shows why a process died."""
+"""How many bytes of the end of a file are read. They show why a process died."""
 
 
 def end_of(path: str) -> str:

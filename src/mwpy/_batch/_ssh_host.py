@@ -3,8 +3,8 @@
 It needs Linux and Python 3.7 on the host, and nothing installed. It keeps everything in `~/.mwpy-ssh`, which only the
 user can read: `apps/DIGEST/NAME` are copied applications, and `jobs/HOST/JOB/` is a job. HOST is the name in the hosts
 file, because several hosts may share a home directory. A shell stays with the agent and writes its exit code into the
-job's folder. A job is alive while a process of the shell's group has the job's id in its environment. So no process
-number is mistaken for another's, and a job is found although the process that started it is gone.
+job's folder. A job is alive while a process of the shell's group has the job's id in its environment. So a process
+number that is used again causes no mistake, and a job is found even if the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from typing import IO, Any
 
 RESOURCE = "<resource file>"
-"""The word of a command that stands for the resource file."""
+"""The placeholder for the resource file in a command."""
 
 ANSWER = "MWPY-ANSWER "
 """The start of the line with the answer; a login shell may print other lines."""
@@ -54,7 +54,7 @@ def main(standard_input: IO[bytes]) -> None:
 
 
 def look(root: str, folder: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Stop the jobs under `stop`. Report which jobs are alive, and how those under `known` ended that are not."""
+    """Stop the jobs under `stop`. Report the jobs that are alive. Report how the jobs under `known` ended."""
     groups = _groups()
     living: dict[str, dict[str, Any]] = {}
     ended: dict[str, dict[str, Any]] = {}
@@ -155,7 +155,7 @@ def _id_of_home(root: str) -> str:
 
 
 def start(root: str, folder: str, request: dict[str, Any], standard_input: IO[bytes]) -> dict[str, Any]:
-    """Start jobs. If the application is neither here nor sent, start none and report that it is missing."""
+    """Start jobs. If the application is not here and was not sent, start none and report that it is missing."""
     resource = standard_input.read(request["resource_size"])
     command = list(request["command"])
     app = request["app"]

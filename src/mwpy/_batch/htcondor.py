@@ -1,9 +1,9 @@
 """HTCondor, through its Python bindings (`htcondor2`). A process of its own calls them; see `_htcondor_calls`.
 
 Jobs are in the vanilla universe and are marked by the attribute `MwpyMark`. HTCondor transfers the resource file to
-each job, so each start has a fresh copy. Program and script are used in place, on a file system that submit and execute
-machines share, unless the user wants them transferred too. There is no `on_exit_remove`: an ended job leaves the
-queue, and the overseer decides about another.
+each job, so each start has a fresh copy. By default, the program and the script are on a file system that submit and
+execute machines share. The user can also let HTCondor transfer them. There is no `on_exit_remove`: an ended job leaves
+the queue, and the overseer decides whether to submit another one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STATES = {
     6: JobState.RUNNING,
     7: JobState.RUNNING,
 }
-"""By JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
+"""The states for JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
 
 
 class HTCondor:
@@ -52,9 +52,9 @@ class HTCondor:
 
     Args:
         memory: the memory that a job asks for, as HTCondor writes it.
-        disk: the disk space that a job asks for, likewise.
-        transfer: files that HTCondor transfers to each job. Where the command names such a file by its path here, the
-            job's command names the transferred file.
+        disk: the disk space that a job asks for, as HTCondor writes it.
+        transfer: files that HTCondor transfers to each job. If the command contains the path of such a file, the job's
+            command contains the name of the transferred file.
 
     Raises:
         UsageError: the bindings are not installed.
@@ -85,7 +85,7 @@ class HTCondor:
         self._call("remove", list(job_ids))
 
     def outcome(self, job_id: str) -> Outcome | None:
-        """What the history has about a job, and the end of its error file."""
+        """The history's entry about a job, and the end of its error file."""
         cluster, process = job_id.split(".")
         try:
             ads = self._call("history", int(cluster), int(process), int(clock.wall()) - HISTORY_S)
@@ -154,7 +154,7 @@ def _arguments(words: Sequence[str]) -> str:
 
 
 def _verbatim(text: str) -> str:
-    """A text in which HTCondor expands nothing."""
+    """Quote a text, so that HTCondor does not expand anything in it."""
     return text.replace("$", "$(DOLLAR)")
 
 

@@ -1,9 +1,9 @@
-"""Processes on this machine as jobs. There is no queue, so each starts at once.
+"""Processes on this machine as jobs. There is no queue, so each job starts at once.
 
 A job is a folder of this user, which outlives the overseer. A shell stays with the agent and writes the agent's exit
-code into the folder. Both hold a lock on a file in it, through a descriptor that they inherited. So a job is alive as
-long as its lock is held, also when the process that started it is gone, and no process number is mistaken for
-another's. While the lock is held, the shell's process group exists, so it is safe to send it signals.
+code into the folder. Both inherit a descriptor that holds a lock on a file in this folder. So a job is alive as long as
+its lock is held, even if the process that started it is gone. A process number that is used again causes no mistake.
+While the lock is held, the shell's process group exists, so it is safe to send it signals.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol show job`. It needs no accounting database.
 
-The mark of a job is its name, `mwpy.MARK`. `squeue` shows the name to everybody, and no site's plug-in rewrites it, as
-some rewrite comments. Each submission is one job array, so it happens for all jobs or for none. A job is an element of
-an array, `42_5`. The file system is shared: jobs read the resource file where the master wrote it.
+The mark of a job is its name, `mwpy.MARK`. `squeue` shows the name to everybody, and plug-ins of sites do not rewrite
+it (some rewrite comments). Each submission is one job array, so Slurm accepts all its jobs or none. A job is an element
+of an array, `42_5`. The file system is shared: jobs read the resource file where the master wrote it.
 
-A submission that failed may have happened all the same, if the controller took the jobs and its answer was lost. The
-error says so. A caller that lists the jobs before it submits again will find them.
+After an error, the jobs may be in the queue nevertheless: the controller may have accepted them although its answer was
+lost. The error says so. A caller that lists the jobs before it submits again will find them.
 
-The controller knows for a while how a job ended (MinJobAge, five minutes by default).
+For a while after the end of a job, the controller knows how it ended (MinJobAge, five minutes by default).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ASK_END = "SLURM_TIME_FORMAT=%s timeout 10 squeue -h -j $MWPY_JOB -o %e 2>/dev/n
 """Prints inside a job when its time limit ends, in Unix seconds. Without a limit the output is not a number."""
 
 LEFT_OUT = ("SQUEUE_", "SCANCEL_", "MWPY_")
-"""Prefixes of variables that the commands, and so the jobs, do not inherit."""
+"""Prefixes of environment variables that are removed for the commands, and therefore also for the jobs."""
 
 
 class Slurm:
@@ -78,18 +78,18 @@ class Slurm:
         if ran.returncode:
             lost = f"; {perhaps}" if "timed out" in ran.complaint.lower() else ""
             raise BatchUnavailable(f"Slurm did not take {count} jobs: {ran.complaint}{lost}")
-        array = ran.out.strip().partition(";")[0]  # a cluster's name follows where there are several
+        array = ran.out.strip().partition(";")[0]  # if there are several clusters, the name of the cluster follows
         return [f"{array}_{number}" for number in range(count)]
 
     def jobs(self) -> list[Job]:
-        """This user's jobs whose names are mwpy's, as `squeue` shows them."""
+        """This user's jobs with names of mwpy, as `squeue` shows them."""
         ran = _run(("squeue", "-h", "-r", "--me", "-o", QUEUE_FORMAT))
         if ran.returncode:
             raise BatchUnavailable(f"Slurm does not show its queue: {ran.complaint}; is slurmctld running?")
         return queue(ran.out)
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        """Cancel jobs. Those that run get SIGTERM, and after the site's KillWait SIGKILL."""
+        """Cancel jobs. Running jobs get SIGTERM, and then SIGKILL after the site's KillWait."""
         if not job_ids:
             return
         ran = _run(("scancel", "--quiet", *job_ids))
@@ -164,7 +164,7 @@ def outcome(shown: str) -> Outcome | None:
 
 
 def _run(words: Sequence[str], *, standard_input: str = "", hint: str = "is slurmctld overloaded?") -> process.Finished:
-    """Run a command of Slurm; `hint` says what to think of one that takes too long."""
+    """Run a command of Slurm; `hint` is the advice if it takes too long."""
     left_out = {name: None for name in os.environ if name.startswith(LEFT_OUT)}
     try:
         return process.run(words, timeout_s=TIMEOUT_S, standard_input=standard_input.encode(), environment=left_out)

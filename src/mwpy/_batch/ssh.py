@@ -1,12 +1,13 @@
-"""Hosts that are reached through ssh, as a batch system. It needs OpenSSH's client here, and on the hosts a Python.
+"""Hosts that are reached through ssh, as a batch system. It needs OpenSSH's client on this machine, and Python on the
+hosts.
 
 A hosts file lists the hosts and how many slaves each may have. One call per host, to all hosts at once, returns the
-jobs that are alive there (`_ssh_host`). So jobs are found again after a restart. Jobs that find no free slot wait in
-the memory of this process. They are a queue like any other, but a restart forgets it.
+jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. Jobs without a
+free slot wait in a queue in the memory of this process. After a restart, this queue is empty.
 
-When a host does not answer, this is reported once, its slots do not count, and it is called again after growing
-pauses. Its jobs are believed to run for a while, because a short break of the network ends no job. Then they are given
-up. If the host comes back with them, they are in the list again.
+When a host does not answer, this is reported once, its slots do not count, and it is called again after growing pauses.
+For a while its jobs are assumed to run, because a short break of the network ends no job. After that they count as
+lost. If the host comes back with these jobs, they are in the list again.
 
 The application is used in place if the host sees the same file at the same path. Otherwise it is copied, once to each
 home directory. The resource file is copied at every start.
@@ -40,7 +41,7 @@ CALL_S = 60.0
 """Seconds that a call may take. A call that sends an application may take longer."""
 
 BYTES_A_SECOND = 100_000
-"""The slowest line over which an application is sent."""
+"""The lowest transfer rate that is expected when an application is sent, in bytes per second."""
 
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 """ssh asks for no password, and notices a host that vanished. The user's options come first and take precedence."""
@@ -53,7 +54,7 @@ LONGEST_PAUSE_S = 300.0
 """Seconds until a host that did not answer is called again. Each pause is twice the one before."""
 
 BELIEVED_S = 60.0
-"""Seconds for which the jobs of a host that does not answer are believed to run."""
+"""Seconds for which the jobs of a host that does not answer are assumed to run."""
 
 KEPT_OUTCOMES = 10_000
 
@@ -69,7 +70,7 @@ class HostLine:
     slots: int | None = None
     """How many slaves the host may have; None for one per core."""
     python: str | None = None
-    """The host's Python, for calls and for the agent. None: `python3` for calls, the command's own for the agent."""
+    """The host's Python. If it is None, calls use `python3`, and the agent uses the Python of the command."""
 
 
 def read_hosts(path: str | Path) -> list[HostLine]:
@@ -198,7 +199,7 @@ class Ssh:
         return [*placed, *(self._queued(job, launch) for job, launch in self._waiting.items())]
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        """Stop jobs. Those of a host that does not answer are stopped when it answers again."""
+        """Stop jobs. If the host of a job does not answer, the job is stopped when the host answers again."""
         for job in job_ids:
             if self._waiting.pop(job, None) is not None:
                 self._keep(job, Outcome(End.REMOVED, "removed before it started", None, 0.0))
@@ -269,7 +270,7 @@ class Ssh:
             self._start(start, jobs_by_host)
 
     def _start(self, start: _Start, jobs_by_host: dict[_Host, list[str]]) -> None:
-        """Start jobs on hosts. Where the application is missing, send it to one host of each home directory first."""
+        """Start jobs on hosts. If the application is missing, send it to one host of each home directory first."""
 
         def start_on(hosts: Sequence[_Host], *, send: bool) -> list[_Host]:
             """Return the hosts that lack the application."""
@@ -288,7 +289,7 @@ class Ssh:
     def _call(
         self, hosts: Sequence[_Host], question: Callable[[_Host], tuple[dict[str, Any], bytes]]
     ) -> list[dict[str, Any] | None]:
-        """Call hosts at once; None for each host that does not answer."""
+        """Call several hosts at the same time; return None for each host that does not answer."""
         if not hosts:
             return []
         with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
@@ -345,7 +346,10 @@ class _Start:
             raise BatchUnavailable(f"no job can be started: {error}") from error
 
     def question(self, line: HostLine, jobs: Sequence[str], send: bool) -> tuple[dict[str, Any], bytes]:
-        """The request for one host, and the bytes that follow it; with the application if `send`."""
+        """Return the request for one host, and the bytes that follow it.
+
+        If `send` is true, the bytes include the application.
+        """
         command, index = list(self._command), self._app
         if line.python is not None and index == 0:
             command, index = [line.python, *command], 1

@@ -33,9 +33,10 @@ H = TypeVar("H", bound=Held)
 
 
 def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> bool:
-    """Whether spans of tasks are the very next ones that are held, in their order.
+    """Whether some spans of tasks are exactly the first tasks that are held, in the same order.
 
-    Usually they are, because a slave runs its tasks in the order in which they were sent. Then `take` finds all.
+    Usually they are, because a slave runs its tasks in the order in which they were sent. Then `take` finds all of
+    them.
     """
     spans = iter(held)
     span, passed = None, 0
@@ -54,10 +55,10 @@ def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attem
 
 
 def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
-    """Remove those of `count` tasks, from the id `first` on, that are held in exactly this attempt.
+    """Of the tasks with the `count` ids from `first` on, remove those that are held in exactly this attempt.
 
     Returns:
-        The removed tasks, as spans. Usually it is the first span as a whole.
+        The removed tasks, as spans. Usually this is the whole first span.
     """
     if held and (held[0].first, held[0].count, held[0].attempt) == (first, count, attempt):
         return [held.popleft()]

@@ -1,4 +1,4 @@
-"""Have an examination done, here or through a batch system, and draw conclusions from its report."""
+"""Start an examination, here or through a batch system, and draw conclusions from its report."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from mwpy._values.staleness import is_stale
 __all__ = ["Address", "Finding", "Report", "diagnose", "no_report", "stuck"]
 
 SKEW_S = 30.0
-"""A clock that is wrong by more seconds falsifies the age of a resource file and the time that a job has left."""
+"""A clock with a larger error, in seconds, falsifies the age of a resource file and the remaining time of a job."""
 
 LEAST_MEMORY = 256 << 20
-"""Bytes. An agent and a slave without work need a third of this."""
+"""The least free memory, in bytes. An agent and a slave without work need a third of it."""
 
 LEAST_DISK = 100 << 20
-"""Bytes. A packed application unpacks itself to more than half of this."""
+"""The least free disk space, in bytes. An unpacked application needs more than half of it."""
 
 LEAST_LEFT_S = 60.0
 """A job with fewer seconds ends before it is useful."""
@@ -29,7 +29,7 @@ REMEDIES = {
     "refused": "give the job a fresh copy of the resource file: another computation has this address now",
     "unknown host": "start the master with --mw-master-host and an address that is known there",
 }
-"""For an address without a connection, by its fate."""
+"""The remedy for an address without a connection, by the result of the attempt."""
 
 OTHER_REMEDY = (
     "check that the master is running, and that no firewall blocks the port; --mw-master-port chooses an open port"
@@ -68,10 +68,10 @@ class Report:
     """The rest of the job's time; None if it has no limit, or none is known."""
     file_fault: str = ""
     file_age: float | None = None
-    """Seconds, by the clock of that machine."""
+    """The age of the resource file in seconds, by the clock of that machine."""
     update_interval: float = 0.0
     addresses: list[Address] = field(factory=list)
-    """Those that were tried: none after the first that works."""
+    """The addresses that were tried. No address is tried after the first one that works."""
     agent: str = ""
     """The name that the master gave it; empty if the master did not accept it."""
     refused: str = ""
@@ -98,7 +98,7 @@ def diagnose(there: Report, here: Report | None, earliest: float, latest: float)
     Args:
         there: from the machine where agents run.
         here: from this machine, if that is another one.
-        earliest: the earliest time at which the clock there was read, by the clock here.
+        earliest: the earliest time, by the clock of this machine, at which the other clock was read.
         latest: the latest such time.
     """
     return [
@@ -187,7 +187,7 @@ def _file(there: Report) -> Finding:
 
 
 def _connection(there: Report) -> list[Finding]:
-    """One address that works is enough. The others are reported, and are no faults then."""
+    """One address that works is enough. The other addresses are then reported, but not as faults."""
     works = any(not each.fault for each in there.addresses)
     tried = []
     for each in there.addresses:

@@ -43,7 +43,7 @@ PACKAGES_REPORTED = 100
 
 
 def run(options: Options, slave_command: Sequence[str], version: str) -> int:
-    """Examine as this version of mwpy, and write the report to standard error; return the exit code, always 0."""
+    """Examine this machine, and write the report to standard error. Return the exit code, which is always 0."""
     report = asdict(_examine(options, slave_command, version))
     sys.stderr.write(f"\n{MARK}{json.dumps(report)}\n")
     sys.stderr.flush()
@@ -112,7 +112,7 @@ def _connection(options: Options) -> dict[str, Any]:
         link = try_address(contact, address, options.client_timeout)
         fault, fate = ("", "") if isinstance(link, AgentLink) else (link.reason, link.fate)
         found["addresses"].append(Address(address, fault, clock.monotonic() - began, fate))
-        if isinstance(link, AgentLink):  # like an agent, try no other
+        if isinstance(link, AgentLink):  # like an agent, try no other address
             found |= _visit(link, contact)
             link.close(1.0)
             break
@@ -154,7 +154,7 @@ def _answer(link: AgentLink) -> messages.Message | str:
 
 
 def _imports(slave_command: Sequence[str]) -> dict[str, Any]:
-    """Start a slave that only imports; return the result as fields of a report."""
+    """Start a slave that imports the script and exits; return the result as fields of a report."""
     try:
         ran = process.run(slave_command, environment={SLAVE_VARIABLE: EXAMINED}, timeout_s=IMPORT_S)
     except process.TimedOut as error:

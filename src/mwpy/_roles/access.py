@@ -15,7 +15,7 @@ __all__ = ["Access"]
 
 
 class _Ended:
-    """Raises an error for every use: without an I/O thread, a wait would never end."""
+    """Replaces the I/O thread after the end, and raises an error for every use. Otherwise a wait would never end."""
 
     def __getattr__(self, name: str) -> object:
         raise UsageError("the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)")
@@ -23,10 +23,10 @@ class _Ended:
 
 @define(eq=False)
 class Access:
-    """Holds the I/O thread for everything that works for the master algorithm."""
+    """Holds the I/O thread for all parts of the master that use it."""
 
     io: MasterIo
-    """Look this up for every use, and keep no reference to it or to its parts."""
+    """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
 
     def close(self) -> None:
         """Make every later use of `io` a `UsageError`."""

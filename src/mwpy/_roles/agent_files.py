@@ -2,7 +2,7 @@
 
 The agent must not block, and must not store without a limit what its slaves write. So it reads no slave's output when
 its own stream is full. The slaves then wait, as they would without an agent. After a while (`Outlet.patience_until`)
-the agent reads them again, and the stream omits what has no room.
+the agent reads them again, and drops output that its stream does not accept.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mwpy._roles.edges import AgentConnection, Channel, OutputStream, SlaveParts
 __all__ = ["STDERR", "STDOUT", "SlaveHandle", "WatchedFiles"]
 
 STREAM, STDOUT, STDERR = 0, 1, 2
-"""What a file descriptor of a slave is: its stream of messages, or one of its outputs."""
+"""What a file descriptor of a slave leads to: its stream of messages, or one of its outputs."""
 
 
 @define(eq=False)
 class SlaveHandle:
-    """A slave process and the agent's ends of what leads to it."""
+    """A slave process, and the agent's ends of its channel and pipes."""
 
     number: int
     parts: SlaveParts
     channel: Channel = field(init=False)
     fds: dict[int, None] = field(factory=dict)
-    """The file descriptors of it that the link watches."""
+    """Its file descriptors that the link watches."""
     writable_watched: bool = False
     exit_seen: bool = False
 
@@ -40,7 +40,7 @@ class WatchedFiles:
     """Tells the link what to wait for.
 
     Args:
-        link: waits.
+        link: the link that waits for them.
         outlets: the agent's own standard streams.
         slaves: the slaves that run; the agent adds and removes them.
     """
@@ -52,22 +52,22 @@ class WatchedFiles:
         self._outlets = outlets
         self._slaves = slaves
         self._owners: dict[int, tuple[SlaveHandle | None, int]] = {}
-        """The slave of each file descriptor, and what it is; no slave for an own stream."""
+        """For each file descriptor: its slave, and what it leads to. The agent's own streams have no slave."""
         self._waiting: dict[int, None] = {}
-        """Own streams that have not taken everything."""
+        """The agent's own streams that have not accepted everything."""
         self._full: dict[int, float] = {}
-        """Own streams that are full, and until when slaves wait for each."""
+        """The agent's own streams that are full, and until when slaves wait for each of them."""
 
     @property
     def full_until(self) -> float | None:
-        """When slaves are read again though an own stream is full; None if none is full."""
+        """When slaves are read again although one of the agent's own streams is full; None if none is full."""
         return min(self._full.values()) if self._full else None
 
     def owner(self, fd: int) -> tuple[SlaveHandle | None, int]:
-        """The slave to which a file descriptor belongs, and what it is.
+        """The slave to which a file descriptor belongs, and what the descriptor leads to.
 
         Returns:
-            (None, number) for an own stream that can be written, and (None, 0) if it is not watched any more.
+            (None, number) for an own stream of the agent that can be written, and (None, 0) if it is no longer watched.
         """
         return self._owners.get(fd, (None, STREAM))
 
@@ -79,7 +79,7 @@ class WatchedFiles:
                 self._watch(slave, slave.parts.outputs[output].fileno(), output)
 
     def remove(self, slave: SlaveHandle, fd: int) -> None:
-        """Watch a file descriptor of a slave no more."""
+        """Stop watching a file descriptor of a slave."""
         if fd in slave.fds:
             del slave.fds[fd], self._owners[fd]
             self._link.unwatch(fd)
@@ -92,7 +92,7 @@ class WatchedFiles:
             self._link.watch(channel.fileno(), slave.writable_watched)
 
     def control_flow(self, now: float) -> None:
-        """Wait for own streams that have not taken everything, and read no slave into a stream that is full."""
+        """Watch the agent's streams that have waiting output. Do not read slaves while such a stream is full."""
         for number, outlet in self._outlets.items():
             if outlet.waiting != (number in self._waiting):
                 self._wait_for(number, outlet.waiting)

@@ -122,7 +122,7 @@ def _settings(options: Options, generation: str) -> MasterSettings:
 
 
 def _listen(options: Options, published: str | None, key: str) -> MasterLink:
-    """Bind the published host if there is one; otherwise all addresses, or loopback if only local slaves can join."""
+    """The host to bind: the published host; without one, all addresses, or loopback if only local slaves can join."""
     host = "127.0.0.1" if _only_here(options) else "*" if published is None else ipv4_of(published)
     if host is None:
         raise UsageError(

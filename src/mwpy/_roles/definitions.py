@@ -30,7 +30,7 @@ class Definitions:
     codec: Codec
     main_by_value: bool
     known: dict[Algorithm, AlgorithmDefinition] = field(factory=dict)
-    """The algorithms that are defined. Their number is the number of the next definition."""
+    """The algorithms that are defined, each with its definition. The next definition gets their count as its number."""
 
     def define(self, algorithm: Algorithm) -> AlgorithmDefinition:
         """Define an algorithm and hand the definition over to the core.

@@ -1,7 +1,7 @@
-"""What the agent's loop and the master's loop use of the outside, as protocols.
+"""The edges: protocols for everything outside that the loops of agent and master use.
 
-In production the real edges satisfy these protocols: sockets, processes, pipes, signals, the clock. In the simulator
-the fakes of `_simulation` do. So the simulator runs the very loops that ship.
+In production the real edges satisfy these protocols: sockets, processes, pipes, signals, the clock. In the simulator,
+the fakes of `_simulation` satisfy them. So the simulator runs the same loops as production.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class OutputStream(Protocol):
 
 @frozen
 class SlaveParts:
-    """A slave process that was started, and the agent's ends of all that leads to it."""
+    """A slave process that was started, and the agent's ends of its channel and pipes."""
 
     process: Process
     channel: Channel

@@ -1,4 +1,4 @@
-"""What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that came or went."""
+"""What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that connected or disconnected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Inbox:
     """Whether some of the results may belong to a `map`."""
 
     def receive(self) -> None:
-        """Take over all outcomes that are here.
+        """Take over all outcomes that have arrived.
 
         Raises:
             InternalError: the I/O thread died; our fault.
@@ -45,7 +45,7 @@ class Inbox:
             self._sort(outcomes.get_nowait())
 
     def wait(self, timeout: float | None = None) -> None:
-        """As `receive`, but if no outcome is here, wait for one.
+        """Like `receive`, but if no outcome has arrived, wait for one.
 
         Args:
             timeout: how long to wait at most, in seconds; None for as long as it takes.

@@ -145,7 +145,7 @@ def connect(contact: MasterContact, client_timeout: float) -> AgentLink:
 def try_address(contact: MasterContact, address: str, client_timeout: float) -> AgentLink | Broken:
     """Connect to one candidate address; return the connection, or why there is none.
 
-    Besides the fates of the link there is `unknown host`.
+    The reason is a reason of the link, or `unknown host`.
     """
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     found = ipv4_of(host)

@@ -20,7 +20,7 @@ POLL_S = 0.01
 
 @define(eq=False)
 class _LocalAgent:
-    """A local agent, or the place of one that is not replaced."""
+    """A local agent and its replacements. `process` is None if the last one could not be started."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -32,9 +32,9 @@ class LocalAgents:
     """Local agents of one master.
 
     Args:
-        start: starts a process.
+        start: the function that starts a process.
         clock: the time.
-        notify: tells the user something.
+        notify: the function that prints a message for the user.
     """
 
     def __init__(self, start: ProcessStarter, clock: Clock, notify: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ class LocalAgents:
         agent.process = self._start_process(agent.command, environment=agent.environment)
 
     def look(self) -> None:
-        """Replace the agents that have ended, as far as their cores want that."""
+        """Replace the agents that have ended, if their cores decide so."""
         for agent in self._agents:
             if agent.process is not None and (code := agent.process.poll()) is not None:
                 how, agent.process = agent.process.describe_exit(), None
@@ -76,7 +76,7 @@ class LocalAgents:
 
     @property
     def running(self) -> bool:
-        """Whether an agent runs: perhaps one that has not connected, and leaves when it hears of the end."""
+        """Whether an agent runs. It may not be connected yet; then it leaves when it connects and hears of the end."""
         return any(agent.process is not None and agent.process.poll() is None for agent in self._agents)
 
     def close(self) -> None:

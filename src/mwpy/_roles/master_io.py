@@ -1,8 +1,8 @@
 """The I/O thread of a master: it does what the core decides, and reports to the core what happens.
 
-The thread owns the core, the link, the audit file and the resource file. It shares with the algorithm's thread: deques
-to which one thread appends and which the other empties, a queue of outcomes, and figures that are published as a whole.
-So no lock is needed.
+The thread owns the core, the link, the audit file and the resource file. It shares three things with the algorithm's
+thread: deques that one thread fills and the other empties, a queue of outcomes, and figures that are published as a
+whole. So no lock is needed.
 
 `MasterIo` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
@@ -35,13 +35,13 @@ TICK_S = 1.0
 """Seconds between two checks of the resource file and the local agents when nothing else happens."""
 
 END_TICK_S = 0.02
-"""The same during shutdown: the exit of a local agent raises no event."""
+"""The same during shutdown. It is short, because the exit of a local agent raises no event."""
 
 FAREWELL_S = 2.5
 """Seconds beyond the grace period for the agents' goodbyes."""
 
 LINGER_S = 0.5
-"""Seconds that the last messages get to leave."""
+"""Seconds for sending the last messages."""
 
 NOTICE_S = 60.0
 """Seconds for which a resource file that cannot be written is not reported, because the next attempt may succeed."""
@@ -51,7 +51,7 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
     """A resource file with the figures of this moment.
 
     Args:
-        content: the resource file so far.
+        content: the previous content of the resource file.
         core: the master's core.
         wall: the Unix time.
     """
@@ -72,11 +72,11 @@ class MasterIo:
     """The loop of the I/O thread.
 
     Args:
-        core: decides.
+        core: the core, which decides.
         link: the connections to agents.
-        audit: where records go.
+        audit: the audit file.
         clock: the time.
-        start: starts processes.
+        start: the function that starts a process.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class MasterIo:
         self._audit = audit
         self._clock = clock
         self._news: Actions | None = None
-        """What the algorithm's thread has not got yet."""
+        """Outcomes for the algorithm's thread."""
         self._written: ResourceFile | None = None
         """The resource file as it was written last."""
         self._tick_at = 0.0
@@ -117,13 +117,13 @@ class MasterIo:
         """Wait for something to happen, report it to the core, and do what the core decides.
 
         Returns:
-            Whether everything is over.
+            Whether the loop must end.
         """
         now = self._clock.monotonic()
         return self.turn(self.link.poll(self.prepare_to_wait(now), now))
 
     def prepare_to_wait(self, now: float) -> float:
-        """Finish what is left before the link waits.
+        """Finish the remaining work before the link waits.
 
         Returns:
             How long to wait at most, in seconds.
@@ -132,14 +132,14 @@ class MasterIo:
         until = self._tick_at if due is None else min(due, self._tick_at)
         self.link.asleep = True  # from here on, a thread that adds work wakes the link
         timeout_s = 0.0 if self.submissions or self.commands else until - now
-        self._deliver()  # last: the thread that waits for it needs the interpreter lock, which is released next
+        self._deliver()  # last, because the waiting thread needs the interpreter lock, which this thread releases next
         return timeout_s
 
     def turn(self, happened: Sequence[Frames | StrangerSeen | Unreachable]) -> bool:
         """Report to the core what happened, and do what it decides.
 
         Returns:
-            Whether everything is over.
+            Whether the loop must end.
         """
         now = self._clock.monotonic()
         for event in happened:
@@ -150,7 +150,7 @@ class MasterIo:
         self._do(self.core.take_actions())
         closing = self.core.state.closing
         if now >= self._tick_at:
-            self._deliver()  # before files are written
+            self._deliver()  # first, because writing files may take long
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
             self._write_resource_file()
             if closing is None:
@@ -176,7 +176,7 @@ class MasterIo:
                 self.core.handle(Stranger(address, reason), now)
 
     def _take_commands(self) -> None:
-        """Take the tasks before the commands and the definitions: a task's definition was added before the task."""
+        """Take the tasks first: the definition of a task was added before the task, so it is here, too."""
         spans = self.submissions.take()
         commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
         while self.definitions:
@@ -229,7 +229,7 @@ class MasterIo:
         self._audit.close()
 
     def command(self, command: Command) -> None:
-        """Have the core obey a command; from the algorithm's thread."""
+        """Send a command to the core. The algorithm's thread calls this."""
         self.commands.append(command)
         self.link.wake()
 

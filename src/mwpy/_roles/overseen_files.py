@@ -33,7 +33,7 @@ def mark_of(path: Path) -> str:
 
 
 def paths_of(paths: Sequence[Path]) -> list[Path]:
-    """The absolute paths of resource files: those that were named, and those in directories."""
+    """The absolute paths of the named resource files, and of the resource files in the named directories."""
     found: dict[Path, None] = {}
     for path in paths:
         inside = sorted(path.glob(RESOURCE_FILES)) if path.is_dir() else [path]
@@ -42,7 +42,7 @@ def paths_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def agent_command(content: ResourceFile, program: Sequence[str], slaves: int) -> tuple[str, ...]:
-    """The command of an agent, from the resource file. If `program` is not empty, it replaces the program there."""
+    """The command of an agent, from the resource file; `program` replaces the file's program if it is not empty."""
     words = [content.slave_executable, *content.slave_arguments]
     role = words.index("--mw-slave") if "--mw-slave" in words else len(words)
     own = words[role + 1 :]
@@ -64,7 +64,7 @@ class OverseenFiles:
 
     Args:
         paths: resource files, and directories that contain them.
-        priorities: by the path of a resource file as the user wrote it, or by its name.
+        priorities: the priorities by the path of a resource file as the user wrote it, or by its file name.
         slaves_per_job: how many slaves a job has.
         command: a program that jobs run instead of the one in the resource file, if it is not empty.
         log_dir: the folder for jobs' output; None for a folder beside the resource file.
@@ -116,7 +116,7 @@ class OverseenFiles:
         return found
 
     def exists(self, mark: str) -> bool:
-        """Whether the file of a computation is there."""
+        """Whether the file of a computation exists."""
         return self._files[mark].path.exists()
 
     def read(self, mark: str) -> ResourceFile:
@@ -131,13 +131,13 @@ class OverseenFiles:
         return Launch(mark, str(file.path), command, self._slaves_per_job, str(file.log_dir), self._extra)
 
     def close(self) -> None:
-        """Let other overseers watch the computations."""
+        """Unlock the computations, so that other overseers can watch them."""
         for file in self._files.values():
             if file.lock is not None:
                 file.lock.close()
 
     def _claim(self, mark: str, path: Path) -> bool:
-        """Keep other overseers away from a computation; return False if another one watches it."""
+        """Lock a computation, so that no other overseer watches it. Return False if another one already does."""
         log_dir = (self._log_dir or path.with_name(f"{path.name}.jobs")).absolute()
         lock_path = log_dir / f"{mark}.lock"
         try:

@@ -1,11 +1,11 @@
 """The overseer's shell: it reads resource files, asks a batch system, and does what `OverseerCore` decides.
 
-It has one thread and one loop: a round, then a pause. Ctrl-C and SIGTERM end it at any place, because it can find
-everything again that it knows. It leaves its jobs to their masters, because an overseer that is stopped is usually
+It has one thread and one loop: a round, then a pause. Ctrl-C and SIGTERM can end it anywhere, because the next overseer
+finds everything again. Its jobs keep running and serve their masters, because an overseer that is stopped is usually
 started again.
 
 The loop reaches the outside only through its arguments: resource files, a batch system, a clock, and a function that
-prints a line. So the simulator drives the same loop.
+prints a line. Therefore the simulator can run the same loop.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OverseerOptions:
     settings: OverseerSettings = field(factory=OverseerSettings)
     slaves_per_job: int = 1
     priorities: dict[str, int] = field(factory=dict)
-    """By the path of a resource file as the user wrote it, or by its name."""
+    """Priorities by the path of a resource file as the user wrote it, or by its file name."""
     command: Sequence[str] = ()
     log_dir: Path | None = None
     extra: tuple[str, ...] = ()
@@ -154,11 +154,11 @@ class Overseer:
     """The loop of an overseer.
 
     Args:
-        core: decides.
+        core: the core, which decides.
         files: the resource files.
         batch: the batch system.
         clock: the time.
-        say: prints a line.
+        say: the function that prints a line.
         dry_run: say what would be done, and do nothing.
     """
 
@@ -183,7 +183,7 @@ class Overseer:
         """A file could not be read, or the batch system did not answer or refused."""
 
     def run(self) -> None:
-        """Run rounds until all computations are finished, no job of them is left, and no others may come."""
+        """Run rounds until all computations are finished, no job is left, and no computation can be added."""
         while True:
             self.run_round()
             if self._core.done and not self._files.more_may_come:

@@ -31,9 +31,9 @@ from mwpy._values.ids import Buffer, SlaveId
 __all__ = ["FOREVER_S", "GATHER_S", "ResultNotPicklable", "ResultTooLarge", "TaskRunner"]
 
 GATHER_S = 0.01
-"""How long finished results are gathered, in seconds, counted from the moment at which the agent begins to count the
-silence of this slave. Shorter times mean more messages: a thousand slaves could send ten thousand groups a second, too
-many for a master. Longer times break the promise that a finished result leaves its slave within 50 ms."""
+"""How long finished results are gathered, in seconds. This time and the silence that the agent measures begin at the
+same moment. Shorter times mean more messages: a thousand slaves could send ten thousand groups a second, too many for a
+master. Longer times break the promise that a finished result leaves its slave within 50 ms."""
 
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
@@ -110,7 +110,7 @@ class TaskRunner:
         self.completed = 0
         """How many tasks were run."""
         self.shut_down = False
-        """Whether the master sent this slave home."""
+        """Whether the master shut this slave down."""
         self.sid: SlaveId | None = None
         """The id that the master gave this slave; None until it arrives."""
 
@@ -130,7 +130,8 @@ class TaskRunner:
         return self._end.journal.count
 
     def get_ready(self) -> None:
-        """Read the definitions that are here, then say that this slave is ready for tasks. Only the first call does it.
+        """Read the definitions that have arrived, then report that this slave is ready for tasks. Only the first call
+        does it.
 
         Definitions come first, because a module that ends the interpreter when it is imported must do so before the
         agent counts this slave as started.
@@ -142,7 +143,7 @@ class TaskRunner:
             self._send(messages.SlaveReady(self._number))
 
     def turn(self, timeout: float | None, most: int) -> None:
-        """Wait for tasks if none is here, then run up to `most` of those that are here.
+        """Wait for tasks if there are none, then run up to `most` of the tasks that have arrived.
 
         Args:
             timeout: how long to wait, in seconds; None for as long as it takes.
@@ -164,12 +165,13 @@ class TaskRunner:
             if ran < span.count:
                 waiting.appendleft(span.cut(ran)[1])
                 if most > 0 and not end.eof:
-                    self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends which ones
+                    self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
 
     def _run(self, span: _Waiting, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
 
-        The loop is what each task costs a slave. Therefore everything is looked up before it, and it calls little.
+        This loop determines what a task costs in a slave. Therefore all names are looked up before the loop, and the
+        loop makes few calls.
         """
         function = self._functions.get(span.number)
         if function is None:
@@ -185,7 +187,7 @@ class TaskRunner:
             ran += 1
             began = ended = 0.0
             args = kwargs = value = result = large = (
-                None  # free the objects of the last task before this one has its own
+                None  # free the objects of the last task before this task creates its own
             )
             failed = False
             try:
@@ -211,7 +213,7 @@ class TaskRunner:
         return ran
 
     def _refuse(self, span: _Waiting) -> int:
-        """Give the tasks of an algorithm back that cannot run here, and return how many these are."""
+        """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
         if not self._end.start(span.position):
             return 0
         reason = self._unavailable.get(span.number, "it was never defined")
@@ -250,7 +252,7 @@ class TaskRunner:
         self._end.send(wire.encode(message, frames))
 
     def receive(self, timeout: float = 0.0) -> bool:
-        """Handle the messages that are here, and return whether there were any.
+        """Handle the messages that have arrived, and return whether there were any.
 
         Args:
             timeout: how long to wait for the first message, in seconds.
@@ -300,7 +302,7 @@ class TaskRunner:
 
 
 def _not_sendable(error: BaseException, value: object) -> BaseException:
-    """What the failed result says of an error that was raised after the task had returned `value`."""
+    """The error for the failed result, when an error was raised after the task had returned `value`."""
     if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
         return error
     failure = ResultNotPicklable(
@@ -311,7 +313,7 @@ def _not_sendable(error: BaseException, value: object) -> BaseException:
 
 
 def _end_fork(task_id: int) -> NoReturn:
-    """End a child process that a task forked and that returned from the task: only the slave itself sends results."""
+    """End a child process that a task forked, if it returns from the task: only the slave itself sends results."""
     text = f"mwpy: a process that task {task_id} forked came back from the task, and ends here: end it with os._exit"
     print(text, file=sys.stderr, flush=True)
     os._exit(ExitCode.FAILED)

@@ -29,11 +29,11 @@ class SimulatedAlgorithm:
     Args:
         world: time and chance.
         io: the master's loop.
-        checker: knows what was submitted and what ended.
+        checker: checks which tasks were submitted and have ended.
         replay: rebuilds the master's state from its records.
         tasks: how many tasks to submit.
-        pace: how fast.
-        wake: lets the master iterate.
+        pace: how fast things happen.
+        wake: makes the master iterate.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SimulatedAlgorithm:
         for definition in self._algorithms:
             io.definitions.append(records.AlgorithmDefined(definition, b""))
         self.durations = [random.choice(pace.durations) for _ in self._algorithms]
-        """What the tasks of each algorithm take on the average, in seconds."""
+        """How long the tasks of each algorithm take on average, in seconds."""
         if random.random() < 0.5:
             io.commands.append(AllocateSlaves(random.randint(1, 2), SlaveKind.ORDERED))
         if random.random() < 0.3:
@@ -84,7 +84,7 @@ class SimulatedAlgorithm:
         self._replay.check_end(self._io.core.state)
 
     def take_outcomes(self) -> None:
-        """Take what the master has for the algorithm."""
+        """Fetch what the master has for the algorithm."""
         while not self._io.outcomes.empty():
             outcome = self._io.outcomes.get_nowait()
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
@@ -98,7 +98,7 @@ class SimulatedAlgorithm:
             self._special = [sid for sid in self._special if sid not in outcome.disconnected]
 
     def _go_on(self) -> None:
-        """Submit some tasks, now and then."""
+        """Submit some tasks, and schedule the next submission."""
         self._replay.check(self._io.core.state)
         random = self._world.random
         first = self._io.submissions.total + 1

@@ -1,7 +1,7 @@
 """A simulated batch system with every fault: the edge that an overseer sees, and the jobs behind it.
 
-Jobs wait, start, are evicted or held, die young, never connect, or do not end. Its list fails or is late, and its
-answers get lost. Seconds are whole numbers here.
+Jobs wait, start, are evicted or held, die young, never connect, or do not end. The list of jobs fails or is late, and
+answers get lost. Times are whole seconds here.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class SimulatedJob:
     """The machine of its agent, in this cluster."""
     cluster: Cluster | None = None
     evicted: bool = False
-    """It returns to the queue when its agent has ended."""
+    """Whether it returns to the queue when its agent has ended."""
     idle_at: int = 0
-    """When its master last had no use for it."""
+    """The last time when its master did not need it."""
     uncounted: bool = False
-    """The overseer cannot know that it is useful: it never connects, or it is there although it was replaced."""
+    """Whether the overseer cannot know that it is useful: it never connects, or it exists although it was replaced."""
     leaves_at: int = 0
 
     def join(self, cluster: Cluster, slaves: int, ended: Callable[[ExitCode | None], None], now: int) -> None:
@@ -69,7 +69,7 @@ class SimulatedJob:
 
     @property
     def useful(self) -> bool:
-        """Whether it counts as a job that is useful or will be."""
+        """Whether it counts as a job that is useful, or will be useful."""
         leaves = self.host is not None and self.host.core is not None and self.host.core.leaving
         return self.state in (JobState.QUEUED, JobState.RUNNING) and not leaves and not self.uncounted
 
@@ -80,19 +80,19 @@ class SimulatedBatch:
 
     random: random.Random
     after_submission: Callable[[str], None] = lambda _: None
-    """Is called with the mark after each attempt to submit."""
+    """This function is called with the mark after each attempt to submit."""
     faulty: bool = True
     lag_s: int = 0
     """A submitted job may be missing in the list for this many seconds."""
     broken: bool = False
-    """At present all jobs fail at their start."""
+    """Whether all jobs fail at their start at present."""
     now: int = 0
     queue: dict[str, SimulatedJob] = field(factory=dict)
     outcomes: dict[str, Outcome] = field(factory=dict)
     submitted: Counter[str] = field(factory=Counter)
     """How many jobs of each mark were submitted."""
     replaceable: Counter[str] = field(factory=Counter)
-    """At most how many jobs of each mark needed another job in their place."""
+    """The largest number of jobs of each mark that needed a replacement."""
     _clusters: int = 0
 
     # ---- the edge that an overseer sees --------------------------------------------------------------------
@@ -153,7 +153,7 @@ class SimulatedBatch:
         return self.faulty and self.random.random() < probability
 
     def tick(self) -> None:
-        """Let happen what happens in this second."""
+        """Simulate this second."""
         now = self.now
         for job in list(self.queue.values()):
             if job.state is JobState.LEAVING and now >= job.leaves_at:
@@ -175,7 +175,7 @@ class SimulatedBatch:
                 self._end(job, None)
 
     def end_agent(self, job: SimulatedJob, code: ExitCode | None) -> None:
-        """Note that the agent of a job has ended, for any reason."""
+        """Record that the agent of a job has ended, for any reason."""
         job.host = None
         if self.queue.get(job.job_id) is not job or job.state is not JobState.RUNNING:
             return
@@ -184,7 +184,7 @@ class SimulatedBatch:
             self.replaceable[job.mark] += 1
             self._queue_again(job)
         elif self.chance(0.05):
-            self._never_connect(job)  # its script does not end
+            self._never_connect(job)  # the script of this job does not end
         else:
             self._end(job, code)
 

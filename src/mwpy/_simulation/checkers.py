@@ -1,7 +1,7 @@
-"""What must be true of a simulated computation, seen from outside, whatever fails.
+"""Checks a simulated computation from outside: these facts must be true after every kind of fault.
 
 The checker knows what was submitted and with which policy. It sees what each slave starts, which deaths the master
-hears of, what the master records, and what the master gives to the algorithm. It looks into no core.
+hears of, what the master records, and what the master gives to the algorithm. It does not read the state of a core.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class HistoryChecker:
     runs: dict[int, int] = field(factory=dict)
     """How often each task was started."""
     deaths: dict[int, int] = field(factory=dict)
-    """In how many deaths each task was running, of those that the master heard of."""
+    """How many slaves died while they ran each task. Only deaths that the master knows of count."""
     killers: dict[int, None] = field(factory=dict)
-    """Tasks that end their slave whenever they run."""
+    """Tasks that kill their slave in each run."""
     unheard: dict[bytes, None] = field(factory=dict)
     """Connections that broke, or that the master does not listen to any more."""
     _policies: dict[int, TaskPolicy] = field(factory=dict)
     _tags: dict[int, object] = field(factory=dict)
     _unaddressed: dict[int, None] = field(factory=dict)
-    """Tasks that the master has freed from the slave that they were addressed to."""
+    """Tasks that were addressed to a slave, until the master removed this address."""
     _last: dict[SlaveId, int] = field(factory=dict)
-    """The newest task, in the order of submission, that a slave has started of those addressed to it."""
+    """For each slave: of the tasks that are addressed to it and have started, the one that was submitted last."""
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
     """Slaves that were killed together with their agent."""
     _leaving: dict[bytes, None] = field(factory=dict)
-    """Connections of agents that have said that they leave: what happens there is charged to no task."""
+    """Connections of agents that have announced that they leave. No task is charged for what happens there."""
 
     def submitted(self, task: int, policy: TaskPolicy, kills: bool) -> object:
         """A task is submitted, after all tasks with lower numbers. Returns its tag."""
@@ -84,7 +84,7 @@ class HistoryChecker:
         self._uncharged[peer, slave] = None
 
     def heard(self, peer: bytes, message: messages.Message) -> None:
-        """The master gets a message about a death or a departure, perhaps not for the first time."""
+        """The master gets a message about a death or a departure, perhaps a repeated one."""
         if isinstance(message, messages.Leaving):
             self._leaving[peer] = None
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
@@ -100,7 +100,7 @@ class HistoryChecker:
         policy = self._policies[task]
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
-        if peer not in self.unheard:  # else it may have been sent before the master heard of the deaths
+        if peer not in self.unheard:  # else the task may have been sent before the master heard of the deaths
             assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed three slaves"
         if policy.sid is None or task in self._unaddressed:
             return

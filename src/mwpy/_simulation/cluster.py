@@ -1,12 +1,12 @@
-"""A whole computation in one thread, on a simulated network and clock, with every fault on.
+"""A whole computation in one thread, on a simulated network and clock, with every kind of fault.
 
-`Cluster(seed)` runs the master's loop and the agents' loops that ship (`MasterIo`, `Agent`), with their cores. Only the
-edges are simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write
-nonsense; machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. One
-seed is one history, always the same one. Checkers look from outside: every task ends exactly once, nothing is
-delivered twice, addressed tasks run where and in the order that they should, no task kills forever, no death is
-charged that should not be, no result waits for the next task. When the faults stop, all tasks must end, and then the
-master and all agents.
+`Cluster(seed)` runs the loops that production uses (`MasterIo`, `Agent`), with their cores. Only the edges are
+simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write nonsense;
+machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. One seed is one
+history, always the same one. Checkers look from outside: every task ends exactly once, nothing is delivered twice,
+addressed tasks run in the right slave and in the right order, no task kills slaves forever, no death is charged to a
+task that did not cause it, and no result waits for the next task. When the faults stop, all tasks must end, and then
+the master and all agents.
 
     >>> cluster = Cluster(seed=1)
     >>> cluster.run()
@@ -37,10 +37,10 @@ from mwpy._values.exits import describe_exit
 __all__ = ["Cluster", "SimulationFailure"]
 
 LIMIT_S = 4000.0
-"""Simulated seconds after which a computation that has not ended hangs."""
+"""If a computation has not ended after this many simulated seconds, it hangs."""
 
 LAST_S = 15.0
-"""Seconds in which every agent ends when the master has ended: it may be frozen, and its slaves get some time."""
+"""Seconds in which every agent ends after the master's end: an agent may be frozen, and its slaves get some time."""
 
 TRANSCRIPT_LINES = 400
 
@@ -77,7 +77,7 @@ class Cluster:
         agents: how many machines.
         tasks: how many tasks the algorithm submits.
         pace: how fast things happen.
-        now: when it begins.
+        now: the simulated time at which it begins.
     """
 
     def __init__(self, seed: int, agents: int = 3, tasks: int = 60, pace: Pace = PACE, now: float = 0.0) -> None:
@@ -107,7 +107,7 @@ class Cluster:
 
     @property
     def ended(self) -> dict[int, str]:
-        """How each task ended, of those that have ended: `result` or `unrunnable`."""
+        """How each task ended, for tasks that have ended: `result` or `unrunnable`."""
         return self.checker.ended
 
     @property
@@ -154,7 +154,7 @@ class Cluster:
             self.world.step()
 
     def run_until(self, time: float) -> None:
-        """Let happen what happens until then; the algorithm ends as soon as it can."""
+        """Simulate until this time. The algorithm ends as soon as it can."""
         while self.world.next_at <= time:
             self.world.step()
             if self.complete and not self.master.closing:
@@ -194,11 +194,11 @@ class Cluster:
     def _have_local_agent(self) -> None:
         try:
             self.master.io.local.start(["agent"], {})
-        except OSError:  # a user would see it, and start the master again
+        except OSError:  # a user would see this, and start the master again
             self.world.after(1.0, self._have_local_agent)
 
     def _start_local(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
-        """Start an agent on the master's machine; sometimes there is no memory."""
+        """Start an agent on the master's machine; sometimes fail because memory is missing."""
         if self.world.chance(0.2):
             raise OSError("no memory")
 
@@ -221,7 +221,7 @@ class Cluster:
             host.process.terminate()
 
     def cut_off(self, host: AgentHost) -> None:
-        """Break the connection of an agent. Both ends notice, each in its time; nothing in flight arrives."""
+        """Break the connection of an agent. Both ends notice this at their own times; messages in flight are lost."""
         if host.process is not None and not host.process.connection.broken:
             self.world.note(f"the connection of {host.name} breaks")
             self.master.network.cut(host.process.connection)
@@ -232,7 +232,7 @@ class Cluster:
             host.end(host.process, None)
 
     def needs(self, host: AgentHost) -> bool:
-        """Whether a slave of this machine runs a task, or is kept for some."""
+        """Whether a slave of this machine runs a task, or is reserved for tasks."""
         slaves = [] if host.process is None else host.process.slaves.values()
         kept = self.master.algorithm.kept
         return any(slave.code is None and (slave.running or slave.sid in kept) for slave in slaves)

@@ -1,4 +1,4 @@
-"""Simulated machines: each runs the agent's loop that ships over a simulated link, simulated slaves and signals."""
+"""Simulated machines. Each runs the real loop of an agent, with a simulated link, simulated slaves and signals."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = ["AgentHost", "AgentProcess", "Pace", "due"]
 SIGNALS_FD = 3
 
 EXITS_S = 0.05
-"""Seconds between an agent's decision to exit and its end, for its last messages to leave."""
+"""Seconds between an agent's decision to exit and its end. In this time its last messages are sent."""
 
 LONGEST_FREEZE_S = 5.0
 
 SOON = 1000
-"""An agent that iterates this often without an end has entered an endless loop."""
+"""If an agent iterates this often in a row without a pause, it is in an endless loop."""
 
 
 @frozen
@@ -39,7 +39,7 @@ class Pace:
     """How fast things happen, in simulated seconds."""
 
     durations: tuple[float, ...] = (1e-5, 1e-3, 0.05, 1.0)
-    """What the tasks of an algorithm take on the average: one of these."""
+    """How long tasks take. Each algorithm has one of these averages."""
     submit_s: float = 1.0
     """The longest pause between two submissions."""
     start_s: float = 0.2
@@ -51,7 +51,7 @@ class Pace:
 
 
 def due(now: float, timeout_s: float) -> float:
-    """When a poller returns: it counts whole milliseconds, and rounds up."""
+    """When a poller returns. It counts whole milliseconds, and rounds up."""
     return now + max(0.001, math.ceil(timeout_s * 1000) / 1000)
 
 
@@ -72,11 +72,11 @@ class _Signals:
         return SIGNALS_FD
 
     def clear(self) -> None:
-        """Wait for the next one."""
+        """Wait for the next signal."""
         self._link.readable(SIGNALS_FD, False)
 
     def take(self) -> Sequence[signal.Signals]:
-        """Those that were caught since the last call."""
+        """The signals that were caught since the last call."""
         caught, self._caught = self._caught, []
         return caught
 
@@ -97,7 +97,7 @@ class _Trail:
 
 @define(eq=False)
 class _SettlingClock:
-    """An agent's clock. While the agent waits for what its slaves have started, these may go on."""
+    """An agent's clock. While the agent waits for its slaves to write which task they started, the slaves continue."""
 
     _world: World
     _slaves: dict[int, SimulatedSlave]
@@ -111,7 +111,7 @@ class _SettlingClock:
         return self._world.now
 
     def sleep(self, seconds: float, /) -> None:
-        """Slaves that would finish their task meanwhile may do so now."""
+        """Slaves that would finish their task during the sleep may finish it now."""
         for slave in list(self._slaves.values()):
             if self._world.random.random() < 0.5:
                 slave.hurry(self._world.now + seconds)
@@ -122,10 +122,10 @@ class AgentProcess:
 
     Args:
         host: the machine.
-        network: the way to the master.
-        checker: watches its slaves.
-        durations: what tasks take.
-        start_s: the longest start of a slave.
+        network: connects the agent to the master.
+        checker: checks what its slaves do.
+        durations: how long tasks take.
+        start_s: how long the start of a slave may take.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class AgentProcess:
         self._agent.begin()
 
     def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
-        """Start a slave, as its launcher; sometimes there is no memory."""
+        """Start a slave, as the launcher does; sometimes fail because memory is missing."""
         if self._world.chance(0.02):
             raise OSError("no memory")
         slave = SimulatedSlave(number, self._workload, self._link, self.outlets, self._slave_ended)
@@ -178,7 +178,7 @@ class AgentProcess:
     # ---- the loop ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Let the agent iterate as soon as it can."""
+        """Make the agent iterate as soon as it can."""
         self._alarm.set(self._world.now)
 
     def _iterate(self) -> None:
@@ -209,7 +209,7 @@ class AgentProcess:
         self._world.after(EXITS_S, lambda: self._host.end(self, code))
 
     def stop(self) -> None:
-        """The process is gone, and its slaves and its connection with it."""
+        """End the process, its slaves and its connection."""
         self._over = True
         for slave in self.slaves.values():
             slave.end(SIGKILL)
@@ -222,13 +222,13 @@ class AgentProcess:
         self._signals.catch(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """The agent stops for a while. What arrives meanwhile is read in its order afterwards."""
+        """Freeze the agent for a while. Messages that arrive in this time are read afterwards, in their order."""
         if self._world.now >= self._frozen_until:
             self._was_frozen = True
             self._frozen_until = self._world.now + self._world.random.random() * LONGEST_FREEZE_S
 
     def fill_outlets(self) -> None:
-        """The agent's own standard streams take nothing for a while."""
+        """For a while, the agent's own standard streams accept nothing."""
         for outlet in self.outlets.values():
             outlet.full_until = self._world.now + self._world.random.random() * 20
 
@@ -252,7 +252,7 @@ class AgentProcess:
     # ---- what the user sees --------------------------------------------------------------------------------
 
     def _check_output(self) -> None:
-        """Each slave's standard error was printed, and identical failures of starting slaves only once."""
+        """Check that each slave's standard error was printed, and identical failures of starting slaves only once."""
         shown = self.outlets[2].data.decode()
         collected = [slave for slave in self.slaves.values() if slave.channel.closed and slave.printed]
         slow = [slave for slave in collected if slave.ended_at - slave.began_at >= HELD_BACK_S and not slave.is_up]
@@ -272,7 +272,7 @@ class AgentHost:
     num_slaves: int = 2
     job: str = ""
     able: bool = True
-    """It can run every algorithm: were no host able, waiting forever would be right."""
+    """Whether it can run every algorithm. If no host can, it is correct that tasks wait forever."""
     process: AgentProcess | None = None
     """The agent that runs now."""
 
@@ -282,7 +282,7 @@ class AgentHost:
         return None if self.process is None else self.process.core
 
     def end(self, process: AgentProcess, code: ExitCode | None) -> None:
-        """The process of an agent ends, unless it has ended before; if no code is given it was killed."""
+        """End the process of an agent, unless it has already ended. Without an exit code, it was killed."""
         if self.process is process:
             process.stop()
             self.process = None

@@ -1,4 +1,4 @@
-"""The simulated master process: the master's loop that ships, over a simulated link."""
+"""The simulated master process: the real loop of the master, with a simulated link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mwpy._values import records
 __all__ = ["GRACE_S", "SimulatedMaster"]
 
 GRACE_S = 5.0
-"""Seconds that agents get at the end."""
+"""Seconds that agents get for their end."""
 
 
 @define(eq=False)
@@ -79,11 +79,11 @@ class SimulatedMaster:
         """Whether the master has ended."""
 
     def wake(self) -> None:
-        """Let the master iterate as soon as it can."""
+        """Make the master iterate as soon as it can."""
         self._alarm.set(self._world.now)
 
     def shut_down(self) -> None:
-        """The algorithm ends: end the computation."""
+        """End the computation, because the algorithm has ended."""
         self.closing = True
         self.io.commands.append(ShutDown(True, GRACE_S))
         self.wake()

@@ -1,8 +1,8 @@
 """The simulated network: connections that delay messages, keep their order, repeat some, and break.
 
-The two links behave as the real ones do (see `_transport/link.py`). Nothing that was sent over a connection arrives
-after it broke. Each end notices the break in its own time. A peer counts as unreachable only once, and only if the
-master has heard of it.
+The two links behave as the real ones do (see `_transport/link`). After a connection broke, nothing that was sent
+over it arrives. Each end notices the break in its own time. A peer is reported as unreachable only once, and only if it
+had sent a message to the master.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADDRESS = "simulated"
 
 
 def _kind(message: messages.Message) -> bytes:
-    """The first bytes of the header of such a message: version and kind."""
+    """The first bytes of such a message: version and kind."""
     return bytes(wire.encode(message)[0][:2])
 
 
@@ -36,12 +36,12 @@ CHECKED = (_kind(messages.SlaveDied(0, 0, "", NO_WORDS)), _kind(messages.Leaving
 
 
 class SimulatedAgentLink:
-    """An agent's end of its connection. `poll` returns at once what has arrived."""
+    """An agent's end of its connection. `poll` never waits: it returns the messages that have arrived."""
 
     def __init__(self, send: Callable[[Sequence[Buffer]], None], wake: Callable[[], None]) -> None:
         self.send = send
         self.wake = wake
-        """Let the agent iterate."""
+        """A function that makes the agent iterate."""
         self._inbox: deque[list[Buffer]] = deque()
         self._broken: list[Connected | Broken] = []
         self._watched: dict[int, None] = {}
@@ -53,11 +53,11 @@ class SimulatedAgentLink:
         self._watched[fd] = None
 
     def unwatch(self, fd: int) -> None:
-        """Report it no more."""
+        """Stop reporting a file descriptor."""
         del self._watched[fd]
 
     def readable(self, fd: int, now_readable: bool) -> None:
-        """A file descriptor can be read from now on, or has been read empty."""
+        """Record whether a file descriptor can be read from now on."""
         if now_readable:
             self._ready[fd] = None
             self.wake()
@@ -80,7 +80,7 @@ class SimulatedAgentLink:
         return bool(self._inbox or self._broken) or any(fd in self._watched for fd in self._ready)
 
     def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]:
-        """One message, then the end of the connection; and the file descriptors that can be read."""
+        """Return one message, or else the end of the connection; and the file descriptors that can be read."""
         ready = [fd for fd in self._ready if fd in self._watched]
         if self._inbox:
             return [], [self._inbox.popleft()], ready
@@ -99,25 +99,25 @@ class Connection:
     link: SimulatedAgentLink
     broken: bool = False
     to_master_at: float = 0.0
-    """When the last message to the master arrives; later ones arrive later."""
+    """When the last message to the master arrives. Messages that are sent later arrive later."""
     to_agent_at: float = 0.0
 
 
 class SimulatedMasterLink:
-    """The master's end of all connections. `poll` returns at once what has arrived."""
+    """The master's end of all connections. `poll` never waits: it returns the messages that have arrived."""
 
     asleep = False
 
     def __init__(self, send: Callable[[bytes, Sequence[Buffer]], None], wake: Callable[[], None]) -> None:
         self._send = send
         self.wake = wake
-        """Let the master iterate."""
+        """A function that makes the master iterate."""
         self._known: dict[bytes, None] = {}
         """The peers that sent something and are not gone."""
         self._inbox: list[Frames | StrangerSeen | Unreachable] = []
 
     def arrive(self, event: Frames | StrangerSeen) -> None:
-        """A message arrives, or a stranger comes."""
+        """A message arrives, or a stranger connects."""
         if isinstance(event, Frames):
             self._known[event.peer] = None
         self._inbox.append(event)
@@ -131,7 +131,7 @@ class SimulatedMasterLink:
             self.wake()
 
     def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
-        """Everything that has happened."""
+        """Return everything that has happened."""
         happened, self._inbox = self._inbox, []
         return happened
 
@@ -140,7 +140,7 @@ class SimulatedMasterLink:
         self._send(peer, frames)
 
     def forget(self, peer: bytes) -> None:
-        """Report the end of this connection no more."""
+        """Stop reporting the end of this connection."""
         self._known.pop(peer, None)
 
     def close(self, linger_s: float) -> None:
@@ -155,7 +155,7 @@ class Network:
     _checker: HistoryChecker
     _wake_master: Callable[[], None]
     _connections: dict[bytes, Connection] = field(factory=dict)
-    """Those that are not broken."""
+    """The connections that are not broken."""
     _peers: int = 0
     master: SimulatedMasterLink = field(init=False)
 
@@ -201,7 +201,7 @@ class Network:
             connection.link.arrive(frames)
 
     def cut(self, connection: Connection) -> None:
-        """Break a connection: nothing that is under way arrives, and both ends notice, each in its time."""
+        """Break a connection: messages in flight are lost, and both ends notice this at their own times."""
         if connection.broken:
             return
         connection.broken = True
@@ -211,11 +211,11 @@ class Network:
         self._world.after(self._world.random.random(), connection.link.break_off)
 
     def send_garbage(self, connection: Connection) -> None:
-        """Something that is no message arrives at the master; the connection breaks."""
+        """Bytes that are not a message arrive at the master, and the connection breaks."""
         if not connection.broken:
             self.master.arrive(Frames(connection.peer, ADDRESS, [b"nonsense"]))
             self.cut(connection)
 
     def stranger(self) -> None:
-        """Somebody without keys comes to the master."""
+        """A process without keys connects to the master."""
         self.master.arrive(StrangerSeen(ADDRESS, "no key"))

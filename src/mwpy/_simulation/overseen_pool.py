@@ -1,14 +1,14 @@
-"""Overseers of several computations on a simulated batch system, with every fault on.
+"""Overseers of several computations on a simulated batch system, with every kind of fault.
 
-`OverseenPool(seed)` runs the loop and the core of an overseer as they ship, and the cores of the masters and of the
-agents that are its jobs. Masters and agents run in a `Cluster` for each life of a master, with all its faults and
-checks. Everything around them is simulated, second by second: masters that are killed and come back; resource files,
-which are made and written by the real rules, and are read late or not at all; and a batch system (see
-`SimulatedBatch`). The overseer itself is killed and started again. One seed is one history.
+`OverseenPool(seed)` runs the real loop and core of an overseer, and the real cores of its masters and agents. Masters
+and agents run in a `Cluster` for each life of a master, with all its faults and checks. Everything around them is
+simulated, second by second: masters that are killed and come back; resource files, which are made and written by the
+real rules, and are read late or not at all; and a batch system (see `SimulatedBatch`). The overseer itself is killed
+and started again. One seed is one history.
 
-These facts are checked from outside: every task ends exactly once in each life of a master that is long enough; at no
-time are there more jobs than the tasks could ever have used, or than are allowed; no job is removed that has been at
-work for a while; and when the faults stop, all computations finish and no job is left.
+These facts are checked from outside: every task ends exactly once in each life of a master that is long enough; there
+are never more jobs than the tasks could have used, or than are allowed; no job is removed that has been at work for a
+while; and when the faults stop, all computations finish and no job is left.
 
     >>> pool = OverseenPool(seed=1)
     >>> pool.run()
@@ -44,10 +44,10 @@ FAULTY_S = 600
 """Simulated seconds during which faults happen."""
 
 TENDED_S = 1500
-"""When people have done what the overseer asked for; see `SimulatedBatch.tend`."""
+"""When people do what the overseer asked for; see `SimulatedBatch.tend`."""
 
 LIMIT_S = 8000
-"""Simulated seconds after which a pool that has not ended hangs. The longest pauses after failures are shorter."""
+"""A pool that has not ended after this many simulated seconds hangs. The longest pauses after failures are shorter."""
 
 LATE_S = 5
 """Seconds by which a resource file may be read late."""
@@ -71,16 +71,16 @@ class _Computation:
     pace: Pace
     transcript: list[str]
     clusters: list[Cluster] = field(factory=list)
-    """One for each life of its master; agents join only the last."""
+    """A cluster for each life of its master. Agents join only the last one."""
     down_until: int = 1
     useful: int = 0
-    """How many slaves could be useful."""
+    """How many slaves could be useful at present."""
     most_useful: int = 0
     grown: int = 0
     """The sum of all increases of `useful`."""
     content: ResourceFile | None = None
     history: list[ResourceFile] = field(factory=list)
-    """All contents that were written, the last one last."""
+    """All contents that were written, in their order."""
 
     def tick(self, now: int) -> None:
         """Let a second pass: the master starts or dies, and writes the resource file."""
@@ -102,7 +102,7 @@ class _Computation:
 
     @property
     def finished(self) -> bool:
-        """Whether its resource file says so."""
+        """Whether its resource file says that it is finished."""
         return self.content is not None and self.content.computation_status == FINISHED
 
     def accept_jobs(self, now: int) -> None:
@@ -133,7 +133,7 @@ class _Computation:
             self.history.append(new)
 
     def seen(self, late_s: int, now: int) -> ResourceFile | None:
-        """The content that a reader sees, if it sees changes this many seconds late."""
+        """The content that a reader sees, if each change becomes visible this many seconds late."""
         return next((each for each in reversed(self.history) if each.timestamp <= now - late_s), None)
 
 
@@ -188,7 +188,7 @@ class _Clock:
     wall = monotonic
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass for the whole pool. Sometimes the overseer is killed meanwhile."""
+        """Let time pass for the whole pool. Sometimes the overseer is killed in this time."""
         until = self.pool.now + seconds
         self.pool.check_core()
         while self.pool.now < until:
@@ -230,7 +230,7 @@ class OverseenPool:
         ]
         self.restarts = self.random.random() < 0.5
         """Whether overseers are killed."""
-        if not self.restarts:  # an overseer that has just started can only believe the list
+        if not self.restarts:  # an overseer that has just started only knows the list
             self.batch.lag_s = self.random.choice([0, LAG_S])
         self._make_core = make_core
         self._core = make_core(self.settings)
@@ -285,7 +285,7 @@ class OverseenPool:
     # ---- checks from outside -------------------------------------------------------------------------------
 
     def check_core(self) -> None:
-        """Check that the overseer's core agrees with itself."""
+        """Check that the state of the overseer's core is consistent."""
         self._core.check()
 
     def _check_for_storm(self, mark: str) -> None:

@@ -38,10 +38,10 @@ class Replay:
         data = records.encode(record)
         self._stream.append((record, data))
         self.rebuilt.record(records.decode(data))
-        self.rebuilt.take_actions()  # the records again
+        self.rebuilt.take_actions()  # drop them: they are the same records
 
     def check(self, original: MasterState) -> None:
-        """Assert that both states are the same, when all records of the original were taken.
+        """Assert that both states are the same. Call this when all records of the original were taken.
 
         Args:
             original: the state of the master.
@@ -51,7 +51,7 @@ class Replay:
         assert _members(self.rebuilt.members) == _members(original.members), "the records do not build the same slaves"
 
     def check_end(self, original: MasterState) -> None:
-        """Assert the same, and that no record has changed since it was taken."""
+        """Assert that both states are the same, and that no record has changed since it was taken."""
         self.check(original)
         for record, data in self._stream:
             assert records.encode(record) == data, f"a record was changed later: {record}"
@@ -70,7 +70,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
 
 
 def _each(spans: deque[Span]) -> list[tuple[Any, ...]]:
-    """Each task of a queue in its order: how spans are cut need not be the same."""
+    """The tasks of a queue, one by one and in their order, because spans may be cut at other places."""
     return [
         (
             number,

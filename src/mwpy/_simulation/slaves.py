@@ -1,9 +1,9 @@
 """Simulated slave processes: the process, its channel to the agent, and its standard output and error.
 
-A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). It notes
-the position of a task before it starts it, and starts nothing between a recall and the message that says which tasks
-were taken back. It gathers results in its journal as long as the real one may, and sends them then or earlier. It
-crashes, hangs, and writes nonsense into its stream.
+A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). Before it
+starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
+recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
+hangs, and writes nonsense into its stream.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ PROMISED_S = 0.05
 """Seconds that a result may wait in its slave."""
 
 WAKE_S = 0.0005
-"""The longest time between a message to an idle slave and its reading, in seconds."""
+"""How long it may take until an idle slave reads a message, in seconds."""
 
 SIGKILL, SIGSEGV = -9, -11
 
 
 @define(eq=False)
 class Workload:
-    """What the slaves of an agent have to do, and who watches them."""
+    """What the slaves of an agent have to do, and the checker that watches them."""
 
     world: World
     checker: HistoryChecker
     durations: Sequence[float]
-    """What the tasks of each algorithm take on the average, in seconds."""
+    """How long the tasks of each algorithm take on average, in seconds."""
     start_s: float
     """The longest start of a slave."""
     able: bool
@@ -63,13 +63,13 @@ class SimulatedOutlet:
     _world: World
     data: bytearray = field(factory=bytearray)
     full_until: float = 0.0
-    """Until when it takes nothing."""
+    """Until when it accepts nothing."""
     found_full: bool = False
     """Whether the agent knows that it is full."""
     waiting: bool = False
 
     def patience_until(self) -> float | None:
-        """Until when slaves have to wait, as it is full; None if it is not."""
+        """Until when slaves must wait because it is full; None if it is not full."""
         self.found_full = self._world.now < self.full_until
         return self.full_until if self.found_full else None
 
@@ -108,12 +108,12 @@ class SimulatedPipe:
         return self._fd
 
     def read(self) -> bytes:
-        """What was written since the last reading."""
+        """Return what was written since the last call."""
         assert not self._outlet.found_full, "an agent reads a slave's output though its own stream is full"
         return self.read_rest()
 
     def read_rest(self) -> bytes:
-        """The same, whatever the agent's own stream takes."""
+        """Return the same, even if the agent's own stream is full."""
         data = bytes(self._unread)
         self._unread.clear()
         self._all += data
@@ -124,7 +124,7 @@ class SimulatedPipe:
 
     @property
     def end(self) -> str:
-        """All that was read."""
+        """Everything that was read."""
         return self._all.decode()
 
 
@@ -136,10 +136,10 @@ class SimulatedJournal:
     results: list[tuple[int, int, float]] = field(factory=list)
     """Task, attempt and seconds of each."""
     num_read: int = 0
-    """How many of them, from the first on, the agent has read."""
+    """How many of these results the agent has read, counted from the first."""
 
     def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
-        """Read it; sometimes the slave sends the results meanwhile."""
+        """Read the journal. Sometimes the slave sends the results during the read."""
         if self._sent_meanwhile():
             return None
         self.num_read = len(self.results)
@@ -158,7 +158,7 @@ class SimulatedJournal:
 
 @define(eq=False)
 class SimulatedChannel:
-    """The agent's end of the channel to a slave, and what the slave does to the other end."""
+    """The agent's end of the channel to a slave, and the actions of the slave at the other end."""
 
     _fd: int
     _link: SimulatedAgentLink
@@ -189,7 +189,7 @@ class SimulatedChannel:
         """Do nothing: everything is sent."""
 
     def receive(self) -> list[list[Buffer]]:
-        """What the slave has sent."""
+        """Return what the slave has sent."""
         self._link.readable(self._fd, False)
         if self._nonsense:
             self._nonsense = False
@@ -199,11 +199,11 @@ class SimulatedChannel:
         return received
 
     def recall(self) -> None:
-        """Let the slave start nothing more."""
+        """Stop the slave from starting tasks."""
         self.recalls += 1
 
     def feed(self, now: float) -> None:
-        """Note when an idle slave gets tasks."""
+        """Record when an idle slave gets tasks."""
         self.fed_at = now
 
     def fault(self, most: int) -> bytes:
@@ -228,7 +228,7 @@ class SimulatedChannel:
         self._link.readable(self._fd, True)
 
     def write_nonsense(self) -> None:
-        """Some code in the slave writes into the stream. It is behind everything that the slave has sent."""
+        """Some code in the slave writes into the stream, after everything that the slave has sent."""
         if not self._to_agent:
             self._nonsense = True
             self._link.readable(self._fd, True)
@@ -316,12 +316,12 @@ class SimulatedSlave:
             self._ended(self)
 
     def hang(self) -> None:
-        """Some code closes all file descriptors and never ends: the stream ends, the process does not."""
+        """Some code closes all file descriptors and never ends. The stream ends, but the process does not."""
         self._hangs = True
         self.channel.end()
 
     def hurry(self, until: float) -> None:
-        """Finish the running task early if it ends before `until`: while the agent waits for what was started."""
+        """Finish the running task now if it would end before `until`, because the agent sleeps until then."""
         if self.running and self._finishes_at <= until:
             self._finish(self.running, self._attempt)
 
@@ -344,7 +344,7 @@ class SimulatedSlave:
         self._step()
 
     def _wake(self) -> None:
-        """A message came: read it soon, unless a task runs."""
+        """A message has arrived: read it soon, unless a task runs."""
         if self.is_up and not (self._woken or self.running):
             self._woken = True
             self._world.after(self._world.random.random() * WAKE_S, self._step)
@@ -360,7 +360,7 @@ class SimulatedSlave:
         while self._tasks and not self._stopping:
             self.channel.started, task, attempt, algorithm = self._tasks[0]
             if self.channel.recalls != self._recalls_heard:
-                return  # the message that says which tasks were taken back wakes it
+                return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
             if self._algorithms[algorithm]:
                 self._run(task, attempt, algorithm)
@@ -416,14 +416,14 @@ class SimulatedSlave:
         self._step()
 
     def _check_promptness(self, result: tuple[int, int, float]) -> None:
-        """No result waits long for the next task: the agent reads it in the journal."""
+        """Check that no result waits long for the next task: the agent must read it in the journal."""
         journal = self.channel.journal
         if self.code is None and not self._hangs and self._work.attentive():
             unread = journal.results[journal.num_read :]
             assert result not in unread, f"the result of task {result[0]} waits in slave {self.number}"
 
     def _sends_now(self) -> bool:
-        """Whether it sends its results just when the agent reads them."""
+        """Whether it sends its results at the moment when the agent reads them."""
         if self.code is not None or not self.channel.journal.results or not self._world.chance(0.1):
             return False
         self._send()

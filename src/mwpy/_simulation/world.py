@@ -1,4 +1,4 @@
-"""The simulated world: its time, its chance, and what happens next."""
+"""The simulated world: its time, its random numbers, and its next events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
         self.at(self.now + delay, event)
 
     def at(self, time: float, event: Callable[[], None]) -> None:
-        """Let an event happen at this time, after all that happens at the same time and was scheduled before."""
+        """Let an event happen at this time. Events at the same time happen in the order of their calls of `at`."""
         self._sequence += 1
         heapq.heappush(self._events, (time, self._sequence, event))
 
@@ -72,15 +72,15 @@ class World:
         return self.now
 
     def sleep(self, seconds: float, /) -> None:
-        """Return at once: no other event happens meanwhile."""
+        """Return at once: no other event happens during a sleep."""
 
 
 class Alarm:
-    """Wakes a loop at the earliest of the times that it was set to; then it must be set again.
+    """Wakes a loop at the earliest time that was set. After that, it must be set again.
 
     Args:
         world: the time.
-        ring: lets the loop iterate.
+        ring: makes the loop iterate.
     """
 
     def __init__(self, world: World, ring: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class Alarm:
         """Number of the event that counts; older ones do nothing."""
 
     def set(self, time: float) -> None:
-        """Ring at this time, unless it is set to an earlier one."""
+        """Ring at this time, unless it is set to an earlier time."""
         if time < self._rings_at:
             self._rings_at = time
             self._number += 1

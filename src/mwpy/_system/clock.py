@@ -1,6 +1,6 @@
-"""The clocks of this machine: clocks to measure with, the clock that names moments, and a pause.
+"""The clocks of this machine: clocks that measure durations, the clock for dates, and a pause.
 
-Code that also runs in simulated time takes a `Clock`. This module is one.
+Code that also runs in simulated time receives a `Clock`. This module is a `Clock`, too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Clock(Protocol):
 
 
 monotonic = time.monotonic
-"""Seconds on a clock that is never set back, in this machine."""
+"""Seconds on a clock that is never set back; only comparable on this machine."""
 
 perf_counter = time.perf_counter
-"""Seconds on the finest clock that is never set back: for short times within one process."""
+"""Seconds on the most precise clock that is never set back: for short times within one process."""
 
 wall = time.time
-"""Seconds since 1970, as other machines see them."""
+"""Seconds since 1970: comparable with the clocks of other machines."""
 
 sleep = time.sleep
 """Do nothing for this many seconds. Use it for short moments only, because the thread handles no event meanwhile."""

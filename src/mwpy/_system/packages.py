@@ -1,9 +1,9 @@
 """The installed packages that the code of a task algorithm imports, and their versions.
 
 The master looks at the modules that are already imported, and imports nothing itself. It sends the names of the
-packages to the agents, and each agent looks up only these: the version of a package takes a millisecond, but finding
-the packages of all modules takes long in a large environment. A script that imports only mwpy and the standard library
-pays for neither.
+packages to the agents, and each agent looks up only these packages: to look up one version takes a millisecond, but to
+find the packages of all modules takes long in a large environment. A script that imports only mwpy and the standard
+library needs neither.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Child processes. This module is the only one that starts them.
+"""Child processes. Only this module starts child processes.
 
 Each child leads its own session and process group. So a terminal's Ctrl-C does not reach it, and one signal ends it
 together with everything that it forked. When a child is found dead, the rest of its group is killed *before* the child
@@ -42,10 +42,10 @@ class Child:
         self._kills_before = _count_kills()
         self.pid: int = process.pid
         self.peak_bytes = 0
-        """The most memory that it, or a program that it waited for, held at a time. Known once `poll` returned its
+        """Peak memory of the child, or of a program that it waited for. It is known after `poll` has returned the
         end."""
         self.outputs: dict[int, int] = {}
-        """If asked for: non-blocking file descriptors of its standard output (1) and standard error (2)."""
+        """With `keep_output`: non-blocking file descriptors of its standard output (1) and standard error (2)."""
         for number, file in ((1, process.stdout), (2, process.stderr)):
             if file is not None:
                 self.outputs[number] = file.fileno()
@@ -89,7 +89,7 @@ class Child:
                 file.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
+        with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a group of zombies
             os.killpg(self.pid, number)
 
 
@@ -109,8 +109,9 @@ def start(
         environment: variables to set on top of this process's own; None as a value removes a variable.
         pass_fds: file descriptors that it inherits under the same numbers. It inherits no others.
         keep_output: make its standard output and error pipes, `Child.outputs`. The caller must read them.
-        output: files for its standard output and error. Without these two it writes where this process writes.
-        detached: it outlives this process, and what it started outlives it.
+        output: files for its standard output and error. Without `keep_output` and `output`, the child writes to the
+            streams of this process.
+        detached: the child outlives this process, and the processes that the child started outlive the child.
 
     Raises:
         OSError: it cannot be started.
@@ -163,7 +164,7 @@ class Finished:
 
 
 class TimedOut(TimeoutError):
-    """A command took too long and was killed. Whether it had done its work is not known.
+    """A command took too long and was killed. It is not known whether it had finished its work.
 
     Args:
         timeout_s: how long it was given.
@@ -278,13 +279,13 @@ OUT_OF_MEMORY = (
     "out of memory, most likely: the kernel's out-of-memory killer killed a process on this machine meanwhile",
     "",
 )
-"""Why a child was killed: the kernel's killer acted in this control group, on this machine, or not visibly."""
+"""Why a child was killed: the killer acted in this control group, or on this machine, or it is not known."""
 
 
 def _count_kills() -> tuple[int, int]:
     """Return how many processes the kernel has killed for lack of memory, in this control group and on this machine.
 
-    Where the kernel does not count, 0.
+    0 if the kernel does not count them.
     """
     group = 0
     for line in _lines("/proc/self/cgroup"):

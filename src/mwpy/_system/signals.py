@@ -1,4 +1,4 @@
-"""Signals as something to wait for: a file descriptor that can be read when one was caught."""
+"""Signals as something to wait for: a file descriptor that can be read when a signal was caught."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Signals:
         """The signals that were caught since the last call, in order."""
         if not self._caught:
             return ()
-        return [self._caught.pop(0) for _ in range(len(self._caught))]  # one by one: another may come meanwhile
+        return [self._caught.pop(0) for _ in range(len(self._caught))]  # one by one: another may arrive now
 
     def close(self) -> None:
-        """Wait for no more signals."""
+        """Stop waiting for signals."""
         signal.set_wakeup_fd(-1)
         self._bell_out.close()
         self._bell_in.close()

@@ -2,9 +2,9 @@
 
 A slave writes into pipes. The agent reads them, keeps the end of each, and writes everything to its own standard output
 and error. It must not block there, because it has other slaves and a master. So it writes only as much as its stream
-takes at once. If the stream takes less than the slaves write, as with a pager or a stopped terminal, the agent stops
-reading, and the slaves wait, as they would without an agent. This ends when the stream has taken nothing for `STUCK_S`
-seconds. Then the agent reads again, drops what has no room, and writes a line that says how much it dropped.
+accepts at once. If the stream accepts less than the slaves write, as with a pager or a stopped terminal, the agent
+stops reading, and the slaves wait, as they would without an agent. If the stream accepts nothing for `STUCK_S` seconds,
+the agent reads again, drops the output that has no room, and writes a line that says how much it dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_BYTES = 2 * FULL_BYTES
 """More than this is not kept: further output is dropped."""
 
 STUCK_S = 30.0
-"""After this time in which the stream took nothing, slaves do not wait any longer."""
+"""When the stream has accepted nothing for this time, slaves do not wait any longer."""
 
 READ_BYTES = 65536
 """The size of one read: the capacity of a pipe in Linux."""
@@ -62,7 +62,7 @@ class Outlet:
         return self._taken_at + STUCK_S if self._size >= FULL_BYTES else None
 
     def pass_on(self, data: bytes | bytearray, now: float) -> None:
-        """Write as much as the stream takes now. The rest waits for `flush`."""
+        """Write as much as the stream accepts now. The rest waits for `flush`."""
         if self._fd is None or not data:
             return
         if not self._waiting:
@@ -82,7 +82,7 @@ class Outlet:
         self._size += len(data)
 
     def flush(self, now: float, patience_s: float = 0.0) -> None:
-        """Write as much as the stream takes. Wait at most `patience_s` seconds for each piece."""
+        """Write as much as the stream accepts. Wait at most `patience_s` seconds for each piece."""
         if self._fd is None:
             return
         ready = select.poll()
@@ -125,7 +125,7 @@ class Inlet:
         return self._fd
 
     def read(self) -> bytes:
-        """Read what is there, at most what a pipe holds; empty if there is nothing."""
+        """Read the available bytes, at most the capacity of a pipe; empty if there are none."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:

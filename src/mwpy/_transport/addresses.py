@@ -9,7 +9,7 @@ import struct
 __all__ = ["EVERYWHERE", "candidate_hosts", "candidates", "ipv4_of"]
 
 EVERYWHERE = ("*", "0.0.0.0")
-"""A master that listens there listens at every address. It is no address that slaves could connect to."""
+"""A master that binds this address listens at all addresses. Slaves cannot connect to this address."""
 
 SIOCGIFADDR = 0x8915
 """Linux: the IPv4 address of a network interface; see netdevice(7)."""

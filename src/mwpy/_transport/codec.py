@@ -5,12 +5,12 @@ plain positional arguments. This is faster and smaller than pickles, and a whole
 object is pickled in protocol 5, and the pickle is an extension type in the MessagePack. Its buffers of 64 KiB and more,
 such as those of NumPy arrays, are frames of their own and are not copied.
 
-Plain pickle is tried first, because it is ten times faster. cloudpickle does the rest: objects that plain pickle
-refuses, and, if `main_by_value`, objects that plain pickle would write as a name in `__main__`. In a REPL or notebook,
-the slave's `__main__` is another module.
+Plain pickle is tried first, because it is ten times faster. cloudpickle pickles the rest: objects that plain pickle
+refuses, and, if `main_by_value`, objects that plain pickle would write as a name in `__main__`. For a REPL or notebook
+this is necessary, because the slave's `__main__` is another module.
 
-A failure is pickled so that it can always be read: type, text and traceback are texts. The exception itself is a
-pickle within the pickle, and is read as None where its class is not available.
+A failure is pickled so that it can always be read: type, text and traceback are texts. The exception itself is a pickle
+within the pickle. It is read as None if its class is not available.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_TEXT = 64 * 1024
 """Characters kept of an error's text (its beginning) and of its traceback (its end)."""
 
 MAX_CAUSE_BYTES = 1 << 20
-"""A larger pickled exception is not sent; only its texts are."""
+"""If a pickled exception is larger, only its texts are sent."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """The types of plain values. They are checked first, because most values are plain."""
@@ -88,7 +88,7 @@ class Codec:
             payload = pickle.dumps(value, 5, buffer_callback=keep_in_band)
             if not self.main_by_value or b"__main__" not in payload:
                 return payload, buffers
-        except Exception:  # the errors of plain pickle for lambdas and local classes have no common class
+        except Exception:  # plain pickle raises different classes of errors for lambdas and local classes
             pass
         buffers.clear()
         return cloudpickle.dumps(value, 5, buffer_callback=keep_in_band), buffers
@@ -169,7 +169,7 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     Arrays use the memory of `buffers`, and are writable if the buffers are.
 
     Raises:
-        Exception: any error of unpickling: something that the object needs is missing here.
+        Exception: any error of unpickling, for example because a module is not installed on this machine.
     """
     return pickle.loads(entry.pickle, buffers=buffers) if type(entry) is Pickled else entry
 
@@ -193,7 +193,7 @@ def loads_function(data: Buffer) -> Callable[..., Any]:
     """Unpickle what `dumps_function` pickled.
 
     Raises:
-        Exception: any error of unpickling: something that the function needs is missing here.
+        Exception: any error of unpickling, for example because a module is not installed on this machine.
     """
     function: Callable[..., Any] = pickle.loads(data)
     return function

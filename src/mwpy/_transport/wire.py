@@ -16,7 +16,7 @@ from mwpy._values.ids import Buffer
 __all__ = ["decode", "encode", "parse"]
 
 MAX_HEADER_BYTES = 16 << 20
-"""The longest header that is read. The lists of the largest group take a hundredth of this."""
+"""The largest size of a header, in bytes. The lists of the largest group need a hundredth of this size."""
 
 _KINDS: dict[int, type[messages.Message]] = {
     1: messages.Hello,
@@ -60,7 +60,7 @@ def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]
 
 
 def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
-    """As `decode`, but without comparing header and payload: for slaves, because their agent has compared them.
+    """Like `decode`, but do not compare header and payload: for slaves, because their agent has compared them.
 
     Raises:
         ProtocolError: they are not a message.

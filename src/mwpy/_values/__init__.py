@@ -1,4 +1,4 @@
 """Values that all other parts share: tasks, messages, records, options, errors.
 
-They import nothing of mwpy but each other.
+Modules in this package import nothing else from mwpy.
 """

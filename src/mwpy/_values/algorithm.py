@@ -67,7 +67,7 @@ class Algorithm:
 
     @cached_property
     def reference(self) -> str:
-        """`module:qualname` if the function can be found under it. If it is empty, the function travels by value."""
+        """`module:qualname`, if the function can be found under this name. Empty if the function travels by value."""
         module = getattr(self.function, "__module__", None)
         if not module or "<" in self.name:
             return ""
@@ -87,7 +87,7 @@ class Algorithm:
 
 
 class TaskCall(Struct, Generic[R_co], eq=False):
-    """A call of a task algorithm that was not made yet: the algorithm and its arguments."""
+    """A call of a task algorithm that will run later: the algorithm and its arguments."""
 
     algorithm: Algorithm
     args: tuple[Any, ...]
@@ -205,7 +205,7 @@ def _only(functions: list[Callable[..., int]], role: str) -> Callable[..., int]:
 
 
 REGISTRY = Registry()
-"""The decorators add to it. This is the only state of a module: a script declares its algorithms at module level."""
+"""The decorators add algorithms to it. It is global because a script declares its algorithms at module level."""
 
 
 def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
@@ -257,7 +257,10 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
 
 @lru_cache(maxsize=1000)
 def _algorithm_beside(function: Callable[..., Any]) -> Algorithm:
-    """Return the algorithm of a function that takes no attribute. Only the latest are kept: each keeps its function."""
+    """Return the algorithm of a function that takes no attribute.
+
+    The cache is limited, because each algorithm keeps its function alive.
+    """
     return Algorithm(function)
 
 

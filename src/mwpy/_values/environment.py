@@ -20,8 +20,8 @@ __all__ = [
 ]
 
 AGENT_VARIABLE = "MWPY_AGENT"
-"""Makes a process the agent of a master on this machine. Its value is a JSON list of the options that count instead of
-those on the command line, because the command line is the master's."""
+"""Makes a process the agent of a master on this machine. Its value is a JSON list of options. They replace the options
+on the command line, which are the master's."""
 
 JOB_VARIABLE = "MWPY_JOB"
 """Gives an agent the id of its job in a batch system. The submitter of the job sets it."""
@@ -31,17 +31,17 @@ END_VARIABLE = "SLURM_JOB_END_TIME"
 job sets it."""
 
 KEY_VARIABLE = "MWPY_KEY"
-"""A key. It is the same text that `--mw-key-file` names a file for."""
+"""The key of the computation. `--mw-key-file` names a file with the same text."""
 
 SLAVE_VARIABLE = "MWPY_SLAVE"
 """Makes a process a slave. Its value is `SlaveSettings.to_json()`, or `EXAMINED`."""
 
 EXAMINED = "examined"
-"""With this value of `SLAVE_VARIABLE` a slave prints, as JSON, which packages its script has imported, and exits."""
+"""With this value of `SLAVE_VARIABLE`, a slave prints the packages that its script has imported, as JSON, and exits."""
 
 FAULT_HANDLER = "PYTHONFAULTHANDLER"
-"""Makes an interpreter report crashes from its start on. A slave reports them to standard error until it has a better
-place."""
+"""Makes an interpreter report crashes from its start on. The slave reports them to standard error, and later to the
+shared memory."""
 
 
 @frozen
@@ -73,7 +73,7 @@ class SlaveSettings:
         """Read what `to_json` wrote.
 
         Raises:
-            UsageError: the text has another form, because the variable was set by hand.
+            UsageError: the text does not have this form; probably a person set the variable.
         """
         try:
             return cls(**json.loads(text))

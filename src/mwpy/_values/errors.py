@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ExitCode(IntEnum):
-    """The exit codes of mwpy's processes. A batch system keeps every job queued that did not exit with 0."""
+    """The exit codes of mwpy's processes. A batch system keeps a job in the queue unless the job exits with 0."""
 
     OK = 0
     """The master shut it down, or the resource file says `finished`."""
@@ -69,7 +69,7 @@ class ArgumentNotPicklable(MwpyError, TypeError):
 
 
 class ProtocolError(MwpyError):
-    """A peer sent something that no correct peer sends. The peer's fault; it is dropped."""
+    """A peer sent something that no correct peer sends. It is the fault of this peer, which is dropped."""
 
 
 class Refused(MwpyError):
@@ -97,10 +97,10 @@ class InternalError(MwpyError):
 
 
 class TaskFailed(MwpyError):
-    """A task raised an exception, or its result could not be brought back.
+    """A task raised an exception, or its result could not be returned to the master.
 
     `Result.value` raises it and `Result.error` returns it. Its `__cause__` is the original exception, if the master
-    could rebuild that. The type, text and traceback of the original exception are always here as text.
+    could rebuild it. The type, text and traceback of the original exception are always available as text.
 
     Args:
         algorithm: name of the task algorithm.

@@ -44,7 +44,7 @@ def describe_exit(returncode: int, *, cause: str = "") -> str:
 
 
 def returncode_of_shell(code: int) -> int:
-    """Turn the exit code that a shell gives for its command into a return code.
+    """Convert the exit code that a shell reports for its command into a return code.
 
     A shell adds 128 to the number of the signal that killed the command. mwpy's own code 130 is no signal.
     """

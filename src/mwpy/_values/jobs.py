@@ -19,7 +19,7 @@ class JobState(Enum):
     HELD = "held"
     """It does not start until a person releases it."""
     LEAVING = "leaving"
-    """It was removed and is still in the list. It does not count, and is not removed again."""
+    """It was removed and is still in the list. It does not count as a job, and is not removed again."""
 
 
 @frozen
@@ -52,13 +52,13 @@ class End(Enum):
 
 @frozen
 class Outcome:
-    """How a job ended that is no longer in the queue."""
+    """The end of a job that has left the queue."""
 
     end: End
     description: str
-    """For people: `exit code 4`, `killed by signal 9 (SIGKILL): ...`, or what the batch system says."""
+    """A text for people: `exit code 4`, `killed by signal 9 (SIGKILL): ...`, or what the batch system says."""
     exit_code: int | None
-    """None unless it `EXITED`."""
+    """The exit code; None unless the end is `EXITED`."""
     ran_s: float
     """Seconds from its last start to its end; 0 if it never started."""
     stderr: str = ""

@@ -1,9 +1,9 @@
 """MessagePack, the format of headers and values: the only module that encodes and decodes it.
 
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
-extension type; reading it gives a `Pickled`, which is unpickled when its value is asked for.
+extension type; reading it gives a `Pickled`, which is unpickled when its value is requested.
 
-What is here are msgspec's own methods, without functions around them: they are called for every message and value.
+The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
 
 
 class Pickled(Struct, gc=False):
-    """A pickle in place of the object, until the object is asked for."""
+    """A pickle that replaces the object until the object is requested."""
 
     kind: int
     """The number of the extension type; there is only one."""

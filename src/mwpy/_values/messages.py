@@ -4,7 +4,7 @@ A message is a small header, which is one of the classes below, and payload fram
 do not read its payload.
 
 Every message names tasks in spans: entry i of `tasks` is the first of `counts[i]` tasks with consecutive ids, all in
-attempt `attempts[i]`. Whatever differs from task to task is in lists with one entry for each task.
+attempt `attempts[i]`. Values that differ from task to task are in lists with one entry for each task.
 
 The first payload frame of a group is such a list, in MessagePack. Its entries are the arguments or the results of the
 tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5, out of band) are frames of their own:
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 1
-"""It changes whenever an older agent could misunderstand a newer master, or a newer agent an older master."""
+"""The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
 class Hello(Struct, frozen=True):
@@ -73,7 +73,7 @@ class Hello(Struct, frozen=True):
     slaves: int
     """How many slaves it will start."""
     job: str = ""
-    """Its id as a job of a batch system; empty if it is unknown."""
+    """The id of its job in a batch system; empty if it is unknown."""
 
 
 class Welcome(Struct, frozen=True):
@@ -184,7 +184,7 @@ class SlaveDied(Struct, frozen=True):
 
 
 class AlgorithmFailed(Struct, frozen=True):
-    """Slave to agent to master: this slave cannot run an algorithm. These tasks of it were not started."""
+    """Slave to agent to master: this slave cannot run an algorithm. The named tasks were not started."""
 
     slave: int
     number: int
@@ -195,7 +195,7 @@ class AlgorithmFailed(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """Master to agent: no content. Whether it can be sent shows whether the agent can be reached."""
+    """Master to agent: no content. If it cannot be sent, the agent is gone."""
 
 
 class Shutdown(Struct, frozen=True):

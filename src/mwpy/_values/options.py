@@ -307,7 +307,7 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
 
 
 def _moment(text: str) -> float | None:
-    """Read a time that a batch system gave; a text that is no number means that there is no end."""
+    """Read a time that a batch system gave. A text that is not a number means that there is no limit."""
     return float(text) if text.isdecimal() else None
 
 

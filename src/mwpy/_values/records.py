@@ -3,7 +3,7 @@
 A record is one thing that happened, to a group of tasks, to a slave or to an agent. It is immutable and complete:
 applying the records of a master in their order to an empty `MasterState` gives the same tasks, attempts, slaves and
 counts. Tags are the exception: a tag is any object and never leaves the master. The audit file shows records as text.
-Whatever else needs to know what happened reads records and nothing else.
+Every other part that needs to know what happened also reads records.
 
 Each class is tagged with its name, so `encode` and `decode` can store a stream of records.
 """
@@ -132,7 +132,7 @@ class AgentConnected(Struct, frozen=True, tag=True):
     host: str
     pid: int
     job: str = ""
-    """The job of a batch system that the agent is; empty if unknown."""
+    """The id of the agent's job in a batch system; empty if unknown."""
     slaves: int = 0
     """How many slaves the agent announced."""
     python: str = ""
@@ -168,7 +168,7 @@ class PeerDropped(Struct, frozen=True, tag=True):
 
 
 class AgentLeaving(Struct, frozen=True, tag=True):
-    """An agent announced that it must go: it gets no more tasks and starts no more slaves."""
+    """An agent announced that it must leave: it gets no more tasks and starts no more slaves."""
 
     agent: str
     reason: str
@@ -182,7 +182,7 @@ class SlaveConnected(Struct, frozen=True, tag=True):
     address: str
     kind: SlaveKind
     number: int = 0
-    """The agent's own number of this slave."""
+    """The number that the agent gave this slave."""
 
 
 class SlaveChanged(Struct, frozen=True, tag=True):
@@ -219,7 +219,7 @@ class PackagesCompared(Struct, frozen=True, tag=True):
     same: Sequence[str]
     """Name and version of each package that is the same on the master."""
     different: Sequence[str]
-    """Name, version there and version on the master of each package that differs."""
+    """Each package that differs: its name, the version on the agent, and the version on the master."""
 
 
 class TasksSubmitted(Struct, frozen=True, tag=True):
@@ -238,8 +238,8 @@ class TasksAllocated(Struct, frozen=True, tag=True):
 class ResultsReceived(Struct, frozen=True, tag=True):
     """Results of tasks arrived from the slave that held them.
 
-    `results` names the tasks and has their compute times and failures; `frames` are the encoded values, as they came.
-    Results that do not count are left out of both.
+    `results` names the tasks and has their compute times and failures; `frames` are the encoded values, as they
+    arrived. Results that do not count are left out of both.
     """
 
     sid: SlaveId
@@ -269,7 +269,7 @@ class TasksGivenUp(Struct, frozen=True, tag=True):
     sid: SlaveId
     """The slave that held the tasks, or that they were addressed to."""
     held: bool
-    """Whether that slave held them; else they were pending."""
+    """Whether that slave held the tasks; otherwise they were pending."""
     tasks: Sequence[TaskRange]
     reason: str
     charges: tuple[Charge, ...] = ()

@@ -9,5 +9,5 @@ STALE_INTERVALS = 3
 
 
 def is_stale(age_s: float, interval_s: float) -> bool:
-    """Whether a file of this age is stale, when its master should write it once per interval."""
+    """Whether a file of this age is stale, if its master should write it once per interval."""
     return age_s > STALE_INTERVALS * interval_s

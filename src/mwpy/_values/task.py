@@ -4,8 +4,8 @@
 at once. The task ends as a `Result` or, if its policy forbids another attempt, as an `UnrunnableTask`. Both carry the
 task's tag, which is the same object that was submitted.
 
-There is one `Result` for each task, so it is a msgspec `Struct`: C code makes it in a third of the time that a Python
-class takes.
+There is one `Result` for each task, so it is a msgspec `Struct`: C code creates it in a third of the time that a Python
+class needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PlainEnum(Enum):
 
 
 class SlaveKind(PlainEnum):
-    """What a slave may run: see the words in the manual."""
+    """Which tasks a slave may run; the manual explains the kinds."""
 
     ORDERED = "ordered"
     INTERMINGLE = "intermingle"
@@ -89,10 +89,10 @@ class TaskPolicy:
 
     @classmethod
     def of(cls, **policy: Any) -> TaskPolicy:
-        """Make a policy from keywords.
+        """Create a policy from keyword arguments.
 
         Raises:
-            UsageError: a keyword is not a policy, and the message names it; the caller's fault.
+            UsageError: a keyword is unknown, and the message names it; the caller's fault.
         """
         unknown = [name for name in policy if name not in ("sid", "retry", "do_it_anyway")]
         if unknown:
@@ -106,7 +106,7 @@ DEFAULT_POLICY = TaskPolicy()
 
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]
-"""Turns an entry of a group and its out-of-band buffers into the object."""
+"""Converts an entry of a group and its out-of-band buffers into the object."""
 
 _loads: list[Loads] = []
 
@@ -209,7 +209,7 @@ class UnrunnableTask:
     reason: str
     """Why it cannot run, in one line."""
     deaths: tuple[Death, ...]
-    """The slaves that died while they ran it, first to last. Printing the task shows the last words of the last."""
+    """The slaves that died while they ran it, first to last. Printing the task shows the last words of the last one."""
     _payload: Buffer
     _buffers: Sequence[Buffer]
 

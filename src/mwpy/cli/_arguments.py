@@ -97,4 +97,4 @@ BATCH_SYSTEMS: dict[str, Callable[[argparse.Namespace], Batch]] = {
     "ssh": _ssh,
     "local": _local,
 }
-"""By the name that `--with` takes: a function that makes the batch system from the options of a job."""
+"""For each name that `--with` accepts: a function that makes the batch system from the options of a job."""

@@ -18,7 +18,7 @@ from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
 __all__ = ["main"]
 
-DESCRIPTION = """Send one agent through a batch system, or start one here, that checks whether it could serve the
+DESCRIPTION = """Send one agent through a batch system, or start one here. The agent checks whether it could serve the
 computation: the addresses of the master, keys, clock, Python, libraries, imports of the application, memory, disk space
 and the time left. Each fault is reported with its remedy. The computation is not disturbed."""
 

@@ -1,7 +1,8 @@
 """mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]: show the last output of slaves, from their master's audit file.
 
-Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended with exit code 0. With
-the id of a slave, or the number of a task that was running when slaves died, it prints all of their last output.
+Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended with exit code 0. With the
+id of a slave, it prints all last output of this slave. With the number of a task, it prints all last output of the
+slaves that died while they ran this task.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _parser() -> Parser:
         nargs="+",
         type=Path,
         metavar="RESOURCE_FILE",
-        help="the file that a master writes; or a directory, for all its files *.rsc, also those that appear later",
+        help="the file that a master writes; or a directory: all its files *.rsc, including later ones",
     )
     add("--with", dest="system", required=True, choices=[*BATCH_SYSTEMS], help="where the agents run")
     limit = "have at most N jobs in the queue, for all computations together; default 1000, with local one per core"

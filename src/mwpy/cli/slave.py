@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be an agent whose slaves run the script. Without a script they run functions by value and installed modules."""
+    """Run as an agent. Its slaves run the script, or, without a script, functions by value and installed modules."""
     if SLAVE_VARIABLE in os.environ:
         return slave.run(os.environ[SLAVE_VARIABLE], None, [])
     if list(arguments) == ["--help"]:

@@ -1,7 +1,8 @@
 """A slave process as its agent sees it: its lifecycle, the tasks that it holds, and the moments when something is due.
 
-The agent knows which tasks a slave holds, in their order. A result removes its task from them. Results for a task that
-is not held are dropped: the slave itself also sends results that the agent has read in its journal.
+The agent knows which tasks a slave holds, in their order. When a result arrives, its task is removed. Results for a
+task that is not held are dropped, because the slave also sends the results that the agent has already read in its
+journal.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class HeldSpan(Struct, frozen=True, eq=False):
     count: int
     attempt: int
     position: int
-    """Position of the first of them. Positions count the tasks passed on to this slave, from 1."""
+    """Position of the first of these tasks. Positions count the tasks passed on to this slave, from 1."""
 
     def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
         """Its first `count` tasks, and the others."""
@@ -92,9 +93,9 @@ class Child:
     read_journal_at: float | None = None
     """When to read its journal, if it stays silent until then."""
     kill_at: float | None = None
-    """When to kill it because its stream has ended. Most slaves end by themselves before."""
+    """When to kill it because its stream has ended. Most slaves end by themselves before this time."""
     collect_at: float | None = None
-    """When to collect what it left: it has ended."""
+    """When to collect its last results and output, after it has ended."""
 
     def change(self, event: ChildEvent) -> None:
         """Change the state. An event that the table does not allow in this state is a fault of mwpy."""
@@ -120,7 +121,7 @@ class Child:
         """Remove finished tasks from those that it holds.
 
         Returns:
-            The positions in the group of the tasks that were held, and how many tasks the group has.
+            The positions, in the group, of the tasks that were held; and the number of tasks in the group.
         """
         held: list[int] = []
         start = 0

@@ -43,7 +43,7 @@ __all__ = ["AgentCore"]
 
 
 class AgentCore:
-    """The agent without its shell."""
+    """The decisions of an agent, without I/O."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
@@ -59,7 +59,7 @@ class AgentCore:
         self._departure = Departure(self._state)
         self._children = self._state.children
         self.agent = ""
-        """The name that the master gave this agent; empty until the master has let it in."""
+        """The name that the master gave this agent; empty until the master has accepted the agent."""
 
     def hello(self) -> messages.Hello:
         """The first message on a connection."""
@@ -84,7 +84,7 @@ class AgentCore:
     # ---- events --------------------------------------------------------------------------------------------
 
     def handle(self, event: AgentEvent, now: float) -> None:
-        """Note what happened and what follows from it."""
+        """Take in an event, and add the actions that it causes."""
         match event:
             case Heard(message, frames):
                 self._hear_master(message, frames, now)
@@ -140,7 +140,7 @@ class AgentCore:
                 self._state.record(records.Notice(f"the master refused this agent: {reason}"))
                 self._departure.leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
             case _:
-                pass  # a probe; or a message of a later master, which does not concern an agent
+                pass  # a probe, or a message of a newer version that does not concern agents
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.agent = welcome.agent
@@ -196,7 +196,7 @@ class AgentCore:
         named = f"task {running}, attempt {attempt}" if running else ""
         killed = was is ChildState.KILLED
         cause = f"killed by its agent after its grace: {self._departure.why}" if killed else event.cause
-        memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the agent's own streams have the rest
+        memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
         self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))
         if not self.leaving:

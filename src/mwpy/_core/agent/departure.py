@@ -18,7 +18,7 @@ UNBOUNDED = 1 << 30
 """A recall of this many tasks takes back all that are not started."""
 
 FAREWELL_S = 2.0
-"""Seconds that slaves get for their tear-down when the master is lost, and that the kernel gets to end killed ones."""
+"""Seconds that slaves get for their tear-down when the master is lost, and the time for killed slaves to disappear."""
 
 
 @define(eq=False)
@@ -27,10 +27,10 @@ class Departure:
 
     _state: AgentState
     code: ExitCode | None = None
-    """What the agent exits with; None while it stays."""
+    """The exit code; None while the agent stays."""
     why: str = ""
     _deadline: float | None = None
-    """When slaves are killed; after that, when the agent stops waiting for their exit."""
+    """When slaves are killed. After that: when the agent stops waiting for their exit."""
     _leave_at: float | None = field(init=False)
     """When to begin to leave, if it is known when the batch system ends this agent."""
 
@@ -66,7 +66,7 @@ class Departure:
         if living:
             self._deadline = now + FAREWELL_S
         else:
-            self._state.children.clear()  # killed, but stuck in the kernel: leave them to it
+            self._state.children.clear()  # they were killed, but the kernel cannot end them: do not wait for them
         self.exit_if_alone()
 
     def exit_if_alone(self) -> None:

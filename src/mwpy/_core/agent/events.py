@@ -76,7 +76,7 @@ class StreamEnded(Struct, frozen=True):
 
 
 class StreamBroken(Struct, frozen=True):
-    """The stream of a slave contains something that is no message: some code in the slave wrote into it."""
+    """The stream of a slave contains bytes that are not a message, because some code in the slave wrote into it."""
 
     slave: int
     reason: str
@@ -87,13 +87,13 @@ class JournalRead(Struct, frozen=True):
 
     slave: int
     results: messages.Results | None
-    """None if the slave emptied its journal meanwhile; then it has sent the results."""
+    """None if the slave emptied its journal during the read; then the slave has sent the results itself."""
     frames: Sequence[Buffer] = ()
     """The results as a message, the header first."""
 
 
 class JournalBroken(Struct, frozen=True):
-    """The journal of a slave contains no proper results: some code in the slave wrote into it."""
+    """The journal of a slave contains malformed results, because some code in the slave wrote into it."""
 
     slave: int
     reason: str
@@ -114,7 +114,7 @@ class ExitSeen(Struct, frozen=True):
 
 
 class SlaveExited(Struct, frozen=True):
-    """An ended slave was collected: everything that it left in its stream and journal was reported before."""
+    """A slave has ended. Everything in its stream and journal was reported before."""
 
     slave: int
     cause: str
@@ -122,7 +122,7 @@ class SlaveExited(Struct, frozen=True):
     started: int
     """Position of the last task that the slave started; 0 if it started none."""
     error_output: bytes = b""
-    """The last part of what it, or its fault handler, wrote to standard error."""
+    """The end of its standard error, and the report of its fault handler."""
 
 
 class Recalled(Struct, frozen=True):
@@ -180,7 +180,7 @@ class Outgoing(Struct, frozen=True):
     payload: Sequence[Buffer] = ()
     """The frames behind the header."""
     received: Sequence[Buffer] = ()
-    """If the message is passed on unchanged: all its frames as they were received. They are sent as they are."""
+    """All frames as they were received, if the message is passed on unchanged; else empty."""
 
 
 class AgentActions(Struct):
@@ -192,10 +192,10 @@ class AgentActions(Struct):
     start: list[int] = []
     """Slaves to start. Report `SlaveExited` for a slave that cannot be started."""
     feed: list[int] = []
-    """Slaves that have no task and get some now: note the time in the memory that is shared with them."""
+    """Slaves that had no task and get tasks now: write the time into the memory that is shared with them."""
     to_slaves: list[tuple[int, Outgoing]] = []
     recall: list[tuple[int, int]] = []
-    """(slave, at most how many tasks): report `Recalled` for each slave that still exists."""
+    """Pairs (slave, largest number of tasks to take back): report `Recalled` for each slave that still exists."""
     kill: list[int] = []
     read_journal: list[int] = []
     """Slaves that are silent: report `JournalRead` or `JournalBroken`."""

@@ -1,4 +1,4 @@
-"""Starting slave processes: as many as wanted, a new one for each that ends, until too many fail in a row."""
+"""Starts as many slave processes as wanted, and a new one for each that ends, until too many fail in a row."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ class Starts:
         return f"{self._failed} slaves in a row ended before they could take a task: {cause}"
 
     def check(self) -> None:
-        """No slave has a number that was never given."""
+        """Check that each slave has a number that was given out."""
         assert all(0 < number <= self._last_number for number in self._state.children), "a slave has a wrong number"

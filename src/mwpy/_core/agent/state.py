@@ -15,7 +15,7 @@ _LIVING = (ChildState.STARTING, ChildState.READY, ChildState.STOPPING)
 
 @define(eq=False)
 class AgentState:
-    """What the parts of an agent's core share."""
+    """The state that the parts of an agent's core share."""
 
     settings: AgentSettings
     children: dict[int, Child] = field(factory=dict)

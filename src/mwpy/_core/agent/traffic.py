@@ -1,11 +1,11 @@
 """Tasks on their way to slaves, and results on their way to the master.
 
-The agent passes groups of tasks on to its slaves at once. A slave notes which task it starts in memory that its agent
-can read, and the agent can stop it from starting more (see `_transport/channel`). So the agent can take a task back
-from a slave that is deep in native code: the core asks for a recall (`AgentActions.recall`), the event `Recalled` says
-how far the slave got, and the core tells slave and master which tasks it took.
+The agent passes groups of tasks on to its slaves at once. When a slave starts a task, it writes this into memory that
+its agent can read. The agent can stop the slave from starting more tasks (see `_transport/channel`). So the agent can
+take a task back from a slave that is deep in native code: the core asks for a recall (`AgentActions.recall`), the event
+`Recalled` says how far the slave got, and the core reports to slave and master which tasks it took back.
 
-A group that is passed on whole is never encoded again: its frames leave as they came.
+A group that is passed on as a whole is not encoded again: its frames are sent as they were received.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Traffic:
     def pass_on(self, child: Child, group: messages.Tasks, received: Sequence[Buffer]) -> None:
         """Pass tasks on to a slave.
 
-        A slave that is not ready is stopping. The master learns that, and counts these tasks as returned.
+        A slave that is not ready is stopping. The master soon hears of its end, and then counts these tasks as
+        returned.
         """
         if child.state is not ChildState.READY:
             return
@@ -59,7 +60,7 @@ class Traffic:
         self._state.to_master(revoked)
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
-        """Pass results on, without those for tasks that are not held: the agent read them in the journal before."""
+        """Pass results on, except for tasks that are not held: their results were already read in the journal."""
         kept, count = child.finish(group)
         if not kept:
             return

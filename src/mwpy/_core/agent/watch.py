@@ -4,11 +4,11 @@
 delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
 nothing for `SILENT_S`. If the master fixes the size of groups, only the slave sends results.
 
-*End of the stream.* The slave cannot work any more. It may still run its tear-down in Python, for `EXIT_S` at most.
+*End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 
 *End of the process.* Batch systems end a job by killing its processes in any order. The agent waits `KILLED_TOO_S`
-before it reports a slave that SIGKILL has ended. If the agent is killed meanwhile, nothing charges the task of this
-slave with a death.
+before it reports a slave that SIGKILL has ended. If the agent is killed before that, the task of this slave is not
+charged with a death.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXIT_S = 5.0
 """Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
 
 KILLED_TOO_S = 0.25
-"""Seconds between a slave's end by SIGKILL and the report of it, because the agent may be killed next."""
+"""Seconds between a slave's end by SIGKILL and its report: the agent itself may be killed next."""
 
 
 @define(eq=False)
@@ -36,14 +36,14 @@ class Watch:
 
     _state: AgentState
     reads_journals: bool = True
-    """False if the master fixes the size of groups of results."""
+    """Whether journals are read; False if the master fixes the size of groups of results."""
 
     def active(self, child: Child, now: float) -> None:
         """A slave sent something, or got tasks while it had none: its silence begins now."""
         child.read_journal_at = now + SILENT_S if self.reads_journals and child.held else None
 
     def journal_emptied(self, child: Child, now: float) -> None:
-        """The slave emptied its journal during the reading: read it again."""
+        """The slave emptied its journal while the agent read it: read it again."""
         child.read_journal_at = now if child.held else None
 
     def stream_ended(self, child: Child, now: float) -> None:

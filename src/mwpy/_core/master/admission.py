@@ -1,11 +1,11 @@
 """The agents that are accepted and those that are refused, and the slaves that join.
 
 The first message of an agent says which computation it was sent to. The master accepts or refuses it, and both sides
-see the reason. The master ignores whatever a refused peer sends afterwards.
+see the reason. The master ignores all later messages of a refused peer.
 
 An accepted agent may have another Python or other packages than the master. A function that travels by value does not
-work across Python's minor versions, so no task of such a function is sent there. All other tasks are sent. Each
-difference is reported once, with both versions. Equal versions are only in the audit file.
+work across Python's minor versions, so no task of such a function is sent to an agent with another minor version. All
+other tasks are sent. Each difference is reported once, with both versions. Equal versions are only in the audit file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Admission:
     # ---- agents --------------------------------------------------------------------------------------------
 
     def ignores(self, peer: bytes) -> bool:
-        """Whether a peer was refused, so that its messages do not count."""
+        """Whether a peer was refused. The messages of a refused peer are ignored."""
         return peer in self._ignored
 
     def forget(self, peer: bytes) -> None:
@@ -69,7 +69,7 @@ class Admission:
             self._compare_python(agent, number)
 
     def drop(self, peer: bytes, address: str, reason: str) -> ConnectedAgent | None:
-        """Ignore a peer that sent what no correct peer sends; the agent that it was, if it was one."""
+        """Ignore a peer that sent what no correct peer sends. Return its agent, if it was one."""
         agent = self.state.members.peers.get(peer)
         if agent is None:
             self.note_refusal(address, reason)
@@ -85,7 +85,7 @@ class Admission:
         self.state.record(records.AgentRefused(address, reason))
 
     def retire(self, agent: ConnectedAgent, why: str) -> None:
-        """Send an agent's slaves no more tasks. Running tasks may finish; those that do not are charged to nobody."""
+        """Send no more tasks to an agent's slaves. Running tasks may finish; no task is charged if it does not."""
         self.state.record(records.AgentLeaving(agent.name, why))
         for slave in agent.slaves.values():
             if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
@@ -115,7 +115,7 @@ class Admission:
         """Let a slave join, with the kind that is needed most.
 
         Raises:
-            ProtocolError: the slave is already here; the agent's fault.
+            ProtocolError: the slave has already joined; the agent's fault.
         """
         if number in agent.slaves:
             raise ProtocolError(f"slave {number} is ready twice")
@@ -132,7 +132,7 @@ class Admission:
     # ---- what agents can run -------------------------------------------------------------------------------
 
     def algorithm_defined(self, number: int) -> None:
-        """Compare a new algorithm with the agents that are here."""
+        """Compare a new algorithm with the agents that are connected."""
         for agent in self.state.members.agents.values():
             self._compare_python(agent, number)
 

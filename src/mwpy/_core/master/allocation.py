@@ -4,8 +4,8 @@ No slave should wait for the network while tasks are pending. No task should wai
 idle. So the master learns how long a task of each algorithm takes on each slave, and keeps a fraction of a second of
 work ahead of each slave (`AHEAD_S`). While nothing is known of an algorithm, a slave gets one task at a time, because
 that task may run for an hour. When one task takes longer than `AHEAD_S`, a slave has one task running and one waiting.
-When no task is pending and a slave is idle, the slave with the most work gives back half of its tasks, as far as they
-are not started.
+When no task is pending and a slave is idle, the slave with the most work gives back up to half of its tasks: only tasks
+that it has not started.
 
 A fixed task group replaces all this: a message has exactly that many tasks, and the next message is sent when the slave
 holds fewer.
@@ -21,8 +21,8 @@ __all__ = ["fullest", "is_full", "learn", "pace_of", "room"]
 _BUSY = SlaveState.BUSY
 
 AHEAD_S = 0.25
-"""Seconds of work that a slave should hold. Much longer than a round trip, and short for a user who sees other slaves
-become idle."""
+"""Seconds of work that a slave should hold: much longer than a round trip, and too short for a user to notice idle
+slaves."""
 
 OVERHEAD_S = 5e-6
 """Seconds that a task costs a slave in addition to its compute time. So an empty task does not take zero seconds."""
@@ -37,7 +37,7 @@ MAX_OUTSTANDING = 5000
 """Largest number of tasks at one slave: when the slave is lost, they must all be sent again."""
 
 LEARNING_RATE = 0.3
-"""Weight of the newest group in the learned pace: it follows a change soon, and an outlier only a little."""
+"""Weight of the newest group in the learned pace. The pace follows a change quickly, and an outlier only a little."""
 
 WORTH_TAKING_S = 0.02
 """Seconds of work at a slave that are worth the round trip of taking tasks back."""
@@ -48,7 +48,7 @@ running task then takes longer than expected."""
 
 
 def learn(known: float | None, seconds: float) -> float:
-    """The pace after a task took `seconds`, when it was `known` before; None if nothing was known."""
+    """The new pace after a task took `seconds`; `known` is the pace before, or None if nothing was known."""
     seconds += OVERHEAD_S
     return seconds if known is None else known + LEARNING_RATE * (seconds - known)
 
@@ -82,7 +82,7 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
 
 
 def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
-    """Whether a slave needs no more tasks now, of whatever algorithm; see `room`."""
+    """Whether a slave needs no more tasks of any algorithm now; see `room`."""
     held = slave.held.count
     if fixed is not None:
         return held >= fixed
@@ -94,9 +94,9 @@ def _is_full(held: int, work: float) -> bool:
 
 
 def useful(members: Members, pending: int, fixed: int | None) -> int:
-    """How many unordered slaves could have work: of the pending tasks, and of the tasks that slaves hold.
+    """How many unordered slaves could have work, from the pending tasks and from the tasks that slaves hold.
 
-    Tasks that cannot be taken back from their slave do not count. Slaves that come for them would be idle.
+    Tasks that cannot be taken back from their slave do not count: slaves that are started for such tasks would be idle.
 
     Args:
         pending: how many pending tasks any slave may run.
@@ -115,8 +115,8 @@ def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float 
     """Choose the slave from which tasks are taken back for idle ones.
 
     Returns:
-        The slave with the most work among those whose work is worth taking back, or None if there is none. And when
-        to look again at the latest, on the core's clock, or None if time alone changes nothing.
+        Two values. First, the slave with the most work, if its work is worth taking back; else None. Second, the latest
+        time to look again, on the core's clock; None if time alone changes nothing.
     """
     best: ConnectedSlave | None = None
     most = 0.0

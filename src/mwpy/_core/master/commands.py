@@ -1,4 +1,4 @@
-"""What the algorithm's thread asks the master's core to do."""
+"""The commands from the algorithm's thread to the master's core."""
 
 from __future__ import annotations
 

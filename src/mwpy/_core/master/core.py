@@ -1,7 +1,7 @@
 """The master's core: it decides who is accepted, which slave gets which task, and what a loss means.
 
 Theory of operation. Everything from outside comes through `handle`. Every request of the master algorithm is a method.
-Both only note facts. `decide` decides once in each iteration, and `take_actions` gives out everything that must be
+Both only record facts. `decide` decides once in each iteration, and `take_actions` gives out everything that must be
 done. Nothing here waits, reads a clock or touches a socket.
 
 The core has one `MasterState` (tasks, agents, slaves, actions) and parts that change it:
@@ -59,7 +59,7 @@ class Counts:
 
 
 class MasterCore:
-    """The master without its I/O."""
+    """The decisions of a master, without I/O."""
 
     def __init__(self, settings: MasterSettings) -> None:
         self.state = MasterState(settings)
@@ -88,7 +88,7 @@ class MasterCore:
         self.admission.algorithm_defined(defined.definition.number)
 
     def submit(self, spans: Sequence[Span]) -> None:
-        """Take over new tasks. Too large ones fail; those for a slave that is gone are settled as their policy says."""
+        """Take over new tasks. Tasks that are too large fail. The policy decides on tasks for a slave that is gone."""
         good = self.handback.small_enough(spans)
         if not good:
             return
@@ -127,7 +127,7 @@ class MasterCore:
     # ---- what happened outside -----------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
-        """Note what happened; decisions wait for `decide`."""
+        """Record an event; `decide` makes the decisions."""
         match event:
             case Received():
                 if not self.admission.ignores(event.peer):
@@ -182,7 +182,7 @@ class MasterCore:
         event: Received,
         now: float,
     ) -> None:
-        """Note what an agent says of a slave's tasks; nothing if the slave is gone here."""
+        """Record what an agent reports about a slave's tasks; nothing if this slave is already gone."""
         slave = agent.slaves.get(message.slave)
         if slave is None:
             return
@@ -203,7 +203,7 @@ class MasterCore:
     # ---- deciding ------------------------------------------------------------------------------------------
 
     def decide(self, now: float) -> None:
-        """Decide once in an iteration: send tasks, take tasks back, and say so if nothing can progress."""
+        """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         if self.state.closing is None:
             self.dispatch.decide(now)
         self.silence.decide(self.waiting, now)

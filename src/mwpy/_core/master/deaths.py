@@ -2,7 +2,7 @@
 
 Last words can be long, and many tasks can wait with a history of deaths. When all last words together exceed
 `WORDS_KEPT`, those of the oldest deaths are truncated. This also shortens the last words of unrunnable tasks that the
-algorithm already has. Records keep the whole last words.
+algorithm already has. Records keep the complete last words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORDS_KEPT = 64 << 20
 """Characters of last words that the histories of all tasks keep; in memory, up to four times as many bytes."""
 
 DEATH_OVERHEAD = 1000
-"""Characters that a death counts besides its last words, so that the number of whole deaths is limited too."""
+"""Characters that are added for each death, so that the number of deaths that are not truncated is limited, too."""
 
 OLD_WORDS_CHARACTERS = 300
 """Characters of each stream that a truncated death keeps."""
@@ -39,9 +39,9 @@ class KeptDeaths:
     _whole: deque[Death] = field(factory=deque)
     """The latest deaths; their last words are not truncated."""
     _size: int = 0
-    """What these count, in characters."""
+    """The size of these deaths, in characters."""
     _last_end: SlaveEnded = _NO_END
-    """A charge follows the end of its slave immediately, so one end is enough."""
+    """The last end of a slave. A charge immediately follows the end of its slave, so it is enough to keep one."""
 
     def note_end(self, record: SlaveEnded) -> None:
         """Record the end of a slave: the next charges may name it."""
@@ -57,7 +57,7 @@ class KeptDeaths:
                 span.deaths = (*span.deaths, death)
 
     def _keep(self, death: Death) -> None:
-        """Add a death. When all exceed the limit, truncate the oldest."""
+        """Add a death. When all deaths together exceed the limit, truncate the oldest."""
         self._whole.append(death)
         self._size += DEATH_OVERHEAD + death.words.size
         while self._size > WORDS_KEPT:

@@ -66,7 +66,7 @@ class Dispatch:
             self._share_out(hungry, len(hungry), now)
 
     def _share_out(self, slaves: Sequence[ConnectedSlave], takers: int, now: float) -> None:
-        """Send each slave its share of the pending tasks, which `takers` slaves divide."""
+        """Send each slave its share of the pending tasks. `takers` slaves share these tasks."""
         pending = self.state.jar.pending
         for slave in slaves:
             self._fill(slave, -(-pending.num_unaddressed // takers), now)
@@ -74,10 +74,10 @@ class Dispatch:
                 return
 
     def _fill(self, slave: ConnectedSlave, share: int, now: float) -> None:
-        """Send a slave what it has room for, at most its share; it is not hungry any more if it is full.
+        """Send a slave what it has room for, at most its share. If it is full then, it is no longer hungry.
 
-        While it has no room for the algorithm that has its turn, it gets no task of another one. Otherwise the
-        first algorithm would wait forever.
+        It is the turn of one algorithm. While the slave has no room for this algorithm, it gets no task of another one.
+        Otherwise the first algorithm would wait forever.
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
         for algorithm in list(pending.queues):
@@ -142,7 +142,7 @@ class Dispatch:
         )
 
     def _take_back(self, now: float) -> None:
-        """When slaves are idle and no task is pending, ask the slave with the most work to give tasks back."""
+        """If slaves are idle and no task is pending, ask the slave with the most work to give tasks back."""
         self.look_again = None
         state = self.state
         if state.settings.task_group is not None or state.jar.pending.queues or state.jar.runnable < 2:

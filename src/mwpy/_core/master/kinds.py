@@ -28,7 +28,7 @@ class SlaveKinds:
     wanted: dict[SlaveKind, int] = field(factory=lambda: dict.fromkeys(SlaveKind, 0))
     """How many slaves of each kind the algorithm asked for."""
     unordered_unasked: bool = True
-    """Whether the algorithm never said how many unordered slaves it wants: then as many as there are tasks."""
+    """Whether the algorithm never said how many unordered slaves it wants. Then it wants as many as there are tasks."""
 
     def allocate(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind; unordered slaves may become ordered or intermingle."""
@@ -64,7 +64,7 @@ class SlaveKinds:
             self._settle_freed(slave)
 
     def lost(self, slave: ConnectedSlave, why: str) -> None:
-        """Settle what follows from the end of a slave: its addressed tasks, and its place."""
+        """Settle what the end of a slave changes: the tasks that are addressed to it, and its place in its kind."""
         self.handback.release_addressed(slave.sid, f"is gone: {why}" if why else "is gone")
         if slave.kind is not _UNORDERED:
             self.state.actions.disconnected.append(slave.sid)
@@ -75,7 +75,7 @@ class SlaveKinds:
         return sum(slave.kind_to_be is kind for slave in self.state.members.slaves.values())
 
     def vacancies(self) -> Iterator[SlaveKind]:
-        """The kinds other than unordered that lack slaves, once for each missing slave, ordered first."""
+        """The kinds that lack slaves, each as often as slaves of it are missing: first ordered, then intermingle."""
         for kind in (SlaveKind.ORDERED, SlaveKind.INTERMINGLE):
             if self.wanted[kind]:
                 for _ in range(self.wanted[kind] - self.count(kind)):
@@ -86,7 +86,7 @@ class SlaveKinds:
         return next(self.vacancies(), _UNORDERED)
 
     def _fill_vacancies(self) -> None:
-        """Give unordered slaves the kinds that lack some, idle slaves first."""
+        """Turn unordered slaves into the kinds that lack slaves, idle slaves first."""
         members = self.state.members
         for kind in list(self.vacancies()):
             free = (

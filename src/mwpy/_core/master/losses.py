@@ -66,7 +66,7 @@ class Losses:
             cause = f"{agent.name} is gone: {reason}; its last output is lost too"
             self.state.record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
             self._lose_uncharged(slave, list(slave.held.spans), f"{agent.name} is gone", reason)
-        if agent.announced or agent.leaving:  # else it came to look around, not to serve
+        if agent.announced or agent.leaving:  # else it was an examination, which starts no slaves
             self.departures[reason] = self.departures.get(reason, 0) + 1
 
     def _died_before_ready(self, agent: ConnectedAgent, number: int, cause: str, words: LastWords) -> None:
@@ -120,7 +120,7 @@ class Losses:
 
 def _split(slave: ConnectedSlave, running: int) -> tuple[list[Span], list[Span]]:
     """Return the task that a slave ran, if the slave holds it, and all other tasks that the slave holds."""
-    held = deque(slave.held.spans)  # a copy: only the record changes what the slave holds
+    held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
     attempts = [span.attempt for span in held if running in span.ids]
     found = take(held, running, 1, attempts[0]) if attempts else []
     return found, list(held)

@@ -67,19 +67,19 @@ class ConnectedAgent:
     announced: int = 0
     """How many slaves it keeps, including those that are not ready yet; 0 once it leaves."""
     job: str = ""
-    """The job of a batch system that it is; empty if unknown."""
+    """The id of its job in a batch system; empty if unknown."""
     python: str = ""
     """`major.minor` of its interpreter."""
     peer: bytes = b""
     """The name of its connection."""
     slaves: dict[int, ConnectedSlave] = field(factory=dict)
-    """Its slaves by the agent's own numbers of them."""
+    """Its slaves, by the numbers that the agent gave them."""
     known: dict[int, None] = field(factory=dict)
-    """The numbers of the algorithms whose definition was sent to it."""
+    """The algorithms, by number, that the master has sent to this agent."""
     refused: dict[int, str] = field(factory=dict)
     """The numbers of the algorithms that its slaves cannot run, and why."""
     leaving: str = ""
-    """Why it is about to go; empty while it serves."""
+    """Why it is about to leave; empty while it serves."""
 
     @property
     def coming(self) -> int:
@@ -96,12 +96,12 @@ class ConnectedSlave:
     number: int
     kind: SlaveKind
     held: HeldTasks
-    """The tasks allocated to it; they are the taskjar's."""
+    """The tasks that are allocated to it. The taskjar owns this object."""
     last_heard: float = 0.0
     """When its last result arrived, or when it was sent tasks while it had none."""
     state: SlaveState = SlaveState.CONNECTING
     pace: dict[int, float] = field(factory=dict)
-    """How long a task of each algorithm takes here, in seconds, as learned."""
+    """The learned duration of a task of each algorithm on this slave, in seconds."""
     asked_back: bool = False
     """Whether it was asked to give tasks back and has not answered."""
     gave_nothing_back: bool = False
@@ -111,7 +111,7 @@ class ConnectedSlave:
 
     @property
     def kind_to_be(self) -> SlaveKind:
-        """Its kind, or the kind that it gets when it has finished the tasks that it holds."""
+        """Its kind; if it was freed, the kind that it will get when it has finished its tasks."""
         return _UNORDERED if self.freed else self.kind
 
     @property
@@ -127,11 +127,11 @@ class Members:
     held: dict[SlaveId, HeldTasks]
     """The taskjar's allocated tasks."""
     agents: dict[str, ConnectedAgent] = field(factory=dict)
-    """By name."""
+    """The agents, by name."""
     peers: dict[bytes, ConnectedAgent] = field(factory=dict)
-    """The same, by connection."""
+    """The agents, by the name of their connection."""
     slaves: dict[SlaveId, ConnectedSlave] = field(factory=dict)
-    """In the order in which they connected."""
+    """The slaves, in the order in which they connected."""
     idle: dict[SlaveId, ConnectedSlave] = field(factory=dict)
     """Slaves in state IDLE; the longest idle is first."""
     hungry: dict[SlaveId, ConnectedSlave] = field(factory=dict)
@@ -141,7 +141,7 @@ class Members:
     agents_seen: int = 0
     slaves_seen: int = 0
     changes: dict[type, Callable[[Any], None]] = field(init=False, repr=False)
-    """What each kind of record does to agents and slaves, the only way to change a slave's state."""
+    """What each kind of record does to agents and slaves. A slave's state changes in no other way."""
 
     @changes.default
     def _list_changes(self) -> dict[type, Callable[[Any], None]]:
@@ -224,11 +224,11 @@ class Members:
             self.hungry.pop(slave.sid, None)
 
     def coming(self) -> int:
-        """How many slaves the agents have announced that are not ready yet."""
+        """How many of the slaves that the agents have announced are not ready yet."""
         return sum(agent.coming for agent in self.agents.values())
 
     def jobs(self) -> dict[str, int]:
-        """Each job of a batch system that is an agent here, and how many of its slaves are in use.
+        """Each connected job of a batch system, and how many of its slaves are in use.
 
         A slave is in use while it holds tasks, is not unordered, or is not ready yet.
         """
@@ -242,7 +242,7 @@ class Members:
         return found
 
     def check(self) -> None:
-        """Recompute what is derived, and compare slaves, agents and states."""
+        """Recompute all derived values, and compare slaves, agents and states."""
         for slave in self.slaves.values():
             state = slave.state
             assert state not in (_S.GONE, _S.LOST), f"{slave.sid} is {state.value} but here"

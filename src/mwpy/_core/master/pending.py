@@ -1,12 +1,12 @@
-"""Pending tasks: they wait in queues until they are sent to a slave.
+"""Pending tasks, which wait until they are sent to a slave.
 
 Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
 All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
 by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
 
-A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died
-goes to the tail instead. If it killed the slave, the other tasks are run before it kills the next one. If it did not,
-it does not meet the same bad moment three times in a row.
+A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died goes
+to the tail instead. If the task killed the slave, the other tasks run before it kills the next slave. If another fault
+killed the slave, that fault may have ended before the task runs again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mwpy._values.task import TaskState
 __all__ = ["MAX_SPAN", "PendingTasks"]
 
 MAX_SPAN = 1000
-"""Longest span, in tasks, that is extended by the next one: extending a span copies it."""
+"""The largest number of tasks in a span that may still be extended: extending a span copies it."""
 
 
 @define(eq=False)
@@ -36,17 +36,17 @@ class PendingTasks:
     """All pending tasks. Only the taskjar adds and removes them."""
 
     queues: dict[int, deque[Span]] = field(factory=dict)
-    """Pending tasks that any slave may run, by algorithm; no empty queue. The first queue has its turn next."""
+    """Pending tasks that any slave may run, by algorithm. No queue is empty. The first queue has the next turn."""
     addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
-    """Pending tasks addressed to a slave; no empty queue."""
+    """Pending tasks that are addressed to a slave. No queue is empty."""
     num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `queues`; no zero."""
+    """How many tasks of each algorithm are in `queues`. No number is zero."""
     num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `addressed`; no zero."""
+    """How many tasks of each algorithm are in `addressed`. No number is zero."""
 
     @property
     def counts(self) -> dict[int, int]:
-        """How many tasks of each algorithm are pending, by its number; no zero."""
+        """How many tasks of each algorithm are pending, by its number. No count is zero."""
         if not self.num_addressed:
             return dict(self.num_queued)
         return Counter(self.num_queued) + Counter(self.num_addressed)
@@ -95,7 +95,7 @@ class PendingTasks:
             yield from queue
 
     def next_turn(self, algorithm: int) -> None:
-        """Let an algorithm wait for its next turn behind all others."""
+        """Move the queue of an algorithm behind all other queues."""
         queue = self.queues.pop(algorithm, None)
         if queue:
             self.queues[algorithm] = queue
@@ -118,7 +118,7 @@ class PendingTasks:
             queue.appendleft(span)
 
     def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
-        """The queue of a pending span, and the counter of the tasks in such queues."""
+        """The queue of a pending span, and the counter for queues of its sort."""
         sid = span.policy.sid
         if sid is not None:
             return self.addressed.setdefault(sid, deque()), self.num_addressed
@@ -128,7 +128,7 @@ class PendingTasks:
         return queue, self.num_queued
 
     def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Remove tasks from the head of a slave's queue, if they are addressed to it, else of their algorithm's."""
+        """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
         queue: deque[Span] | None = self.addressed.get(sid)
         counted = self.num_addressed
         if not queue or queue[0].first != tasks[0].first:

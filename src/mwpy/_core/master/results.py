@@ -1,4 +1,4 @@
-"""Results that slaves send, and unstarted tasks that they give back.
+"""Takes over results that slaves send, and unstarted tasks that they give back.
 
 A result counts only if its slave holds the task in this attempt. So results that an old connection still delivers, or
 that arrive twice, change nothing.
@@ -31,7 +31,7 @@ _result: type[Result[object]] = Result
 
 @define(eq=False)
 class Results:
-    """Takes over what slaves send."""
+    """Takes over results and returned tasks."""
 
     state: MasterState
     kinds: SlaveKinds
@@ -81,7 +81,7 @@ class Results:
     def _return(
         self, slave: ConnectedSlave, message: messages.Revoked | messages.AlgorithmFailed, reason: str
     ) -> list[Span]:
-        held = deque(slave.held.spans)  # a copy: only the record changes what the slave holds
+        held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
         entries = zip(message.tasks, message.counts, message.attempts, strict=True)
         named = [span.whole for entry in entries for span in take(held, *entry)]
         return self.state.record(records.TasksReturned(slave.sid, named, reason)) if named else []
@@ -108,7 +108,7 @@ def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
 
 
 def _positions_that_count(slave: ConnectedSlave, group: messages.Results) -> Iterator[int]:
-    """The positions of the results whose tasks the slave holds, each task once."""
+    """The positions of the results that count: the slave holds their tasks, and each task counts once."""
     held = deque(slave.held.spans)
     start = 0
     for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):

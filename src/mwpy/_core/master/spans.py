@@ -19,7 +19,7 @@ __all__ = ["Span"]
 class Span(Struct, eq=False, gc=False):
     """Tasks with consecutive ids that differ only in their arguments and tags.
 
-    They share everything else, from their submission to their end. When one part is to be treated differently, the
+    They share everything else, from their submission to their end. When a part of the tasks changes differently, the
     span is cut. Only the taskjar changes a span's state. The garbage collector does not track spans: only the
     master has references to them, so a tag cannot lead back to a span.
     """
@@ -57,12 +57,12 @@ class Span(Struct, eq=False, gc=False):
         return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers)
 
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
-        """Return the name in records of `count` of its tasks, from the id `first` on, in an attempt."""
+        """Return how a record names `count` of its tasks in an attempt, from the id `first` on."""
         return TaskRange(first, count, attempt, self.algorithm.number, self.algorithm.name)
 
     @property
     def whole(self) -> TaskRange:
-        """The name in records of all its tasks, in their current attempt."""
+        """How a record names all its tasks, in their current attempt."""
         return self.part(self.first, self.count, self.attempt)
 
     def cut(self, count: int) -> tuple[Span, Span]:

@@ -1,4 +1,4 @@
-"""The state of a master: its tasks, its agents and slaves, and what must be done.
+"""The state of a master: its tasks, its agents and slaves, and its actions.
 
 All parts of the master's core share one `MasterState`. Every change of a task or a slave goes through `record`, which
 applies the record and adds it to the actions. So the records that a master gives out, applied to an empty state, build
@@ -43,11 +43,11 @@ class MasterSettings:
     max_result_bytes: int = 1 << 30
     max_call_bytes: int = 1 << 30
     only_here: bool = False
-    """Whether no slaves can join except those that the master itself starts on its machine."""
+    """Whether only slaves on the master's own machine can join."""
 
 
 class Actions(Struct):
-    """Everything that must be done now; the fields are in the order of doing."""
+    """Everything that must be done now; the order of the fields is the order of execution."""
 
     records: list[records.Record] = []
     sends: list[Send] = []

@@ -4,9 +4,9 @@ A task is four fields in a list. The list holds the tasks that have the same alg
 after the other. One call appends all four fields, so one thread can add while the other takes from the head, without
 a lock. No object is made for a task. If two threads add at once, the ids are out of order, and `take` notices it.
 
-The master algorithm asks how many tasks are pending. Some of them are here and the others are in the core. The core's
-thread publishes what it has taken and what is pending in the core, as one object; the algorithm's thread adds what it
-has submitted since. So a task is always counted exactly once.
+The master algorithm asks how many tasks are pending. Some of these tasks wait here, and the others are in the core. The
+core's thread publishes what it has taken and what is pending in the core, as one object; the algorithm's thread adds
+what it has submitted since. So a task is always counted exactly once.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class _Published(Struct, frozen=True):
     """How many tasks of each algorithm it has ever taken, by the number of its definition."""
     total_taken: int
     pending: Mapping[int, int]
-    """How many of them are pending in the core."""
+    """How many tasks of each algorithm are pending in the core."""
     runnable: int
-    """How many of them are pending in the core or at slaves."""
+    """How many tasks are pending in the core or at slaves."""
 
 
 class Submissions:
-    """All tasks that were ever submitted, and those of them that were not yet taken."""
+    """Counts all tasks that were ever submitted, and keeps the tasks that were not yet taken."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -112,7 +112,7 @@ class Submissions:
         return len(self._batches) > 1 or bool(self._batches[0].fields)
 
     def take(self) -> list[Span]:
-        """Take all tasks that are here. Give them to the core, then `publish`.
+        """Take all tasks that wait here. The caller gives them to the core, then calls `publish`.
 
         Raises:
             UsageError: two threads added at once; the caller's fault.
@@ -139,16 +139,17 @@ class Submissions:
         return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
 
     def publish(self, pending: Mapping[int, int], runnable: int) -> None:
-        """Publish the core's counts, once the core has all tasks that were taken.
+        """Publish the core's counts. Call this when the core has all tasks that were taken.
 
         Args:
-            pending: how many tasks of each algorithm, by its number, are pending in the core; not changed later.
+            pending: how many tasks of each algorithm, by its number, are pending in the core. The caller does not
+                change this mapping later.
             runnable: how many tasks are pending in the core or at slaves.
         """
         self._published = _Published(dict(self._taken), self._total_taken, pending, runnable)
 
     def check(self) -> None:
-        """Recompute the counts from the tasks that are here, and assert; no other thread may add meanwhile."""
+        """Compare the counts with the tasks that wait here. No other thread may add tasks during this call."""
         waiting: Counter[int] = Counter()
         definitions = {batch.algorithm.number: batch.algorithm for batch in self._batches if batch.algorithm}
         for batch in self._batches:

@@ -1,7 +1,6 @@
 """The jar of all tasks that the master has, and the one place where a task changes its state.
 
-The table `TRANSITIONS` is the lifecycle of a task. `Taskjar.changes` has what each kind of record does: it
-moves spans of tasks along the table. A
+The table `TRANSITIONS` is the lifecycle of a task. Records move spans of tasks along it (`Taskjar.changes`). A
 transition that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once, so
 all tasks in it are pending or allocated.
 
@@ -63,11 +62,11 @@ class HeldTasks:
     """The tasks that one slave holds."""
 
     spans: deque[Span] = field(factory=deque)
-    """In the order in which they were sent."""
+    """The tasks, in the order in which they were sent."""
     load: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many of them belong to each algorithm, by its number; no zero."""
+    """How many of them belong to each algorithm, by its number. No count is zero."""
     ended: bool = False
-    """Whether the slave is gone; then records of the same iteration take these tasks."""
+    """Whether the slave is gone. Then other records of the same iteration move these tasks."""
 
     @property
     def count(self) -> int:
@@ -86,12 +85,12 @@ class Taskjar:
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
-    """Allocated tasks by the slave that holds them: an entry for each slave, and for each ended one that held some."""
+    """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
     """The deaths that tasks are charged with."""
     changes: dict[type, Callable[[Any, Tags], list[Span]]] = field(init=False, repr=False)
-    """What each kind of record does to the tasks, the only way to change a task's state; all other kinds do nothing.
-    `MasterState.record` calls these methods. A lookup is quicker than a `match`."""
+    """What each kind of record does to the tasks; all other kinds do nothing. A task's state changes in no other way.
+    `MasterState.record` calls these methods. A lookup is faster than a `match`."""
 
     @changes.default
     def _list_changes(self) -> dict[type, Callable[[Any, Tags], list[Span]]]:
@@ -221,7 +220,7 @@ class Taskjar:
     # ---- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Recompute what is derived, and compare the tasks' places with their states."""
+        """Recompute all derived values, and compare the places of the tasks with their states."""
         self.pending.check()
         for sid, held in self.held.items():
             _check_held(sid, held)

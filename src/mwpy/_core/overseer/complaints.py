@@ -1,4 +1,4 @@
-"""What is wrong, and when to say it again."""
+"""Decides what to report as wrong, and when to repeat it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mwpy._core.overseer.wording import count_of_jobs, ids_of
 __all__ = ["About", "Complaints"]
 
 SAY_AGAIN_S = 300.0
-"""Seconds until a complaint is said again. Each interval is twice the one before."""
+"""Seconds until a complaint is repeated. Each interval is twice the one before."""
 
 
 class About(Enum):
@@ -46,7 +46,7 @@ class Complaints:
     def complain(
         self, computation: WatchedComputation | None, about: About, text: str, now: float, after_s: float = 0.0
     ) -> None:
-        """Complain about something that is wrong now; say it first when it has lasted for `after_s`."""
+        """Complain about something that is wrong now. The first report comes when it has lasted for `after_s`."""
         key = (computation.mark if computation else "", about)
         complaint = self._open.setdefault(key, _Complaint(now + after_s))
         if now >= complaint.say_at:
@@ -55,7 +55,7 @@ class Complaints:
             complaint.interval_s *= 2
 
     def resolve(self, computation: WatchedComputation | None, about: About, text: str = "") -> None:
-        """Note that something is right. If it was wrong before, say this text."""
+        """Record that something is right. If a complaint about it was reported, report this text."""
         if self._open.pop((computation.mark if computation else "", about), None) is not None and text:
             self._state.say(computation, text)
 
@@ -72,7 +72,7 @@ class Complaints:
         self.complain(computation, About.STALENESS, text, now)
 
     def report_limit(self, computation: WatchedComputation, short: int, now: float) -> None:
-        """Complain that the limit keeps so many useful jobs from being submitted."""
+        """Complain that the limit prevents this number of useful jobs."""
         if short <= 0:
             self.resolve(computation, About.LIMIT)
             return

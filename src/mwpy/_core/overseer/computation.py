@@ -1,9 +1,9 @@
 """One computation that an overseer watches.
 
-A resource file is a snapshot: the slaves that were missing when it was written, beyond the jobs that were connected
-then. So every job of this computation that the file does not name is on its way, and counts against the missing slaves:
-submitted jobs that are in no list yet, waiting jobs, and running jobs that have not connected. This rule alone keeps an
-overseer from submitting twice. It also holds for an overseer that has just been started again.
+A resource file is a snapshot. It says how many slaves were missing when it was written, and which jobs were connected.
+So every job of this computation that the file does not name is on its way, and counts against the missing slaves:
+submitted jobs that are in no list yet, waiting jobs, and running jobs that have not connected. This rule alone prevents
+an overseer from submitting the same jobs twice. It also holds for an overseer that has just been started again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mwpy._values.jobs import Job, JobState
 __all__ = ["CERTAIN_S", "ROUNDING_S", "UNCONNECTED_S", "WatchedComputation"]
 
 CERTAIN_S = 3.0
-"""For this many seconds a file must have shown a job as idle. If the job had got work, its master would have written
-that by then."""
+"""A job counts as idle after the file has shown it as idle for this many seconds. If the job had got work, its master
+would have written that in this time."""
 
 UNCONNECTED_S = 600.0
 """A job that has run this many seconds without connecting no longer counts as being on its way."""
 
 ROUNDING_S = 1e-6
-"""A period counts as over when only this little is left."""
+"""A period counts as complete when less than this is left."""
 
 
 @define(eq=False)
@@ -52,11 +52,11 @@ class WatchedComputation:
     """Connected jobs without work, and since when."""
 
     def resume(self) -> None:
-        """Note that it is not finished, or has begun again."""
+        """Record that it is not finished, or has begun again."""
         self.finished_at, self.done = None, False
 
     def note_idleness(self, now: float) -> None:
-        """Note since when jobs have been idle, and since when more jobs wait than are needed."""
+        """Record since when jobs have been idle, and since when more jobs wait than are needed."""
         connected = self.file.connected
         idle = [job.job_id for job in self.jobs.live(JobState.RUNNING) if connected.get(job.job_id) == 0]
         first = self.file.valid_since(now)
@@ -65,7 +65,7 @@ class WatchedComputation:
         self.surplus_since = (now if self.surplus_since is None else self.surplus_since) if has_surplus else None
 
     def idle(self, patience_s: float, now: float) -> list[Job]:
-        """The jobs that have certainly been idle for so long."""
+        """The jobs that have certainly been idle for this time."""
         least_s = max(patience_s, CERTAIN_S) - ROUNDING_S
         return [
             self.jobs.listed[job_id]
@@ -91,7 +91,7 @@ class WatchedComputation:
 
     @property
     def unproven(self) -> int:
-        """How many of its jobs have yet to show that they work well."""
+        """How many of its jobs have not yet shown that they work well."""
         young = [job for job in self.jobs.live(JobState.QUEUED, JobState.RUNNING) if job.running_s < YOUNG_S]
         return len(young) + self.jobs.unlisted
 
@@ -101,10 +101,10 @@ class WatchedComputation:
         return -(-self.file.slaves_needed // self.slaves_per_job) - self.coming
 
     def check(self) -> None:
-        """Check that what is kept agrees.
+        """Check that the stored facts agree.
 
         Raises:
-            AssertionError: it does not.
+            AssertionError: they do not agree.
         """
         self.jobs.check()
         assert not self.done or not self.jobs.occupied, f"{self.mark} is done and has jobs"

@@ -1,10 +1,10 @@
 """What an overseer decides: how many jobs to submit for which computation, which jobs to remove, and what to say.
 
 Theory of operation. In each round the shell reports the content of every resource file and the batch system's list of
-jobs. Then `decide` decides, once. A file that could not be read, or a list that is missing, decides nothing. The core
-keeps nothing that matters: it finds all jobs in the list, by their mark. What it keeps besides (see `JobTable`) only
-leads to fewer submissions and later removals. So an overseer that was killed and started again continues where the
-other one stopped.
+jobs. Then `decide` decides, once. If a file could not be read, or the list is missing, nothing is decided from it. The
+core stores nothing that is necessary: it finds all jobs in the list, by their mark. What it stores in addition (see
+`JobTable`) only leads to fewer submissions and later removals. So an overseer that was killed and started again
+continues where it stopped.
 
 The parts share one `OverseerState`. `Intake` takes in files, lists, and ends of jobs; `Submissions` and `Removals`
 decide; `Complaints` says what is wrong.
@@ -37,7 +37,7 @@ __all__ = ["OverseerCore"]
 
 
 class OverseerCore:
-    """The overseer without its shell."""
+    """The decisions of an overseer, without I/O."""
 
     def __init__(self, settings: OverseerSettings) -> None:
         self._state = OverseerState(settings)
@@ -61,7 +61,7 @@ class OverseerCore:
         return all(each.done for each in self._state.computations.values())
 
     def handle(self, event: OverseerEvent, now: float) -> None:
-        """Take in an event; decisions wait for `decide`."""
+        """Take in an event; `decide` makes the decisions."""
         match event:
             case FileRead(mark, need):
                 self._intake.take_file(mark, need, now)
@@ -81,7 +81,7 @@ class OverseerCore:
                 self._removals.take_refused(job_ids, reason, now)
 
     def decide(self, now: float) -> None:
-        """Decide, if everything is in for this round. Call this once a round, and after the answers to questions."""
+        """Decide, if this round's events have arrived. Call this once a round, and after the answers to questions."""
         if not self._intake.complete_round():
             return
         self._submissions.settle(now)
@@ -113,10 +113,10 @@ class OverseerCore:
         return actions
 
     def check(self) -> None:
-        """Check that what is kept agrees.
+        """Check that the stored facts agree.
 
         Raises:
-            AssertionError: it does not.
+            AssertionError: they do not agree.
         """
         for each in self._state.computations.values():
             each.check()

@@ -1,4 +1,4 @@
-"""What happens to an overseer, and what its core wants done."""
+"""The events and actions of an overseer's core."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NotListed:
 
 @frozen
 class Ended:
-    """The answer to a question: how a job ended that is no longer in the list; None if that is not known."""
+    """The answer to a question about a job that has left the list: how it ended; None if that is not known."""
 
     job_id: str
     outcome: Outcome | None
@@ -100,10 +100,10 @@ class Submit:
 
 @define
 class OverseerActions:
-    """Everything that must be done now; the fields are in the order of doing."""
+    """Everything that must be done now; the order of the fields is the order of execution."""
 
     say: list[str] = field(factory=list)
     ask: list[str] = field(factory=list)
-    """Jobs that have ended: ask how. Answer each with `Ended`, then call `decide` again."""
+    """Jobs that have ended: ask the batch system how. Answer each question with `Ended`, then call `decide` again."""
     remove: list[str] = field(factory=list)
     submit: list[Submit] = field(factory=list)

@@ -18,9 +18,9 @@ class Need:
     generation: str
     finished: bool
     written: float
-    """The timestamp in the file. It is only compared with the one before."""
+    """The timestamp in the file. It is only compared with the previous timestamp."""
     age_s: float
-    """The age of the file, by the clocks of both machines."""
+    """The age of the file: its timestamp, from the master's clock, compared with the clock of this machine."""
     interval_s: float
     """Seconds until the master writes the file again."""
     slaves_needed: int
@@ -46,7 +46,7 @@ class FileView:
         return last is not None and need.generation != last.generation
 
     def fail(self) -> None:
-        """Note that the file could not be read."""
+        """Record that the file could not be read."""
         self.readable = False
 
     @property
@@ -65,18 +65,18 @@ class FileView:
         return self.need is not None and self.need.finished
 
     def is_current(self, now: float) -> bool:
-        """Whether decisions can rest on the file: it is readable, not finished, and its master still writes it."""
+        """Whether decisions can use the file: it is readable, not finished, and its master still writes it."""
         return self.readable and not self.finished and not self.is_stale(now)
 
     def is_stale(self, now: float) -> bool:
-        """Whether the master has missed updates. Once it was seen to write, the clocks' difference does not matter."""
+        """Whether the master has missed updates. After a change was seen, differences of clocks do not matter."""
         if self.need is None:
             return True
         age_s = self.need.age_s if self._changed_at is None else now - self._changed_at
         return is_stale(age_s, self.need.interval_s)
 
     def valid_since(self, now: float) -> float:
-        """Since when the content has been valid, if this is the first look at it."""
+        """The time from which the content has been valid, for a file that is read for the first time."""
         if self.need is None or self._changed_at is not None:
             return now
         return now - max(0.0, self.need.age_s)

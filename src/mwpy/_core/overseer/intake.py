@@ -29,7 +29,7 @@ class Intake:
     _state: OverseerState
     _complaints: Complaints
     _listed: bool = False
-    """There is a list since the last decision."""
+    """Whether a list has arrived since the last decision."""
     _round_at: float = 0.0
     _pause_s: float = 0.0
 
@@ -112,7 +112,7 @@ class Intake:
     # ---- rounds ----------------------------------------------------------------------------------------------
 
     def complete_round(self) -> bool:
-        """Whether everything is in for this round's decisions; true once a round."""
+        """Whether all files and the list of this round have arrived, so that it can decide; true once a round."""
         if not self._listed or self._state.actions.ask:
             return False
         self._listed = False

@@ -15,7 +15,7 @@ from mwpy._values.jobs import Job, JobState
 __all__ = ["JobTable"]
 
 SETTLE_S = 30.0
-"""Within this many seconds a submitted job shows in the list. The slowest batch systems answer from a cache."""
+"""Within this many seconds a submitted job appears in the list. The slowest batch systems answer from a cache."""
 
 REMOVE_AGAIN_S = 60.0
 """After this many seconds, a removed job that is still in the list is removed again."""
@@ -24,7 +24,7 @@ QUESTIONS_PER_JOB = 3
 """How often the batch system is asked how a job ended."""
 
 QUESTIONS_AT_ONCE = 5
-"""How many of the jobs that vanished at once are asked for. Of a thousand, the first few show what happened to all."""
+"""If many jobs vanish at the same time, the overseer asks about this many. The first few show what happened to all."""
 
 
 @define(eq=False)
@@ -41,7 +41,7 @@ class JobTable:
     _removed: dict[str, float] = field(factory=dict)
     """Listed jobs that were removed, and when."""
     _unexplained: dict[str, int] = field(factory=dict)
-    """Jobs that left the list for an unknown reason, and how often the batch system was asked for it."""
+    """Jobs that left the list for an unknown reason, and how often the batch system was asked for the reason."""
 
     # ---- what happens ----------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class JobTable:
         self._uncertain, self._uncertain_at = self._uncertain + count, now
 
     def settle(self, now: float) -> list[str]:
-        """Stop waiting for submitted jobs that never showed in the list; return their ids, where these are known."""
+        """Stop waiting for submitted jobs that never appeared in the list; return those ids that are known."""
         if now >= self._uncertain_at + SETTLE_S:
             self._uncertain = 0
         lost = [job_id for job_id, since in self._expected.items() if now >= since + SETTLE_S]
@@ -82,11 +82,11 @@ class JobTable:
         return lost
 
     def mark_removed(self, job_ids: Iterable[str], now: float) -> None:
-        """Note that these jobs are removed now."""
+        """Record that these jobs are removed now."""
         self._removed.update(dict.fromkeys(job_ids, now))
 
     def unmark_removed(self, job_ids: Sequence[str]) -> None:
-        """Note that the removal of these jobs failed."""
+        """Record that the removal of these jobs failed."""
         self._removed = {job: since for job, since in self._removed.items() if job not in job_ids}
 
     # ---- jobs that ended -------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class JobTable:
         return [*asked, *list(self._expected)[:QUESTIONS_AT_ONCE]]
 
     def take_answer(self, job_id: str, *, ended: bool) -> bool:
-        """Take in whether it is known how a job ended; return whether that was asked."""
+        """Take in whether it is known how a job ended; return whether the core had asked for it."""
         if job_id not in self._unexplained and job_id not in self._expected:
             return False
         if ended:
@@ -111,12 +111,12 @@ class JobTable:
         return True
 
     def stop_asking(self) -> None:
-        """Ask no more how jobs ended."""
+        """Stop asking how jobs ended."""
         self._unexplained.clear()
 
     @property
     def unexplained(self) -> bool:
-        """Whether it is still open how some job ended."""
+        """Whether an answer is missing about how some job ended."""
         return bool(self._unexplained)
 
     # ---- counting --------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class JobTable:
         return sum(self.listed[job_id].state is not JobState.LEAVING for job_id in self._removed)
 
     def check(self) -> None:
-        """Compare what is kept about jobs with the list.
+        """Compare the stored facts about jobs with the list.
 
         Raises:
             AssertionError: they contradict each other.

@@ -27,7 +27,7 @@ class FailurePause:
     """Pauses submissions when jobs fail at their start several times in a row, then allows one job at a time."""
 
     failures: int = 0
-    """How many in a row."""
+    """How many jobs in a row have failed at their start."""
     _until: float | None = None
     """When one job may be tried; None while there is no pause."""
     _failed_at: float = -math.inf
@@ -48,7 +48,7 @@ class FailurePause:
         return pause_s
 
     def succeed(self, time: float) -> bool:
-        """Count a job that stopped being young at this time. Return whether this ended a pause."""
+        """Count a job that is no longer young at this time. Return whether this ended a pause."""
         return time > self._failed_at and self.end()
 
     def end(self) -> bool:
@@ -58,7 +58,7 @@ class FailurePause:
         return paused
 
     def limit(self, wanted: int, unproven: int, now: float) -> int:
-        """How many of the wanted jobs may be submitted, while so many other jobs are still young."""
+        """How many of the wanted jobs may be submitted while this number of other jobs is unproven."""
         if self._until is None:
             return wanted
         return min(wanted, 1) if now >= self._until and not unproven else 0

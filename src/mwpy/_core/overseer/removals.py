@@ -1,7 +1,7 @@
 """Which jobs to remove.
 
-Removals are patient: a job that is surplus now is often needed again when the master algorithm has looked at its
-results.
+Removals come after a delay: a job that is not needed now is often needed again when the master algorithm has examined
+its results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Removals:
     _complaints: Complaints
 
     def take_refused(self, job_ids: Sequence[str], reason: str, now: float) -> None:
-        """Take in that jobs were not removed, or perhaps not."""
+        """Take in that jobs were not removed, or that it is not known whether they were."""
         self._complaints.complain(None, About.REMOVAL, f"jobs could not be removed: {reason}", now)
         for computation in self._state.computations.values():
             computation.jobs.unmark_removed(job_ids)
 
     def finish(self, computation: WatchedComputation, now: float) -> None:
-        """Bring a finished computation to its end: remove what waits at once, and after a while what still runs."""
+        """End a finished computation: remove waiting jobs at once, and running jobs after a while."""
         if computation.done:
             return
         running = computation.jobs.live(JobState.RUNNING)
@@ -71,7 +71,7 @@ class Removals:
             count -= len(jobs)
 
     def cut(self, active: Sequence[WatchedComputation], count: int, now: float) -> None:
-        """Remove `count` jobs: first waiting, then idle ones, the least important first; never jobs at work."""
+        """Remove `count` jobs, never jobs at work: first waiting jobs, then idle jobs, the least important first."""
         reason = f"more than --max {self._state.settings.max_jobs}"
         for computation in reversed(active):
             jobs = computation.waiting()[-count:] if count else []

@@ -26,11 +26,11 @@ class OverseerState:
 
     settings: OverseerSettings
     computations: dict[str, WatchedComputation] = field(factory=dict)
-    """By their marks."""
+    """The watched computations, by mark."""
     actions: OverseerActions = field(factory=OverseerActions)
 
     def say(self, computation: WatchedComputation | None, text: str) -> None:
-        """Have a line printed, about a computation or about all."""
+        """Request that a line is printed, about a computation or about all."""
         self.actions.say.append(f"{computation.name}: {text}" if computation else text)
 
     def active(self, now: float) -> list[WatchedComputation]:

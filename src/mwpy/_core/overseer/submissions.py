@@ -18,7 +18,7 @@ __all__ = ["Shortage", "Submissions", "Wish", "share"]
 
 @frozen
 class Wish:
-    """How many jobs a computation would submit without limits, and what decides its share."""
+    """How many jobs a computation would submit without limits, and what determines its share."""
 
     count: int
     priority: int = 0
@@ -35,7 +35,7 @@ class Shortage:
 
 
 def share(wishes: Sequence[Wish], budget: int) -> list[int]:
-    """Divide `budget` jobs: wishes of higher priority first; equal ones so that all have equally many places."""
+    """Divide `budget` jobs: higher priorities first. Computations of equal priority get equal numbers of places."""
     shares = [0] * len(wishes)
     for _ in range(min(budget, sum(wish.count for wish in wishes))):
         open_wishes = [number for number, wish in enumerate(wishes) if shares[number] < wish.count]
@@ -60,7 +60,7 @@ class Submissions:
         self._complaints.resolve(computation, About.SUBMISSION, "the batch system accepts jobs again")
 
     def take_refused(self, mark: str, count: int, reason: str, now: float) -> None:
-        """Take in that jobs were not submitted, or perhaps not."""
+        """Take in that jobs were not submitted, or that it is not known whether they were."""
         computation = self._state.computations[mark]
         computation.jobs.add_uncertain(count, now)
         computation.refusals.refuse(now)
@@ -68,7 +68,7 @@ class Submissions:
         self._complaints.complain(computation, About.SUBMISSION, text, now)
 
     def settle(self, now: float) -> None:
-        """Stop waiting for submitted jobs that never showed in the list."""
+        """Stop waiting for submitted jobs that never appeared in the list."""
         for computation in self._state.computations.values():
             if lost := computation.jobs.settle(now):
                 text = f"{count_of_jobs(len(lost))} never showed in the queue after the submission: {ids_of(lost)}"
@@ -99,7 +99,7 @@ class Submissions:
 
     @property
     def freeing(self) -> int:
-        """How many places removed jobs will leave."""
+        """How many places will become free because jobs were removed."""
         return sum(each.jobs.freeing for each in self._state.computations.values())
 
     def _wish(self, computation: WatchedComputation, now: float) -> Wish:

@@ -1,4 +1,4 @@
-"""Jobs in the lines that an overseer prints."""
+"""How the lines that an overseer prints name jobs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def count_of_slaves(count: int) -> str:
 
 
 def ids_of(job_ids: Sequence[str]) -> str:
-    """The ids of jobs; of many, the first few and how many more there are."""
+    """The ids of jobs. If there are many: the first few, and how many more there are."""
     more = f" and {len(job_ids) - IDS_SHOWN} more" if len(job_ids) > IDS_SHOWN else ""
     return ", ".join(job_ids[:IDS_SHOWN]) + more

@@ -11,18 +11,19 @@ and can be given away, even if the slave is deep in native code and answers noth
 task, it finds the number raised, and starts nothing until it has received the message that names the recalled tasks.
 
 This is Dekker's mutual exclusion without a memory fence on the slave's side, which must be fast. The slave's write may
-become visible after its read, but only by the nanoseconds that a processor keeps it in its store buffer, and the
-agent waits a millisecond (A. Morrison and Y. Afek, "Temporally Bounding TSO for Fence-Free Asymmetric
-Synchronization", ASPLOS 2015).
+become visible after its read, but only some nanoseconds later, when it leaves the processor's store buffer. The agent
+waits a millisecond (A. Morrison and Y. Afek, "Temporally Bounding TSO for Fence-Free Asymmetric Synchronization",
+ASPLOS 2015).
 
 *Feeding*: from the moment at which the agent feeds a slave that has no tasks, and from each sending of results, the
-agent counts the silence of the slave. The slave reads that moment too, so it knows how long it may keep a result.
+agent counts the silence of the slave. The slave reads the same moment, so it knows how long it may keep a result.
 
 *The journal* holds finished results that were not sent yet; see `journal.py`.
 
 A task may fork. The child process inherits the channel. It could start tasks, answer for its parent, and keep the
 stream open after its parent's death, so a forked child closes the channel at once (`SlaveEnd.forked`). A child that
-native code forked does not; therefore an agent relies on the exit of the slave and not on the end of the stream.
+native code forked does not close it. Therefore an agent relies on the exit of the slave, and not on the end of the
+stream.
 """
 
 from mwpy._transport.channel.ends import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel

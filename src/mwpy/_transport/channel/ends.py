@@ -130,8 +130,7 @@ class AgentEnd:
     def recall(self) -> None:
         """Stop the slave from starting another task until it has received a message that names the recalled tasks.
 
-        After this call, wait `SETTLE_S`, read `started`, and send that message. Before it, send nothing else that the
-        slave must know earlier.
+        After this call, wait `SETTLE_S`, read `started`, and send that message. Send nothing else before that message.
         """
         self._memory.recalls[0] += 1
 
@@ -141,7 +140,7 @@ class AgentEnd:
 
     @property
     def started(self) -> int:
-        """Position of the task that the slave started last, 0 before the first; final `SETTLE_S` after a recall."""
+        """Position of the task that the slave started last; 0 if none. It is final `SETTLE_S` after a recall."""
         return self._memory.started[0]
 
     def fault(self, most: int) -> bytes:
@@ -202,7 +201,7 @@ class SlaveEnd:
             timeout_s: how long to wait for the first message, in seconds.
 
         Returns:
-            The messages that are here, each as its frames. Large frames are writable memoryviews.
+            The messages that have arrived, each as its frames. Large frames are writable memoryviews.
         """
         found: list[list[Buffer]] | None = []
         try:
@@ -240,7 +239,7 @@ class SlaveEnd:
 
     @property
     def fed_at(self) -> float:
-        """When the agent last sent tasks to this slave while it had none."""
+        """When the agent last sent tasks to this slave at a moment when the slave had none."""
         return self._memory.fed[0]
 
     def recall_heard(self) -> None:

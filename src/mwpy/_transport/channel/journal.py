@@ -4,13 +4,13 @@ A slave writes each small result into its journal, and sends the results of the 
 or falls silent in a long task, the agent reads the journal.
 
 The journal is a table with one row for each result, followed by the payloads one after the other, so that they can be
-sent as they are. Its first 64-bit number says in its lower half how many results there are. Its upper half is the
-number of the current *filling*: emptying the journal begins a new filling.
+sent as they are. The lower half of its first 64-bit number is the number of results. The upper half is the number of
+the current *filling*: emptying the journal begins a new filling.
 
-The slave writes a result behind the others first, and then raises the number. So an addition never disturbs a read. A
-read during which the filling changed is discarded. One instruction stores the number. On x86, other processors see
-stores in their order. On other processors it matters that the agent only reads the journal of a slave that is dead, or
-that has been silent for longer than it gathers results.
+The slave first writes a result behind the others, and then increases the number of results. So an addition never
+disturbs a read. A read during which the filling changed is discarded. One instruction stores the number. On x86, other
+processors see stores in their order. On other processors, reads are safe because the agent only reads the journal of a
+slave that is dead, or that has been silent for longer than it gathers results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAYLOAD_BYTES = 160 * 1024
 """The size of all payloads together."""
 
 _LINE_BYTES = 64
-"""The number has a cache line of its own, because one side writes while the other reads."""
+"""The size of a cache line. The number has its own, because one side writes while the other reads."""
 _ROW = struct.Struct("=QdIII4x")
 """Id, seconds, attempt, payload size, and whether it is a failure. Each column is read in one call."""
 _PAYLOADS = _LINE_BYTES + CAPACITY * _ROW.size

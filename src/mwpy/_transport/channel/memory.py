@@ -7,7 +7,7 @@ Its first part holds three numbers, each in a cache line of its own, because one
 - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
 
 The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
-what it knows of a crash in native code. So this survives whatever a task did to its standard error.
+what it knows of a crash in native code. So this report is complete even if a task closed its standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINE_BYTES = 64
 
 _STARTED, _RECALLS, _FED, _JOURNAL = (line * LINE_BYTES for line in range(4))
 MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
-"""The size of the memory; what follows in the file is written by the fault handler."""
+"""The size of the memory. In the file, the output of the fault handler follows."""
 
 
 def make_file() -> int:

@@ -38,7 +38,7 @@ class Reader:
         """The part of a large frame that was not received yet."""
         self._messages = self._cut()
         self.emptied = False
-        """Whether the last `read` got less than it had room for: the stream was empty."""
+        """Whether the last `read` emptied the stream: it got fewer bytes than it had room for."""
 
     def read(self) -> list[list[Buffer]] | None:
         """Receive once. Return the messages that are complete by now, or None at the end of the stream.

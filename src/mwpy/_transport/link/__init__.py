@@ -5,20 +5,20 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
 
 - A peer that dies leaves no message on a ROUTER. But the ROUTER's monitor reports DISCONNECTED, and a send to that peer
   soon raises EHOSTUNREACH (ROUTER_MANDATORY): usually the first or the second send after the ROUTER has looked for
-  messages. So every DISCONNECTED starts two fast rounds of probes, and slow rounds follow one another all the time.
-  Messages that the peer sent before may still be unread then, so a peer is reported as gone only when nothing is left
-  to read.
-- ZMTP heartbeats are answered by libzmq's own thread, also while Python holds the interpreter lock. A host that is
-  frozen or has vanished becomes unreachable after the timeout.
+  messages. So every DISCONNECTED starts two fast rounds of probes, in addition to slow rounds that never stop. At that
+  time, earlier messages of the peer may still be unread. So a peer is reported as gone only when nothing is left to
+  read.
+- ZMTP heartbeats are answered by libzmq's own thread, even while another thread holds the interpreter lock. A host that
+  is frozen or has vanished becomes unreachable after the timeout.
 - Without a routing id, a ROUTER gives each connection a new name, so no peer is mistaken for another. With
   RECONNECT_IVL -1 a broken connection stays broken. So a reconnect is always a new connection, and nothing that was
   queued for the old connection is delivered on the new one.
 - A client with a wrong key of its own sees HANDSHAKE_FAILED_AUTH. A client that expects another server's key sees
   HANDSHAKE_FAILED_NO_DETAIL. If nobody listens, it sees CLOSED.
 - The server's monitor reports ACCEPTED and DISCONNECTED with the file descriptor of the connection, and each message
-  has the descriptor too (SRCFD). So a connection that was accepted and ended without a message was a stranger's. The
-  thread that reads the messages also answers the requests for admission (ZAP), so it has seen ACCEPTED before the first
-  message.
+  has the descriptor too (SRCFD). So a connection that was accepted and ended without a message belonged to a stranger.
+  The thread that reads the messages also answers the requests for admission (ZAP), so it has seen ACCEPTED before the
+  first message.
 """
 
 from mwpy._transport.link.agent_link import AgentLink, Broken, Connected

@@ -21,7 +21,7 @@ class Connected(Struct, frozen=True):
 
 
 class Broken(Struct, frozen=True):
-    """There is no connection any more, or there never was. `fate` is `refused`, `unreachable` or `lost`."""
+    """There is no connection any more, or there was none at any time. `fate` is `refused`, `unreachable` or `lost`."""
 
     fate: str
     reason: str
@@ -48,7 +48,7 @@ class AgentLink:
         timeout_s: after this silence of the network the master is gone.
 
     Raises:
-        UsageError: this is no address.
+        UsageError: the text is not an address.
     """
 
     def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float) -> None:

@@ -36,7 +36,7 @@ class Door:
     """Answers requests for admission, and watches the connections of a ROUTER.
 
     Args:
-        context: the ROUTER's. Make the door before the ROUTER is bound.
+        context: the ZeroMQ context of the ROUTER. Make the door before the ROUTER is bound.
         member: the public key of members, as bytes.
     """
 
@@ -49,9 +49,9 @@ class Door:
         self._unread: dict[int, str] = {}
         """The address of each connection from which no message was read, by descriptor."""
         self.ended: dict[int, str] = {}
-        """Connections that ended, by descriptor, each with what it was if no message was read from it."""
+        """Connections that ended, by descriptor: the reason to report if no message was read from the connection."""
         self._next_to_end = NO_MESSAGE
-        """What the next connection that ends was, if no message was read from it."""
+        """The reason to report for the next connection that ends, if no message was read from it."""
 
     def watch(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """Watch a ROUTER. Return the monitor: wait for it, then call `read`."""
@@ -67,7 +67,7 @@ class Door:
             self.requests.send_multipart([version, request, *reply, b"", b""])
 
     def read(self) -> tuple[list[StrangerSeen], bool]:
-        """Read what the monitor reports. Return strangers, and whether a connection ended.
+        """Read what the monitor reports. Return the strangers, and whether a connection ended.
 
         The other connections that ended are in `ended`: when no message is left to read, call `report_ended`.
         """
@@ -86,11 +86,11 @@ class Door:
         return strangers, any_ended
 
     def message_read(self, descriptor: int) -> None:
-        """Record that a message was read from a connection: it is no stranger's."""
+        """Record that a message was read from a connection, so its peer is not a stranger."""
         self._unread.pop(descriptor, None)
 
     def report_ended(self) -> list[StrangerSeen]:
-        """Report which of the connections that ended were strangers'."""
+        """Report the strangers among the connections that ended."""
         return [stranger for descriptor in list(self.ended) for stranger in self._report(descriptor)]
 
     def _report(self, descriptor: int) -> list[StrangerSeen]:

@@ -41,7 +41,7 @@ class Unreachable(Struct, frozen=True):
 
 
 class MasterLink:
-    """The master's end. Used by one thread; only `wake` may be called from others.
+    """The master's end of all connections. One thread uses it. Other threads may only call `wake`.
 
     Args:
         host: the interface to bind, or `*` for all.
@@ -101,7 +101,7 @@ class MasterLink:
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
     def wake(self) -> None:
-        """End the wait in `poll`; from any thread."""
+        """End the wait in `poll`. Any thread may call this."""
         self.asleep = False
         try:
             os.write(self._bell_in, b"!")

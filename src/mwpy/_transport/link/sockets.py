@@ -40,7 +40,7 @@ _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 """These flags are plain numbers because they are used for each message, and operators of enumerations are slow."""
 
 _send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.backend.Socket.send  # type: ignore[assignment]
-"""The method of the base class of `zmq.Socket`: what the subclass adds is not needed here and takes as long again."""
+"""The method of the base class of `zmq.Socket`. The subclass does more than is needed, and takes twice as long."""
 
 
 def configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
@@ -53,7 +53,7 @@ def configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
 
 
 def milliseconds(seconds: float) -> int:
-    """Convert a time for a poller: rounded up, so that what is due is due when it returns, and at most its longest."""
+    """Convert a time to milliseconds for a poller: rounded up, so that it does not return too early, and limited."""
     return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
 
 
@@ -67,14 +67,15 @@ def events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
 
 
 def has_more(end: zmq.Socket[bytes]) -> bool:
-    """Whether another message is here. This is quicker than the error that `receive` would raise."""
+    """Whether another message has arrived. This check is faster than the error that `receive` would raise."""
     return bool(zmq.zmq_poll([(end, _POLLIN)], 0))
 
 
 def receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
-    """Receive a message that is here. Return its frames, and the last frame itself, which knows the sender.
+    """Receive a message that has arrived. Return its frames, and the last frame itself, which knows the sender.
 
-    This is `recv_multipart`, except that a frame itself says whether another follows, and large frames are not copied.
+    This is `recv_multipart`, with two differences: each frame says whether another one follows, and large frames are
+    not copied.
     """
     buffers: list[Buffer] = []
     receive_frame = end.recv  # looking up an attribute of a socket or frame is slow

@@ -5,8 +5,8 @@ slaves are started from it. Packages have the versions that are installed here, 
 same versions.
 
 At its first start a PEX makes a virtual environment of itself in PEX_ROOT. Later starts use this environment. Without
-PEX_ROOT it is below the home directory. A job of HTCondor has no HOME, so there it is in the job's scratch directory
-and is removed together with it.
+PEX_ROOT it is below the home directory. A job of HTCondor has no HOME. There the environment is in the job's scratch
+directory and is removed with it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from mwpy.cli.pack import imports
 
 __all__ = ["main"]
 
-DESCRIPTION = """Put a script and its imports into one file that needs only Python where it runs: mwpy, the imported
-packages in the versions that are installed here, and modules beside the script. The command does not find files that
-the script reads, or imports that are not written as import statements: name the packages, and send the files along."""
+DESCRIPTION = """Put a script and its imports into one file, for machines that have only Python. The file contains mwpy,
+the imported packages in the versions that are installed here, and modules beside the script. The command does not find
+files that the script reads, or imports that are not written as import statements: name these packages with --with, and
+send these files along."""
 
 PREAMBLE = """\
 import os
