@@ -28,9 +28,9 @@ settings.load_profile("mwpy")
 def restore_signals() -> None:
     """Let every process that a test starts begin with default handling of signals.
 
-    A shell ignores SIGINT and SIGQUIT in its background jobs, and `nohup` ignores SIGHUP. A process that is started
-    inherits what is ignored and what is blocked, but no handlers. So a handler that does nothing ends the inheritance,
-    and this process ignores the signal as before. Only SIGINT interrupts it again, because tests may send it here.
+    A shell ignores SIGINT and SIGQUIT in its background jobs, and `nohup` ignores SIGHUP. A child process inherits
+    ignored and blocked signals, but no handlers. Therefore this process gets a handler that does nothing: it still
+    ignores the signal, and its children do not. Only SIGINT interrupts this process again, because tests may send it.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):

@@ -69,7 +69,7 @@ class Master:
 
 
 class Agent:
-    """The end of an agent, and all events that it returned, without probes."""
+    """The end of an agent, and all events that it returned, except probes."""
 
     def __init__(self, link: AgentLink) -> None:
         self.link = link

@@ -1,4 +1,4 @@
-"""A master's state for the tests of its parts: agents, slaves and tasks that were recorded, without messages."""
+"""A master's state for the tests of its parts. Agents, slaves and tasks are recorded directly, without messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mwpy._values.task import DEFAULT_POLICY, SlaveKind, SlaveState, TaskPolicy
 
 @define(eq=False)
 class Books:
-    """A state, and short ways to record what a test begins with."""
+    """A state, and methods that record the facts with which a test begins."""
 
     state: MasterState = field(factory=lambda: MasterState(MasterSettings("m", "g")))
     tasks: int = 0
@@ -27,7 +27,7 @@ class Books:
             self.state.record(algorithm)
 
     def slave(self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "") -> ConnectedSlave:
-        """A new idle slave: of a new agent, or of one that is here."""
+        """Add an idle slave to a new agent, or to an agent that is already connected."""
         members = self.state.members
         if not agent:
             agent = members.next_agent
@@ -45,7 +45,7 @@ class Books:
         payload: bytes = b"x",
         policy: TaskPolicy = DEFAULT_POLICY,
     ) -> list[int]:
-        """Pending tasks; their ids, which are also their tags."""
+        """Add pending tasks. Return their ids, which are also their tags."""
         new = span(self.tasks + 1, algorithm, count, payload, policy)
         self.tasks += count
         self.state.record(records.TasksSubmitted([new.facts()]), [[*new.ids]])
@@ -65,7 +65,7 @@ class Books:
         self.send(slave, count, algorithm)
 
     def taken(self) -> list[records.Record]:
-        """The records since this was last called."""
+        """Return the records since the last call."""
         self.state.check()
         return self.state.take_actions().records
 

@@ -45,7 +45,7 @@ class Text:
     text: str
 
     def sentences(self) -> list[str]:
-        """Its sentences that have enough words to be judged."""
+        """The sentences of this text that have enough words to be judged."""
         parts = SENTENCE_END.split(" ".join(self.text.split()))
         return [part for part in parts if len(WORD.findall(CODE.sub("", part))) >= LEAST_WORDS]
 
@@ -126,7 +126,7 @@ def files(places: Sequence[str | Path]) -> list[Path]:
 
 
 def all_sentences(places: Sequence[str | Path]) -> list[str]:
-    """Each sentence as it is printed."""
+    """All sentences of some files, each with its file, its line and its kind."""
     return [
         f"{path.relative_to(ROOT)}:{text.line}: {text.kind}: {sentence}"
         for path in files(places)

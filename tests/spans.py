@@ -1,4 +1,4 @@
-"""Definitions and spans for tests, and which tasks are in spans."""
+"""Makes definitions and spans for tests, and finds tasks in spans."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def sentences(path: Path, text: str) -> list[tuple[int, str, str]]:
 
 
 def test_the_texts_of_a_program_are_found(tmp_path: Path) -> None:
-    """Docstrings, messages and comments; code in a docstring is left out."""
+    """The tool finds docstrings, messages and comments. It leaves out the code in a docstring."""
     assert sorted(sentences(tmp_path / "add.py", PYTHON)) == [
         (1, "docstring", "Add two numbers."),
         (1, "docstring", "The sum is exact."),
@@ -54,7 +54,7 @@ def test_the_texts_of_a_program_are_found(tmp_path: Path) -> None:
 
 
 def test_the_texts_of_a_document_are_found(tmp_path: Path) -> None:
-    """Headings, sentences over several lines, table cells and list items; fenced code is left out."""
+    """The tool finds headings, sentences over several lines, table cells and list items. It leaves out fenced code."""
     assert sentences(tmp_path / "page.md", DOCUMENT) == [
         (1, "document", "# A long heading here"),
         (3, "document", "The first sentence goes over two lines."),

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 STANDARD = (1 << 31) - 1
-"""The bits of the standard signals; those of the C library follow, and `make` leaves two of them ignored."""
+"""The bits of the standard signals. The signals of the C library follow, and `make` leaves two of those ignored."""
 
 
 def test_a_process_that_a_test_starts_ignores_and_blocks_no_signal() -> None:
@@ -21,7 +21,7 @@ def test_a_process_that_a_test_starts_ignores_and_blocks_no_signal() -> None:
 
 
 def test_the_same_is_true_when_the_tests_are_started_with_signals_ignored() -> None:
-    """A script that runs `make test &` under nohup starts them in this way."""
+    """A script that runs `make test &` under nohup starts the tests in this way."""
     test = (
         f"{Path(__file__).relative_to(ROOT)}::{test_a_process_that_a_test_starts_ignores_and_blocks_no_signal.__name__}"
     )

@@ -43,7 +43,7 @@ from its own layer."""
 LAYER_OF = {folder: number for number, (_, folders) in enumerate(LAYERS) for folder in folders}
 
 EDGES = ("system", "transport", "files", "batch")
-"""Layers that use one outside thing each and make no decisions. They do not import the core."""
+"""Layers of edges: a module uses one outside thing and makes no decisions. They do not import the core."""
 
 OWNERS = {
     "zmq": "_transport.link",
@@ -64,7 +64,7 @@ OWNERS = {
 """The modules that may import each outside thing."""
 
 PROGRAMS = ("_batch._ssh_host",)
-"""Sources that run alone on hosts without mwpy. They import nothing from mwpy."""
+"""Sources that are sent to hosts without mwpy and run alone there. They import nothing from mwpy."""
 
 EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.field", "msgspec.structs")
 """Modules outside the standard library that every module may import, because they define classes."""
@@ -408,7 +408,7 @@ def test_iteration_over_a_set_is_found(source: str) -> None:
 
 
 def test_uses_of_a_set_without_its_order_are_allowed() -> None:
-    """Membership, length and sorting do not depend on the order."""
+    """Membership, length and sorting do not depend on the order of a set."""
     source = "gone: set[int] = set()\nfor x in sorted(gone): print(x in gone, len(gone))\nfor y in [1]: pass"
     module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
     sets = names_of_sets(module)
@@ -547,7 +547,7 @@ def private_names_of(node: ast.ClassDef) -> set[str]:
 
 
 def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
-    """Find uses of private names: in a class, of names that it does not define; elsewhere, of names of others."""
+    """Find private names that are used, but not defined in the class (or, outside of classes, in the module)."""
     modules = {name.split(".")[-1] for _, name in module.imports()} | {
         name.split(".")[0] for _, name in module.imports()
     }
@@ -575,13 +575,13 @@ def foreign_private_names(module: Module) -> Iterator[tuple[int, str]]:
     ],
 )
 def test_uses_of_private_names_are_found(source: str, found: list[str]) -> None:
-    """Fields of a base class in another module are another class's names, too."""
+    """The fields of a base class in another module also count as the names of another class."""
     module = Module(SOURCES / "_core" / "made_up.py", ast.parse(source), source)
     assert [name for _, name in foreign_private_names(module)] == found
 
 
 ALLOWED_PRIVATE_NAMES = ("_replace", "_asdict", "_fields", "_mwpy_algorithm")
-"""Names of named tuples, which are public despite their underscore, and the mark that mwpy puts on functions."""
+"""Names that are public despite their underscore: those of named tuples, and the mark that mwpy puts on functions."""
 
 
 def test_no_class_uses_private_names_of_another() -> None:
@@ -635,7 +635,7 @@ PUBLIC_NAMES = (
 
 
 def test_the_package_exports_the_public_names() -> None:
-    """A change of the public names is made on purpose, here and in the package."""
+    """The public names change only on purpose: here and in the package."""
     import mwpy
 
     added = sorted({*mwpy.__all__} - {*PUBLIC_NAMES})

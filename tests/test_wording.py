@@ -18,12 +18,12 @@ from tests.wording import banned_words
     ],
 )
 def test_a_banned_word_is_found(text: str, word: str) -> None:
-    """It is found in any case, in a part of an identifier, and over a line break."""
+    """A word is found in upper and lower case, in a part of an identifier, and over a line break."""
     assert [(line, found) for line, found, _ in banned_words(text)] == [(1, word)]
 
 
 def test_the_line_of_a_banned_word_is_given() -> None:
-    """The advice comes with it."""
+    """The advice is given, too."""
     [(line, word, advice)] = banned_words("one\ntwo\nit is told")
     assert (line, word) == (3, "told")
     assert "what happens" in advice

@@ -12,7 +12,7 @@ from tests.batch.systems import PATIENCE_S, until
 from tests.systems.condor import CondorPool
 
 IDLE, RUNNING, REMOVED, COMPLETED, HELD = 1, 2, 3, 4, 5
-"""The numbers by which HTCondor names the states of a job."""
+"""HTCondor's numbers for the states of a job."""
 
 SHOWN = (
     "ClusterId",
@@ -64,7 +64,7 @@ class Jobs:
         until(condition, what, patience_s)
 
     def until_resource_file(self, name: str, generation: str = "") -> dict[str, Any]:
-        """Wait until a master has written its resource file. A file of the given generation does not count."""
+        """Wait until a master has written its resource file. A file with the given generation is too old."""
         path = self.folder / name
 
         def written() -> bool:

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the state of the batch system to a failure: each fixture with `shown_at_failure` returns it."""
+    """Add the state of the batch system to a failure. Each fixture with `shown_at_failure` returns this state."""
     report = yield
     if report.failed and report.when == "call" and isinstance(item, pytest.Function):
         for name, value in item.funcargs.items():

@@ -1,9 +1,9 @@
-"""Tools for tests on real batch systems: bring a system up, make a folder as users have it, and wait.
+"""Tools for tests on real batch systems: start a system, make the folder of a user, and wait.
 
 Jobs run as users without privileges. They see this checkout and this interpreter at their own paths, and can write to
 neither. So each test has its own folder (`System.workdir`) with the files that a clone has after `make ping`
-(`furnish`): the examples, the submit files, and a virtual environment `.venv` with mwpy. This environment takes no time
-to make: it refers to the packages of the environment that the tests run in.
+(`furnish`): the examples, the submit files, and a virtual environment `.venv` with mwpy. It takes no time to make this
+environment, because it refers to the packages of the tests' environment.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def furnish(folder: Path) -> Path:
 def environment(folder: Path) -> Path:
     """Make a virtual environment that has the packages of this one, and mwpy. Return its interpreter.
 
-    As an installation does, it leaves mwpy compiled: jobs cannot write here, and would compile it at each start. Its
-    `python` refers to the program itself: `/usr/bin/python3` is another version in the HTCondor pool.
+    Like an installation, it compiles mwpy. Jobs cannot write here, and would otherwise compile mwpy at each start. Its
+    `python` is a link to the program itself, because `/usr/bin/python3` is another version in the HTCondor pool.
     """
     compileall.compile_dir(ROOT / "src", quiet=1)
     venv.create(folder, symlinks=True)
@@ -103,7 +103,7 @@ def environment(folder: Path) -> Path:
 
 
 def until(condition: Callable[[], object], what: str | Callable[[], str], patience_s: float = PATIENCE_S) -> None:
-    """Wait until a condition is true. Fail with a description of what should be there if it stays false."""
+    """Wait until a condition is true. If it stays false, fail with a description of what is missing."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, (

@@ -48,12 +48,12 @@ def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[
 
 
 def test_the_commands_for_htcondor_work(condor: CondorPool, pool_dir: Path) -> None:
-    """They lead from an empty folder to a finished computation."""
+    """The commands lead from an empty folder to a finished computation."""
     follow(condor, pool_dir, SECTIONS["HTCondor"])
 
 
 def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
-    """They lead from an empty folder to a finished computation."""
+    """The commands lead from an empty folder to a finished computation."""
     follow(slurm, slurm_dir, SECTIONS["Slurm"])
 
 

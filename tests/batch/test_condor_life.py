@@ -97,7 +97,7 @@ def test_ping_finishes_and_all_jobs_leave_the_queue(jobs: Jobs) -> None:
 
 
 def test_slaves_join_the_next_master_when_theirs_is_killed(jobs: Jobs) -> None:
-    """Their exit code keeps them in the queue. Each new run has a new copy of the resource file."""
+    """The exit code of the slaves keeps them in the queue. Each new run has a new copy of the resource file."""
     first, slaves, resource = started(jobs, tasks=9, slaves=3)
     kill_master(resource)
     jobs.until_gone(first)
@@ -154,7 +154,7 @@ def test_slaves_with_a_stale_resource_file_serve_no_other_computation(jobs: Jobs
 
 
 def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
-    """Slaves are vacated, killed, held, released and removed while they run a task.
+    """Slaves are evicted, killed, held, released and removed while they run a task.
 
     A task that kills three slaves becomes unrunnable. Each task here loses its slave more often.
     """
@@ -180,7 +180,7 @@ def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
 
 
 def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
-    """They are not held: not by HTCondor for the time limit, and not by the submit file for a missing master."""
+    """The slaves are not held: neither for the time limit by HTCondor, nor for a missing master by the submit file."""
     limits = {"allowed_execute_duration": LIMIT_S, "TRIES": 1}
     master = jobs.submit("master.sub", APP="gated.py", ARGS="1 gate")
     jobs.until_resource_file("gated.rsc")
@@ -211,7 +211,7 @@ def test_a_restart_of_the_whole_pool_loses_nothing(jobs: Jobs) -> None:
 
 @contextmanager
 def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
-    """Let a job of another user occupy all slots but a few."""
+    """Let a job of another user occupy all slots except a few."""
     slots = int(pool("condor_status", "-af", "TotalSlotCpus").stdout.split()[0])
     lines = ("executable = /bin/sleep", "arguments = 600", f"request_cpus = {slots - left}", "queue")
     (folder / "other.sub").write_text("\n".join(lines))
@@ -239,7 +239,7 @@ def test_slaves_without_a_slot_wait_for_one(jobs: Jobs) -> None:
 
 
 def test_three_hundred_agents_all_get_an_answer(jobs: Jobs) -> None:
-    """They are submitted at once, with slots for a few. Each is shut down, or reads that all is finished."""
+    """Only a few of them have slots at first. Each is shut down, or reads that the computation is finished."""
     master, slaves, _ = started(jobs, tasks=1000, slaves=AGENTS, at_work=8)
     open_gate(jobs)
     jobs.until(lambda: not jobs.queue(), "no job left in the queue", CROWD_S)

@@ -14,7 +14,7 @@ def held(jobs: Jobs, cluster: int) -> str:
 
 
 def test_the_master_reports_a_script_that_jobs_cannot_import(jobs: Jobs) -> None:
-    """Its standard error has the traceback. The slaves are held after two attempts."""
+    """The traceback is in the standard error of the master. The slaves are held after two attempts."""
     master = jobs.submit("master.sub", APP="lacking.py")
     jobs.until_resource_file("lacking.rsc")
     slaves = jobs.submit("slaves.sub", APP="lacking.py", SLAVES=2)
@@ -26,7 +26,7 @@ def test_the_master_reports_a_script_that_jobs_cannot_import(jobs: Jobs) -> None
 
 
 def test_slaves_without_their_resource_file_are_held_until_it_exists(jobs: Jobs) -> None:
-    """Slaves that were submitted before their master are released automatically, and serve it."""
+    """Slaves that were submitted before their master are released automatically, and serve this master."""
     slaves = jobs.submit("slaves.sub", SLAVES=2)
     report = held(jobs, slaves)
     assert f"{jobs.folder}/ping.rsc: (errno 2) No such file or directory" in report

@@ -128,7 +128,7 @@ def desk(condor: CondorPool, pool_dir: Path) -> Iterator[Desk]:
 
 
 def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) -> None:
-    """It is killed while jobs are busy. The next overseer continues with these jobs and submits none twice."""
+    """The overseer is killed while jobs are busy. The next one continues with these jobs and submits none twice."""
     master = desk.master()
     desk.order("tasks 3 first")
     first = desk.oversee("--max", 4, "--patience", 1)
@@ -165,7 +165,7 @@ def test_a_dry_run_prints_and_does_nothing(desk: Desk) -> None:
 
 
 def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> None:
-    """It prints one line. With --once, the exit code shows the failure, too."""
+    """The overseer prints one line. With --once, the exit code also shows the failure."""
     desk.master()
     desk.need(1)
     run = desk.oversee("--once", "--line", "universe = nonsense")
@@ -175,7 +175,7 @@ def test_the_overseer_prints_why_htcondor_refuses_a_submission(desk: Desk) -> No
 
 
 def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None:
-    """The overseer prints the ends of their error files. A new master lets it submit again."""
+    """The overseer prints the ends of the jobs' error files. A new master lets it submit again."""
     desk.master()
     desk.need(2)
     overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
@@ -183,13 +183,13 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None
     overseer.says("exit code 1 (its script failed before it called mwpy.main())")
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
     submitted = sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out)))
-    assert 3 <= submitted <= 6, overseer.out  # jobs without a known outcome are not among the three
+    assert 3 <= submitted <= 6, overseer.out  # three failures, and jobs with an unknown outcome
     desk.master()
     overseer.says("another master has taken over")
 
 
 def test_master_and_overseer_show_why_jobs_cannot_import_the_script(desk: Desk) -> None:
-    """Both print the traceback within a minute, and the overseer stops its submissions."""
+    """Master and overseer print the traceback within a minute, and the overseer stops its submissions."""
     master = desk.master("lacking.py")
     overseer = desk.oversee()
     missing = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
@@ -213,7 +213,7 @@ def test_the_overseer_does_not_replace_an_evicted_job(desk: Desk) -> None:
 
 
 def test_the_overseer_shows_why_a_job_is_held_and_replaces_it(desk: Desk) -> None:
-    """It removes the held job when the computation is finished."""
+    """The overseer removes the held job when the computation is finished."""
     master = desk.master()
     desk.order("tasks 1 done")
     overseer = desk.oversee()
@@ -242,7 +242,7 @@ def test_jobs_with_a_missing_file_are_held_and_stop_the_submissions(desk: Desk) 
 
 
 def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:
-    """After a restart by HTCondor, it continues with the same jobs. At the end, it leaves the queue."""
+    """After a restart by HTCondor, the overseer continues with the same jobs. At the end, it leaves the queue."""
     master = desk.master()
     desk.order("tasks 2 done")
     ours = [f"RESOURCE={desk.resource.name}", "OPTIONS=--interval 0.5 --memory 200MB"]
@@ -288,7 +288,7 @@ def schedd_hangs(pool: System) -> Iterator[None]:
 def test_the_overseer_waits_for_a_schedd_that_does_not_answer(
     desk: Desk, fails: Callable[[System], AbstractContextManager[None]]
 ) -> None:
-    """It reports this once and decides nothing. Then it finds its jobs again, and submits none twice."""
+    """The overseer reports this once and decides nothing. Then it finds its jobs again, and submits none twice."""
     master = desk.master()
     desk.order("tasks 2 done")
     overseer = desk.oversee()

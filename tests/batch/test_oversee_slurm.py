@@ -15,7 +15,7 @@ from tests.systems.slurm import SlurmNode
 OWN_PORT = 16937
 
 PATIENT_S = 8
-"""A resource file may call a busy job idle for a shorter time than this."""
+"""For less than this time, a resource file may show a busy job as idle."""
 
 
 class SlurmDesk(Desk):
@@ -39,7 +39,7 @@ def desk(slurm: SlurmNode, slurm_dir: Path) -> Iterator[SlurmDesk]:
 
 
 def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SlurmDesk) -> None:
-    """It is killed. The next overseer submits nothing twice, removes idle jobs, and ends with the master."""
+    """The overseer is killed. The next overseer submits nothing twice, removes idle jobs, and ends with the master."""
     master = desk.master()
     desk.order("tasks 3 first")
     first = desk.oversee("--max", 4, "--patience", PATIENT_S)
@@ -66,7 +66,7 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SlurmD
 
 
 def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SlurmDesk) -> None:
-    """The overseer prints the ends of their error files."""
+    """The overseer prints the ends of the jobs' error files."""
     desk.master()
     desk.need(2)
     overseer = desk.oversee("--command", f"{desk.folder}/.venv/bin/python -c 'import sky'")
@@ -96,7 +96,7 @@ def own_desk() -> Iterator[SlurmDesk]:
 
 
 def test_the_overseer_waits_for_a_controller_that_is_down(own_desk: SlurmDesk) -> None:
-    """It reports this once and decides nothing. Its jobs go on, it finds them again, and submits none twice."""
+    """The overseer reports this once and decides nothing. Its jobs continue, and it submits none of them twice."""
     desk = own_desk
     master = desk.master()
     desk.order("tasks 2 done")

@@ -37,7 +37,7 @@ def desk(ssh_node: SshNode, ssh_dir: Path) -> Iterator[SshDesk]:
 
 
 def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SshDesk) -> None:
-    """It reports a dead host. It is killed, and the next overseer starts nothing twice."""
+    """The overseer reports a dead host. It is killed, and the next overseer starts nothing twice."""
     desk.hosts("node1 slots=2\nnode2 slots=2\ndead-host slots=9\n")
     master = desk.master()
     desk.order("tasks 3 first")
@@ -60,7 +60,7 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SshDes
 
 
 def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SshDesk) -> None:
-    """The overseer prints the ends of their error files, which are on the hosts."""
+    """The overseer prints the ends of the jobs' error files, which are on the hosts."""
     desk.hosts("node1 slots=4\n")
     desk.master()
     desk.need(2)
@@ -70,7 +70,7 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SshDesk) -> N
 
 
 def test_the_overseer_decides_nothing_without_a_host(desk: SshDesk) -> None:
-    """It prints the reason, and continues when a host answers."""
+    """The overseer prints the reason, and continues when a host answers."""
     desk.hosts("node3 slots=2\n")
     desk.master()
     desk.need(1)

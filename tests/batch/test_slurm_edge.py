@@ -53,7 +53,7 @@ def written(folder: Path, pattern: str) -> list[str]:
 
 
 def test_jobs_are_submitted_listed_and_removed(edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]) -> None:
-    """They have their mark and know their id. When they are removed, they get SIGTERM and leave the list."""
+    """Jobs have their mark and know their id. When they are removed, they get SIGTERM and leave the list."""
     script = 'trap "echo removed; exit 5" TERM; echo $MWPY_JOB "$@"; while :; do sleep 60 & wait; done'
     submitted = edge.submit(launch(script), 3)
     until(lambda: len(written(slurm_dir, "*.out")) == 3 and all(written(slurm_dir, "*.out")), "three that run")
@@ -76,7 +76,7 @@ def test_jobs_are_submitted_listed_and_removed(edge: Slurm, slurm_dir: Path, lau
 def test_a_removed_job_that_does_not_end_is_leaving(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
-    """It stays in this state until Slurm kills it."""
+    """The job stays in this state until Slurm kills it."""
     edge.submit(launch('trap "" TERM; echo up; while :; do sleep 0.2; done'), 1)
     until(lambda: written(slurm_dir, "*.out") == ["up\n"], "a job that ignores SIGTERM")
     [job] = [job for job in mine(edge, launch) if job.state is JobState.RUNNING]
@@ -88,7 +88,7 @@ def test_a_removed_job_that_does_not_end_is_leaving(
 def test_the_outcome_of_a_job_has_the_end_of_its_output(
     edge: Slurm, slurm_dir: Path, launch: Callable[..., Launch]
 ) -> None:
-    """It has the exit code or the signal, and the end of standard error. A running job has no outcome."""
+    """The outcome has the exit code or the signal, and the end of standard error. A running job has no outcome."""
     kinds = "0) echo no such module >&2; exit 4;; 1) kill -9 $$;; 2) exit 0;; *) sleep 60;; esac"
     edge.submit(launch(f"case ${{MWPY_JOB#*_}} in {kinds}"), 4)
     until(lambda: len(mine(edge, launch)) == 1, "one that runs on")
@@ -128,7 +128,7 @@ def test_a_user_can_add_options_and_commands_to_the_script(
 
 
 def test_a_refused_submission_is_an_error_of_one_line(edge: Slurm, launch: Callable[..., Launch]) -> None:
-    """It contains Slurm's own message."""
+    """The line contains Slurm's own message."""
     with pytest.raises(BatchUnavailable, match=r"^Slurm did not take 1 jobs: sbatch: error: .*partition") as caught:
         edge.submit(launch("true", "--partition=none-such"), 1)
     assert "\n" not in str(caught.value)

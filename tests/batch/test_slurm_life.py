@@ -128,7 +128,7 @@ def test_the_two_scripts_run_ping(cluster: Cluster) -> None:
 
 
 def test_slaves_join_the_next_master_when_theirs_is_killed(cluster: Cluster) -> None:
-    """Their jobs stay, and start their agents again with the new resource file."""
+    """The jobs of the slaves stay, and start agents again with the new resource file."""
     cluster.use(COUNT, WORK)
     first = cluster.master()
     slaves = cluster.slaves()
@@ -181,7 +181,7 @@ def test_scancel_and_requeue_of_slaves_lose_nothing_and_are_charged_to_no_task(c
 
 
 def test_a_slave_leaves_before_its_time_limit(cluster: Cluster) -> None:
-    """It knows the limit from its environment and from a signal. Other slaves do its work."""
+    """The slave knows the limit from its environment and from a signal. Other slaves run its tasks."""
     stays = Stays(cluster)
     master = cluster.master()
     soon = stays.again(f"--export=ALL,SLURM_JOB_END_TIME={int(time.time()) + 20}")
@@ -215,7 +215,7 @@ def test_each_slave_of_an_array_knows_its_time_limit(cluster: Cluster) -> None:
 
 
 def test_slaves_without_a_master_try_again(cluster: Cluster) -> None:
-    """The pauses between their attempts grow. A cancelled slave stops at once; at last, a slave gives up."""
+    """The pauses between their attempts grow. A cancelled slave stops at once. In the end, a slave gives up."""
     slaves = cluster.slaves("0-1")
 
     def tries() -> list[int]:
@@ -240,7 +240,7 @@ def own_cluster(slurm: SlurmNode) -> Iterator[Cluster]:
 
 
 def test_a_restart_of_slurm_does_not_disturb_running_jobs(own_cluster: Cluster) -> None:
-    """Only its daemons stop and start again."""
+    """A restart of this Slurm: only its daemons stop and start again."""
     own_cluster.use(COUNT, WORK)
     master = own_cluster.master()
     slaves = own_cluster.slaves()

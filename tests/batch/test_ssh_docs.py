@@ -30,7 +30,7 @@ def configured(ssh_node: SshNode) -> Iterator[None]:
 
 
 def test_the_commands_for_ssh_work(ssh_node: SshNode, ssh_dir: Path, configured: None) -> None:
-    """They use the script of an earlier section."""
+    """The commands use the script of an earlier section."""
     [script] = [block for block in blocks(SECTIONS["Slurm"]) if block.is_script]
     (ssh_dir / str(script.name)).write_text(script.text)
     follow(ssh_node, ssh_dir, SECTIONS["Hosts that are reached by ssh"])

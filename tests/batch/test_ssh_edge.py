@@ -62,7 +62,7 @@ def mark_of(folder: Path) -> str:
 
 @pytest.fixture
 def launch(ssh_dir: Path) -> Callable[..., Launch]:
-    """Return a function that makes a launch of a shell command. Its last argument is the resource file."""
+    """Return a function that makes a launch of a shell command; the last argument is the resource file."""
     (ssh_dir / "r.rsc").write_text("content 1\n")
 
     def make(command: str, *, slaves: int = 1, words: tuple[str, ...] = ()) -> Launch:
@@ -86,7 +86,7 @@ def output(home: Path, job: str) -> str:
 def test_jobs_run_on_free_slots_and_the_others_wait(
     edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
 ) -> None:
-    """They know their id, and survive their connection. Another edge lists them. A removed job frees its slot."""
+    """Jobs know their id, and survive their connection. Another edge lists them. A removed job frees its slot."""
     one = edge("node1 slots=2 # the big one", "", "node2 slots=1")
     jobs = one.submit(launch(HOLD), 4)
     assert len({*jobs}) == 4
@@ -113,7 +113,7 @@ def test_jobs_run_on_free_slots_and_the_others_wait(
 def test_the_outcome_of_a_job_has_the_end_of_its_output(
     edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path
 ) -> None:
-    """It has the exit code or the signal. By then, the resource file with the keys is removed from the host."""
+    """The outcome has the exit code or the signal. The resource file with the keys is no longer on the host."""
     it = edge("node1 slots=9")
     [failing] = it.submit(launch("cat $3; echo no such module >&2; exit 4"), 1)
     [crashing] = it.submit(launch("kill -SEGV $$"), 1)
@@ -147,7 +147,7 @@ def environ(process: Path) -> list[str]:
 def test_a_removed_job_that_ignores_sigterm_is_killed(
     edge: Callable[..., Edge], launch: Callable[..., Launch], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then, it is leaving. Nothing of it stays on the host."""
+    """The job is leaving until it is killed. None of its files stays on the host."""
     source = "mwpy._batch.ssh.SOURCE"
     it = edge("node1 slots=9")
     [job] = it.submit(launch('trap "" TERM; echo up; while :; do sleep 0.1; done'), 1)
@@ -249,7 +249,7 @@ def test_without_a_host_every_call_is_an_error(
 def test_a_host_that_answers_again_has_its_jobs(
     edge: Callable[..., Edge], launch: Callable[..., Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its jobs count as running for a while, then as lost, and then they are found again. A removal is repeated."""
+    """The host's jobs count as running for a while, then as lost, and then they are found. A removal is repeated."""
     it = edge("node1 slots=1", "node2 slots=1")
     jobs = it.submit(launch(HOLD), 2)
     good, it._options = it._options, ("-o", "Port=1", *it._options)

@@ -115,7 +115,7 @@ def all_came_once(stage: Stage, master: Running, agents: Sequence[Running]) -> N
 def test_a_member_that_sends_malformed_messages_is_dropped_and_others_continue(
     stage: Stage, ends: Loopback, cases: list[tuple[list[list[Buffer]], str]]
 ) -> None:
-    """Each gets the reason and is then ignored. The audit file has one line for each, and all results arrive."""
+    """Each member gets the reason and is then ignored. The audit file has one line for each, and all results arrive."""
     go = stage.folder / "go"
     master = stage.master("count.py", "--tasks", 300, "--milliseconds", 1, "--after", go)
     agents = [stage.agent("count.py") for _ in range(2)]
@@ -143,7 +143,7 @@ def test_a_member_that_sends_malformed_messages_is_dropped_and_others_continue(
 def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_task(
     stage: Stage, ends: Loopback
 ) -> None:
-    """Its result counts once, and other slaves run the tasks that it held when it was dropped."""
+    """The member's result counts once, and other slaves run the tasks that it held when it was dropped."""
     master = stage.master("count.py", "--tasks", 200, "--milliseconds", 1)
     bad = member(stage, ends)
     bad.link.send(READY)

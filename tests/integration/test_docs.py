@@ -33,7 +33,7 @@ TEXTS = {
 }
 
 BY_HAND = "by hand"
-"""A section with this in its title brings up a batch system: tests/batch runs its commands."""
+"""A section with these words in its title starts a batch system. tests/batch runs its commands."""
 
 CANNOT_RUN = {
     "make test": "it is what runs this test",

@@ -115,7 +115,7 @@ def test_a_program_that_does_not_exist(stage: Stage, master: Running) -> None:
 
 
 def test_a_finished_computation_needs_nothing(stage: Stage, master: Running) -> None:
-    """Its agents would exit at once."""
+    """Agents of a finished computation exit at once."""
     run = doctor(stage, changed_copy(stage, computation_status="finished"))
     assert run.process.returncode == 0
     assert "finished" in run.out

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.apps.stage import Stage, kill, slaves_of, until
 
 GRACE_S = 600
-"""A grace period so long that a test which waits for its end fails."""
+"""A grace period that is longer than the time limit of a test. A test that waits for its end fails."""
 
 OTHERS = 19
 """The number of tasks that wait behind the long task, as in `behind.py`."""
@@ -28,7 +28,7 @@ def lines(stage: Stage, about: str) -> list[str]:
 
 
 def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(stage: Stage) -> None:
-    """They do not wait for the running task. It ends within the grace period and does not run twice."""
+    """Unstarted tasks do not wait for the running task, which ends within the grace period and does not run twice."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
     master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", OTHERS + 1)
     evicted = stage.agent("behind.py", "--mw-grace-period", GRACE_S)

@@ -134,7 +134,7 @@ def test_ordered_slaves_get_the_tasks_for_their_tables(tmp_path: Path) -> None:
 
 
 def test_ping_runs_as_master_and_slaves(tmp_path: Path) -> None:
-    """A master and slaves in separate processes use the resource file and exit with 0. So does a late slave."""
+    """A master and slaves in separate processes use the resource file and exit with 0, even a late slave."""
     resource, audit = tmp_path / "ping.rsc", tmp_path / "ping.audit"
     master_line = ("--mw-master", "--mw-resource-file", resource, "--mw-audit-file", audit, "--pings", "3000")
     slave_line = ("--mw-slave", "--mw-resource-file", resource, "--mw-slave-processes", "2")

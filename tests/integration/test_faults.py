@@ -1,4 +1,4 @@
-"""Faults of real processes: they are killed or stopped, hold the GIL, or die of their tasks, and there are many."""
+"""Faults of real processes: they are killed or stopped, hold the GIL, or die because of their tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILL_EVERY_S = 0.1
 AGENTS_SHARE = 0.1
 """The share of agents among the killed processes. The slaves of a killed agent end with it."""
 AFTERWARDS_S = 120.0
-"""How long the computation may continue after the last kill."""
+"""How long the computation may take after the last kill."""
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from mwpy._system.process import Helper
 
 
 def test_bindings_that_end_or_do_not_answer_or_fail_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold the interpreter while they wait, so they run in a process that can be killed."""
+    """The bindings hold the interpreter while they wait, so they run in a process that can be killed."""
     edge = HTCondor()
 
     def call(program: str) -> None:

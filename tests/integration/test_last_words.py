@@ -212,7 +212,7 @@ def test_a_slave_that_the_kernel_kills_for_lack_of_memory_is_reported(stage: Sta
 
 
 def test_an_agent_sleeps_while_its_slaves_are_silent(stage: Stage) -> None:
-    """It wakes up only for events, and does not poll streams, not even those of a running task."""
+    """The agent wakes up only for events. It does not poll streams, not even those of a running task."""
     stage.master("words.py", "linger")
     agent = stage.agent("words.py")
     until((stage.folder / "lingers").exists, "a task that runs")

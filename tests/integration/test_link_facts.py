@@ -1,6 +1,7 @@
 """Facts of ZeroMQ that the design of mwpy depends on, tested with the installed version.
 
-The tests use the ends of the link where these can show a fact. They use bare sockets for behaviour that the ends avoid.
+If the ends of the link can show a fact, the tests use them. For behaviour that the ends avoid, the tests use bare
+sockets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ HELD_S = 2.5
 """How long a test holds the interpreter lock: more than two timeouts."""
 
 SLOW_S = 10.0
-"""The longest time that a busy machine needs for something immediate."""
+"""The longest time that an immediate reaction takes on a busy machine."""
 
 AGENT = """if 1:
     import os, signal, sys
@@ -203,7 +204,7 @@ def test_a_killed_agent_is_unreachable_long_before_any_timeout(stage: Stage, end
 
 
 def test_a_stopped_agent_is_unreachable_after_the_timeout_and_does_not_return(stage: Stage, ends: Loopback) -> None:
-    """When it continues, it notices the loss, and its messages on the old connection never arrive."""
+    """When the agent continues, it notices the loss. Its messages on the old connection never arrive."""
     master = ends.master(timeout_s=TIMEOUT_S)
     running, peer = remote_agent(stage, ends, master, FATE, TIMEOUT_S)
     running.send(signal.SIGSTOP)
@@ -255,7 +256,7 @@ def test_a_forked_child_keeps_a_connection_open_but_not_alive(stage: Stage, ends
 
 
 def test_a_started_program_does_not_inherit_a_connection(ends: Loopback) -> None:
-    """The connection ends with the agent, whatever programs it has started. No heartbeat is needed."""
+    """The connection ends with the agent, even if the agent has started programs. No heartbeat is needed."""
     master, agent, peer = ends.pair()
     with subprocess.Popen(["sleep", "600"], close_fds=False) as child:
         try:
@@ -271,7 +272,7 @@ def test_a_started_program_does_not_inherit_a_connection(ends: Loopback) -> None
 
 
 def test_a_stopped_dealer_with_default_settings_reconnects_with_its_name(stage: Stage, bare: BareSockets) -> None:
-    """Therefore agents have no names of their own: an old life would be taken for a new one."""
+    """Therefore agents do not choose names: the master could not distinguish an old connection from a new one."""
     router, monitor = bare.open(zmq.ROUTER, router_mandatory=True, heartbeat_ivl=100, heartbeat_timeout=1000)
     running = program(stage, DEALER, router.bind_to_random_port("tcp://127.0.0.1"))
     assert router.recv_multipart() == [b"dealer", b"hello"]
@@ -287,7 +288,7 @@ def test_a_stopped_dealer_with_default_settings_reconnects_with_its_name(stage: 
 def test_messages_of_a_second_dealer_with_a_name_in_use_are_dropped(
     bare: BareSockets, name: bytes, heard: bool
 ) -> None:
-    """It is connected and gets no error, but all its messages are dropped."""
+    """The second dealer is connected and gets no error, but all its messages are dropped."""
     router, monitor = bare.open(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     first, _ = bare.open(zmq.DEALER, routing_id=b"dealer")
@@ -307,7 +308,7 @@ def test_messages_of_a_second_dealer_with_a_name_in_use_are_dropped(
 
 
 def test_names_of_connections_are_never_reused(ends: Loopback) -> None:
-    """The end of the master generates the names, so a message for a dead peer reaches no other peer."""
+    """The master's end of the link generates the names, so a message for a dead peer reaches no other peer."""
     master = ends.master()
     peers: list[bytes] = []
     living: list[Agent] = []
@@ -451,7 +452,7 @@ def test_a_peer_without_curve_is_not_received(ends: Loopback, bare: BareSockets,
     master = ends.master()
     stranger, monitor = bare.open(zmq.DEALER, reconnect_ivl=-1, **options)
     stranger.connect(f"tcp://127.0.0.1:{master.link.port}")
-    with suppress(zmq.Again):  # it was refused already
+    with suppress(zmq.Again):  # it was already refused
         stranger.send(b"evil", zmq.NOBLOCK)
     assert wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED) == zmq.EVENT_DISCONNECTED
     ends.until(lambda: master.strangers, "sign of it at the master")
@@ -531,7 +532,7 @@ def test_a_master_survives_noise_on_its_port(ends: Loopback, noise: bytes) -> No
             while stranger.recv(65536):
                 pass
         except OSError:
-            pass  # the connection was closed while it still sent
+            pass  # the connection was closed during the sending
     assert ends.hello(agent, master, b"as before") == peer
     ends.hello(ends.agent(master), master, b"and new")
     ends.until(lambda: master.strangers, "sign of it")

@@ -30,7 +30,7 @@ def mw() -> Iterator[mwpy.Master]:
 
 
 def test_a_map_over_an_endless_iterable_reads_a_bounded_number_of_items_ahead(mw: mwpy.Master) -> None:
-    """It can be left at any time. Its results do not reach the next map."""
+    """A `map` can be left at any time. Its results do not reach the next `map`."""
     pulled = itertools.count()
     results = mw.map(lambda number: number * 2, pulled)
     values = [result.value for result in itertools.islice(results, FEW)]

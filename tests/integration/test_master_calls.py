@@ -133,7 +133,7 @@ def test_a_freed_slave_takes_unaddressed_tasks_after_its_own(one: Computation) -
 
 
 def test_an_idle_slave_that_is_freed_takes_unaddressed_tasks_at_once(one: Computation) -> None:
-    """It is no longer ordered. It is not replaced, and freeing it again changes nothing."""
+    """The freed slave is no longer ordered and is not replaced. If it is freed again, nothing changes."""
     mw = one.mw
     [sid] = one.ordered()
     mw.submit(mwpy.task(one.echo, "unaddressed"))
@@ -205,7 +205,7 @@ def test_the_counts_of_tasks_are_current(one: Computation) -> None:
 
 
 def test_unrunnable_tasks_are_counted_until_they_are_fetched(one: Computation) -> None:
-    """They are no longer runnable, and the loop counts them."""
+    """Unrunnable tasks do not count as runnable, and the loop counts them."""
     mw = one.mw
     assert mw.num_unrunnable_tasks() == 0
     for tag in "ab":
@@ -219,7 +219,7 @@ def test_unrunnable_tasks_are_counted_until_they_are_fetched(one: Computation) -
 
 
 def test_a_loop_iteration_without_events_returns_after_its_timeout(one: Computation) -> None:
-    """It waits for the timeout while a task runs, and not for the result."""
+    """While a task runs, the call waits for the timeout, and not for the result."""
     mw = one.mw
     one.stay()
     for timeout_s, arguments in ((0.05, ()), (0.3, (0.3,))):
@@ -249,7 +249,7 @@ def test_compute_seconds_are_the_duration_of_the_task(one: Computation) -> None:
 
 
 def test_a_task_policy_addresses_all_tasks_that_are_submitted_with_it(two: Computation) -> None:
-    """They run on that slave, in order and with their tag. Other calls run on another slave."""
+    """The tasks run on the slave of the policy, in order and with their tag. Other calls run on another slave."""
     mw = two.mw
     [sid] = two.ordered()
     addressed = mw.with_task_policy(two.echo, sid=sid, tag="mine")

@@ -92,7 +92,7 @@ def test_the_content_of_the_file_is_printed_in_one_line(packed: tuple[Path, str]
 def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
     """The master runs the script itself. The agent and its slaves run only from the packed file.
 
-    What differs from the master's packages is said.
+    The master reports packages that differ from its own.
     """
     master = stage.master(str(MY_APP), "word", "--mw-audit-file", "-")
     agent = start(stage, bare, packed[0], "--mw-slave", "--mw-resource-file", stage.resource, "--mw-slave-processes", 2)
@@ -108,7 +108,7 @@ def test_packed_slaves_serve_the_script_s_master(stage: Stage, packed: tuple[Pat
 
 
 def test_a_packed_script_can_be_the_master(stage: Stage, packed: tuple[Path, str], bare: str) -> None:
-    """A packed master and packed slaves. The resource file names the command that starts more of them."""
+    """A packed master and packed slaves. The resource file names the command that starts more slaves."""
     own = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource)
     master = start(stage, bare, packed[0], *own, "word")
     until(lambda: stage.resource.exists() or master.process.poll() is not None, "a resource file")

@@ -1,4 +1,4 @@
-"""The longest time that a finished result stays at its slave, whatever the slave does next."""
+"""How long a finished result stays at its slave, even if the slave runs a long task next."""
 
 from __future__ import annotations
 

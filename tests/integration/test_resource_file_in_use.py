@@ -85,7 +85,7 @@ def test_a_resource_file_is_rewritten_at_once_when_many_more_slaves_are_needed(s
 
 
 def test_a_resource_file_says_finished_at_the_end(stage: Stage) -> None:
-    """It says so even if slaves are still wanted, and for every return value of the master algorithm."""
+    """The file says `finished` even if slaves are still wanted, and for every return value of the master algorithm."""
     master = obeying(stage, "--mw-resource-file-update-interval", 100_000)
     order(stage, "allocate_slaves", 7, "ordered")
     before = until_it_says(stage, "slaves-needed", 7)

@@ -127,7 +127,7 @@ def test_a_script_that_cannot_be_imported_is_reported_at_the_master(stage: Stage
 
 
 def test_an_agent_serves_a_script_that_it_does_not_load(stage: Stage) -> None:
-    """Its slaves run the script with its arguments, and run algorithms that are sent by name."""
+    """The agent's slaves run the script with its arguments, and run algorithms that are sent by name."""
     master = stage.master("count.py", "--tasks", 200)
     agent = stage.start("", program=published(stage))
     assert master.end() == 0, master.err

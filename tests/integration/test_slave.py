@@ -83,7 +83,7 @@ class Agent:
         self.send(group, [messages.payload(count, [payload] * count), *list(buffers) * count])
 
     def take_back(self, task_ids: Sequence[int], attempt: int = 2) -> int:
-        """Take tasks back, whether they were started or not; tells what was started last."""
+        """Take tasks back, whether they were started or not. Return the position of the last started task."""
         self.end.recall()
         time.sleep(SETTLE_S)
         started = self.end.started
@@ -551,7 +551,7 @@ def test_loop_iterate_runs_one_task_at_a_time(agents: Agents) -> None:
 
 @pytest.mark.parametrize(("end", "explicit"), [("shutdown", True), ("hang up", False)])
 def test_a_loop_until_the_master_disconnects_ends_after_any_end(agents: Agents, end: str, explicit: bool) -> None:
-    """CL-MW's own loop does the same: it waits for this, and then checks whether the shutdown was explicit."""
+    """CL-MW's own loop does the same: it waits for the shutdown, and then checks whether it was explicit."""
     body = "while not (state := mw.loop(10.0)).master_disconnect:\n    pass\nreturn 17 + state.explicit_shutdown"
     agent = agents(with_algorithm(body)).ready()
     if end == "shutdown":

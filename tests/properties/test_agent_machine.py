@@ -1,7 +1,7 @@
-"""The agent's core in any order of events, compared with a small model of its own.
+"""The agent's core with events in any order, compared with a small model.
 
 The machine plays the master and the slaves, with the memory that slaves share with their agent. Its model knows which
-tasks each slave really holds. From the messages to the master it knows the fate of each attempt that a slave got.
+tasks each slave really holds. It learns the fate of each attempt that a slave got from the messages to the master.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 
 picks = st.integers(0, 60)
-"""Chooses one of the things that exist, modulo their number."""
+"""Chooses one element of a list: the number modulo the length of the list."""
 
 
 @define(eq=False)
 class _Process:
-    """A slave process and what it was sent."""
+    """A slave process, and the tasks that it was sent."""
 
     number: int
     ready: bool = False
@@ -47,7 +47,7 @@ class _Process:
     stopping: bool = False
     killed: bool = False
     ended: bool = False
-    """It has ended, and the agent has not collected it."""
+    """Whether it has ended and was not yet collected by the agent."""
 
     def receive(self, sent: Iterable[tuple[int, int]]) -> None:
         for task, attempt in sent:
@@ -64,12 +64,12 @@ class _Process:
 
 
 def _heard(message: messages.Message, payload: Sequence[Buffer] = ()) -> events.Heard:
-    """A message of the master, as it arrives."""
+    """Encode a message of the master, as it arrives."""
     return events.Heard(message, wire.encode(message, payload))
 
 
 def _sent(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
-    """What the receiver of a message decodes."""
+    """Decode a message as its receiver does."""
     return wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
 
 
@@ -82,9 +82,9 @@ class _AgentMachine(RuleBasedStateMachine):
         self.processes: dict[int, _Process] = {}
         self.last_number = 0
         self.admitted: dict[int, None] = {}
-        """The slaves that the master knows: it has heard that they are ready, and not that they ended."""
+        """The slaves that the master knows: they were reported as ready, and their end was not reported."""
         self.deaths: dict[int, tuple[int, dict[int, int]]] = {}
-        """For each slave whose end the master must still hear of: the task that ran, and all tasks that it held."""
+        """For each slave with an end that is not yet reported: the task that ran, and all tasks that it held."""
         self.fates: dict[tuple[int, int], str] = {}
         """The outcome of each attempt that a slave got."""
         self.attempts: dict[int, int] = {}
@@ -141,7 +141,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.core.check()
 
     def act(self) -> None:
-        """Do what the core wants until it wants nothing more, as the agent's loop does."""
+        """Do what the core decides until it decides nothing more, as the agent's loop does."""
         self.sound = False
         more = not self.exited
         while more:
@@ -184,7 +184,7 @@ class _AgentMachine(RuleBasedStateMachine):
             process = self.processes.get(number)
             message, _ = _sent(outgoing)
             if process is None:
-                continue  # it ended in the same iteration
+                continue  # the slave ended in the same iteration
             match message:
                 case messages.Tasks():
                     process.receive(messages.each_task(message))
@@ -216,7 +216,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 assert running == ran, f"slave {number} ran {ran} when it died, and {running} is charged"
                 assert not ran or self.fates[ran, held[ran]] == "held", f"task {ran} ran, and had another fate before"
                 for task, attempt in held.items():
-                    if self.fates[task, attempt] == "held":  # else it was given back just before
+                    if self.fates[task, attempt] == "held":  # else the task was given back just before
                         self.settle_fate(task, attempt, "died")
                 self.admitted.pop(number, None)
             case messages.Leaving():
@@ -241,7 +241,7 @@ class _AgentMachine(RuleBasedStateMachine):
             assert not any(process.unstarted for process in self.processes.values()), "it keeps unstarted tasks"
 
     def held(self, process: _Process) -> list[tuple[int, int, int]]:
-        """Task, attempt and position of what a slave holds, in order, without what the master has heard of."""
+        """Task, attempt and position of the tasks that a slave holds, in order, except tasks that were reported."""
         held = [(task, attempt) for task, attempt in process.holds().items() if self.fates[task, attempt] == "held"]
         return [(task, attempt, process.positions[task]) for task, attempt in held]
 
@@ -314,7 +314,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, times=st.integers(1, 3))
     def slave_works(self, pick: int, times: int) -> None:
-        """It ends its task if it runs one, and starts the next. The agent does not notice."""
+        """A slave ends its task, if it runs one, and starts the next. The agent does not notice this."""
         process = self.pick(pick)
         for _ in range(times):
             if process.running is not None:
@@ -327,7 +327,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, rescued=st.booleans())
     def slave_sends_results(self, pick: int, rescued: bool) -> None:
-        """Or its agent reads them in the journal, and the slave also sends them later."""
+        """The agent may also read the results in the journal. Then the slave sends them again later."""
         full = [process for process in self.running if process.done]
         process = full[pick % len(full)] if full else self.pick(pick)
         self.results_of(process, rescued)
@@ -336,7 +336,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.act()
 
     def results_of(self, process: _Process, rescued: bool) -> None:
-        """In the order in which the tasks ended; from the stream or from the journal."""
+        """Results arrive in the order in which the tasks ended, from the stream or from the journal."""
         if process.done:
             count = len(process.done)
             spans = messages.spans_of([*process.done], [*process.done.values()])
@@ -363,7 +363,7 @@ class _AgentMachine(RuleBasedStateMachine):
         killed=st.booleans(),
     )
     def slave_ends(self, pick: int, before: str, holding: bool, killed: bool) -> None:
-        """By itself, killed or crashed; perhaps in the iteration in which something else happens."""
+        """A slave ends by itself, is killed or crashes, perhaps in the same iteration as another event."""
         process = self.pick(pick)
         if holding:
             process = max(self.running, key=lambda each: len(each.unstarted))
@@ -413,7 +413,7 @@ class _AgentMachine(RuleBasedStateMachine):
         really=st.integers(0, 7),
     )
     def agent_must_leave(self, how: str, grace_s: float, really: int) -> None:
-        """For one or several reasons, one after the other; but rarely, so that something happens before."""
+        """The agent must leave, for one or several reasons. This is rare, so that other events happen before."""
         if self.code is None and really != 5:
             return
         if how == "evicted":
@@ -449,5 +449,5 @@ class _AgentMachine(RuleBasedStateMachine):
 
 
 def test_an_agent_loses_no_task_and_leaves_when_it_must() -> None:
-    """Each task that it got is finished, given back or reported lost, once; or the agent is gone."""
+    """Each task that the agent got is finished, given back or reported as lost exactly once, or the agent is gone."""
     run_state_machine_as_test(_AgentMachine, settings=settings(max_examples=250, stateful_step_count=60))

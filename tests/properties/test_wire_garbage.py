@@ -21,7 +21,7 @@ from mwpy._values.last_words import LastWords
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)
 counts = st.lists(st.one_of(numbers, st.sampled_from([1, 1 << 40, (1 << 64) - 1])), max_size=4)
-"""Counts of spans. One may claim more tasks than there will ever be."""
+"""Counts of spans. A count may be larger than any real number of tasks."""
 seconds = st.lists(st.floats(), max_size=4)
 
 hostile = st.one_of(
@@ -92,7 +92,7 @@ def test_hostile_messages_among_live_agents_leave_the_master_unharmed(
 def test_each_result_counts_once_however_often_and_on_any_connection_it_is_repeated(
     replays: list[tuple[bytes, int]],
 ) -> None:
-    """A member records results, also those of others, and repeats them. They do not count, and it stays connected."""
+    """A member repeats results, its own and those of others. They do not count, and it stays connected."""
     core = _core_with_tasks()
     recorded: list[list[Any]] = []
     ended: list[int] = []
@@ -118,7 +118,7 @@ def test_each_result_counts_once_however_often_and_on_any_connection_it_is_repea
 
 
 def test_a_result_on_another_connection_does_not_end_a_task() -> None:
-    """Slave, task and attempt have the same numbers, but only the result from the task's own agent counts, once."""
+    """Slave, task and attempt have the same numbers. Only the result of the task's own agent counts, once."""
     core = _core_with_tasks()
     _join(core, b"a")
     _join(core, b"b")
@@ -156,8 +156,9 @@ def _deliver(
         gone: the peers that were refused so far; this call adds to them.
 
     Returns:
-        The tasks whose results were accepted, and the names of the agents that were dropped. That is the agent of this
-        peer if it is gone without a goodbye. A peer that was not an agent, and did not become one, is refused instead.
+        The tasks whose results were accepted, and the names of the agents that were dropped. The second list has the
+        agent of this peer, if the agent is gone without a goodbye. If the peer has no agent, the peer was refused
+        instead.
     """
     before = dict(core.state.members.peers)
     ignored = peer in (gone or {})

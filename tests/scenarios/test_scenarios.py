@@ -1,6 +1,7 @@
 """Each file in this folder is a story: commands for a master, and after `>` the exact audit lines that they cause.
 
-A line with `=` shows a request that has no audit line: which agent must give tasks back, how many, and of which slave.
+A line with `=` shows a request that has no audit line: it names the agent that must give tasks back, the number of
+tasks, and the slave.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_a_record_that_is_missing_is_noticed(kind: type[records.Record], monkeyp
 
 
 def test_a_record_that_is_changed_later_is_noticed() -> None:
-    """Here a list that a record holds grows."""
+    """In this test, a list in a record grows later."""
     cluster = Cluster(1)
     cluster.run()
     [first, *_] = [record for record in cluster.replay.taken if isinstance(record, records.TasksAllocated)]

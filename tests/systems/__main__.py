@@ -18,7 +18,7 @@ from tests.systems.system import USERS, System, purge
 SYSTEMS: dict[str, Callable[[], System]] = {"condor": CondorPool, "slurm": SlurmNode, "ssh": SshNode}
 
 DOWN = 3
-"""Exit code of `status` for a system that is not up."""
+"""Exit code of `status` for a system that is not running."""
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 Debian 12 has no HTCondor, and the daemons of Debian 13 need a newer C library than Debian 12 has. So they run in a tree
 of Debian 13, by chroot. The tests' own interpreter, its packages and the checkout are mounted there at their own paths;
-an interpreter that was built for an older C library runs with a newer one. Network and processes are the machine's,
-/tmp is the pool's.
+an interpreter that was built for an older C library runs with a newer one. The pool uses the network and the processes
+of the machine, but its own /tmp.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CondorPool(System):
             path.unlink()
         (self._settings / "50-tests").write_text(CONFIGURATION)
         shutil.copy("/etc/hosts", self._root / "etc" / "hosts")
-        (self._root / "root").chmod(0o755)  # an interpreter may be shown below it
+        (self._root / "root").chmod(0o755)  # an interpreter may be mounted below it
 
     def furnish(self) -> None:
         self.namespace.bind(self._root, self._root)
@@ -116,7 +116,7 @@ class CondorPool(System):
                 self("condor_reconfig", "-all", user="root")
 
     def start(self) -> None:
-        self("ldconfig", user="root")  # an interpreter in /usr/local may have its library there
+        self("ldconfig", user="root")  # the library of an interpreter in /usr/local may be there
         words = ("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", DAEMON, "-f")
         start_daemon(self.command(*words, user="root"), self.state / "log" / "master.out")
         wait_until(self.answers, "the start of HTCondor")

@@ -27,7 +27,7 @@ class Unavailable(SystemFailed):
     """This machine cannot run the batch system.
 
     Args:
-        reason: why not.
+        reason: why it cannot run.
         remedy: what a user can do about it.
     """
 
@@ -42,7 +42,7 @@ def check_machine(target: str) -> None:
         target: the target of the Makefile that runs the tests in question.
 
     Raises:
-        Unavailable: this is not Debian, or this process is not root's.
+        Unavailable: this is not Debian, or the user is not root.
     """
     remedy = f"to run these tests: `sudo make {target}` on Debian"
     try:
@@ -60,7 +60,7 @@ def locked(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Hold a lock that all runs of the tests on this machine share.
 
     Raises:
-        BlockingIOError: `kind` says not to wait, and somebody else holds the lock.
+        BlockingIOError: `kind` says not to wait, and another process holds the lock.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as file:
@@ -104,7 +104,7 @@ def is_installed(package: str) -> bool:
 
 
 def tree(suite: str, *packages: str) -> Path:
-    """Give the root folder of another Debian with these packages; build it at the first call.
+    """Return the root folder of another Debian with these packages; build it at the first call.
 
     Args:
         suite: name of the release, such as `trixie`.
@@ -117,7 +117,7 @@ def tree(suite: str, *packages: str) -> Path:
         install("mmdebstrap")
         new = place.with_suffix(".new")
         run(["rm", "-rf", "--one-file-system", new])
-        # A private namespace: nothing that mmdebstrap mounts can stay mounted if it is interrupted.
+        # A private namespace: if mmdebstrap is interrupted, none of its mounts stays.
         command = ["unshare", "--mount", "--propagation=private", "mmdebstrap", "--quiet", "--variant=apt"]
         command += ["--aptopt=APT::Install-Recommends false", "--aptopt=Acquire::Languages none"]
         command += ["--aptopt=Acquire::Retries 3", "--dpkgopt=force-unsafe-io"]

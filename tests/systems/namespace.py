@@ -1,10 +1,10 @@
 """A private mount namespace, and the daemons that run in it.
 
-Mounts that are made in the namespace are seen only by its own processes, and they end with the last of these. So a
-mount never stays behind on the machine, and removing a folder can never reach through a forgotten mount into /dev.
+Mounts that are made in the namespace are visible only to its own processes, and they end with the last of these
+processes. So no mount remains on the machine, and the removal of a folder cannot reach /dev through a forgotten mount.
 
-A process that only sleeps, the holder, keeps the namespace open while daemons are restarted. It is found again by a
-note of its process id and its start time: a later process with the same id has another start time.
+A process that only sleeps, the holder, keeps the namespace open while daemons are restarted. A file contains its
+process id and its start time, so that a later run finds it: another process with the same id has another start time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOLD = 'echo "$$" >"$0"; exec sleep infinity'
 
 
 class SystemFailed(Exception):
-    """A batch system of the tests could not be used as intended; the text says what failed."""
+    """A batch system of the tests failed; the text says what failed."""
 
 
 def run(
@@ -56,7 +56,7 @@ def run(
 def start_daemon(words: Iterable[object], output: Path) -> None:
     """Start a process that outlives this one, in a session of its own, with default handling of signals.
 
-    A shell's background job ignores SIGINT and SIGQUIT, and whatever it starts would inherit that.
+    A shell's background job ignores SIGINT and SIGQUIT, and its child processes would inherit that.
     """
     command = ["setsid", "--fork", "env", "--default-signal=INT,QUIT,HUP", *map(str, words)]
     with output.open("ab") as file:
@@ -64,7 +64,7 @@ def start_daemon(words: Iterable[object], output: Path) -> None:
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Poll until something is true.
+    """Poll until a condition is true.
 
     Raises:
         SystemFailed: it did not become true in time.
@@ -119,17 +119,17 @@ class Namespace:
         run(["nsenter", f"--target={self.pid}", "--mount", "mount", *words])
 
     def path(self, inside: Path) -> Path:
-        """A path that leads from outside to what the holder sees at a path."""
+        """The path, outside the namespace, of a file that the holder sees at `path`."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
     def is_mounted(self, place: Path) -> bool:
-        """Say whether something is mounted at a path as the holder sees it."""
+        """Return whether something is mounted at a path, as the holder sees it."""
         lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
         unescaped = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines)
         return str(place) in unescaped
 
     def bind(self, source: Path, target: Path, *, read_only: bool = False) -> None:
-        """Show a file or folder at another path, which is made if it is missing; both paths as the holder sees them.
+        """Mount a file or folder at another path, which is made if it is missing. The holder sees both paths.
 
         An older mount of a folder that was removed and made again in the meantime is replaced.
         """
@@ -149,7 +149,7 @@ class Namespace:
     def command(self, words: Iterable[object], uid: int, variables: dict[str, str], folder: Path | str) -> list[str]:
         """Make the command line that runs a command inside, as a user, with just these environment variables.
 
-        The process that it starts becomes the command itself, so it can be sent signals.
+        The process that the line starts becomes the command itself, so it can receive signals.
         """
         return [
             *("nsenter", f"--target={self.pid}", "--mount"),
@@ -160,7 +160,7 @@ class Namespace:
         ]
 
     def members(self, *names: str) -> list[int]:
-        """List the processes inside: all but the holder, or those with these names.
+        """List the processes inside: all except the holder, or only the processes with these names.
 
         HTCondor gives jobs mount namespaces of their own; these processes are found by their root folder.
         """
@@ -177,11 +177,11 @@ class Namespace:
                 if (inside or in_tree) and (not names or (entry / "comm").read_text().strip() in names):
                     found.append(int(entry.name))
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # it has already ended
         return found
 
     def signal(self, number: signal.Signals, *names: str) -> None:
-        """Send a signal to all processes inside, or to those with these names."""
+        """Send a signal to all processes inside, or only to the processes with these names."""
         for pid in self.members(*names):
             try:
                 os.kill(pid, number)
@@ -189,7 +189,7 @@ class Namespace:
                 pass
 
     def kill(self) -> None:
-        """Kill all processes inside but the holder."""
+        """Kill all processes inside, except the holder."""
 
         def empty() -> bool:
             self.signal(signal.SIGKILL)

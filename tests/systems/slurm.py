@@ -18,7 +18,7 @@ from tests.systems.system import System
 
 PORT = 16817
 CPUS = 8
-"""More than the machine may have: `SlurmdParameters=config_overrides` allows it."""
+"""The number of processors, which may be more than the machine has: `SlurmdParameters=config_overrides` allows it."""
 
 DAEMONS = ("slurmctld", "slurmd")
 
@@ -69,7 +69,7 @@ class SlurmNode(System):
     """A Slurm with one node; `node("squeue")` runs a command there.
 
     Args:
-        name: another name than the usual one for a Slurm of its own.
+        name: a name other than the default, for a separate Slurm.
         port: the first of its two ports.
     """
 
@@ -79,7 +79,7 @@ class SlurmNode(System):
         super().__init__(name, "test-batch")
         self._port = port
         self.config = self.state / "slurm.conf"
-        """Its configuration, for commands that run outside."""
+        """The path of its configuration, for commands that run outside the namespace."""
 
     def variables(self) -> dict[str, str]:
         return {"SLURM_CONF": str(self.config)}

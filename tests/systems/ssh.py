@@ -47,17 +47,17 @@ Host *
 
 
 class SshNode(System):
-    """An sshd; with `ssh -F CONFIG node1` one is the user `submit` on the first of the four hosts."""
+    """An sshd; `ssh -F CONFIG node1` logs in as the user `submit` on the first of the four hosts."""
 
     def __init__(self) -> None:
         super().__init__("ssh", "test-batch")
         self.keys = self.state / "keys"
         self.config = self.state / "ssh_config"
-        """The configuration of a client."""
+        """The path of the client's configuration."""
 
     def prepare(self) -> None:
         install("openssh-server", "openssh-client")
-        Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it; it is empty
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd requires this folder; it is empty
         self.keys.mkdir()
         for name in ("host", "id"):
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", self.keys / name])

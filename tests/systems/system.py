@@ -1,14 +1,14 @@
-"""What the batch systems of the tests have in common: one machine, users without privileges, and a life.
+"""What the batch systems of the tests have in common: one machine, users without privileges, start and end.
 
 Each system runs in a mount namespace of its own (`namespace.py`), so it changes nothing on the machine:
 
 - Its users `submit` and `other` exist only there.
-- Jobs run as these users, and run the very interpreter and code that the tests run. Both may be below a folder that
-  other users may not enter, such as /root. There such a folder is covered by an open one, which shows just these two.
+- Jobs run as these users, and use the interpreter and the code of the tests. Both may be in a folder that other users
+  cannot enter, such as /root. In the namespace, an open folder with only these two replaces such a folder.
 - `state` holds all that it writes; it is removed when the system goes down.
 
-Several runs of the tests may use a system at the same time. Each holds a shared lock while it does. The last one takes
-the system down, unless a person has started it by hand.
+Several runs of the tests may use a system at the same time. Each run holds a shared lock during this time. The last one
+takes the system down, unless a person has started it by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.systems.namespace import Namespace, SystemFailed, run
 ROOT = Path(__file__).parent.parent.parent
 
 STATE = Path(os.environ.get("MWPY_TESTS_STATE", "/var/lib/mwpy-tests"))
-"""Where systems that are up have their files."""
+"""The folder for the files of running systems."""
 
 USERS = {"submit": 20001, "other": 20002, "root": 0}
 
@@ -60,7 +60,7 @@ class System(ABC):
         self._by_hand = self.state / "started-by-hand"
         self._use = ExitStack()
 
-    # What each system does in its own way.
+    # What each system implements
 
     @abstractmethod
     def prepare(self) -> None:
@@ -76,11 +76,11 @@ class System(ABC):
 
     @abstractmethod
     def answers(self) -> bool:
-        """Say whether it is ready for work."""
+        """Return whether it is ready for work."""
 
     @abstractmethod
     def logs(self) -> list[Path]:
-        """List the files that tell why it does not start."""
+        """List the files that show why it does not start."""
 
     def variables(self) -> dict[str, str]:
         """Environment variables that its commands need."""
@@ -116,7 +116,7 @@ class System(ABC):
             pass
 
     def up(self, by_hand: bool = False) -> None:
-        """Bring it up, or only show it this checkout if it is up already."""
+        """Bring it up. If it is already up, only mount this checkout in it."""
         check_machine(self._target)
         with locked(self.name):
             if not (self.is_up and self.answers()):
@@ -165,7 +165,7 @@ class System(ABC):
     # What its processes see.
 
     def furnish(self) -> None:
-        """Make the mounts that it needs before it starts; by default, its users in a copy of /etc.
+        """Make the mounts that it needs before it starts. By default, this is a copy of /etc with its users.
 
         The whole folder is a copy: a file mounted over /etc/passwd would vanish when the installation of a package
         renames a new file to that name. Slurm then runs jobs as `nobody` and requeues them forever.
@@ -184,12 +184,12 @@ class System(ABC):
                     group.write(f"{user}:x:{uid}:\n")
 
     def show_tests(self) -> None:
-        """Show its users this checkout, this interpreter, and the packages of this interpreter, read-only."""
+        """Mount this checkout, this interpreter and its packages, read-only, so that its users can read them."""
         for place in (*places_of_python(), ROOT, Path(sys.prefix)):
             self.show(place)
 
     def show(self, place: Path) -> None:
-        """Let its users see a file or folder at its own path."""
+        """Mount a file or folder at its own path, so that its users can read it."""
         if (closed := closed_parent(place)) is None:
             return
         kept = self.state / "covered" / str(closed).strip("/").replace("/", "_")
@@ -207,7 +207,7 @@ class System(ABC):
             "USER": user,
             "LOGNAME": user,
             "LANG": "C.UTF-8",
-            "PWD": str(folder),  # submit files may refer to it
+            "PWD": str(folder),  # submit files may use this variable
             "PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             **self.variables(),
         }
@@ -234,7 +234,7 @@ class System(ABC):
         """Write scripts with the names of its commands into a folder; each runs its command as the user `submit`.
 
         Returns:
-            An environment for processes on this machine in which these scripts are found.
+            An environment for processes on this machine, with the folder of these scripts in PATH.
         """
         enter = 'cd "$0" 2>/dev/null || cd /tmp; exec "$@"'
         for name in self.commands:
@@ -247,7 +247,7 @@ class System(ABC):
 def places_of_python() -> list[Path]:
     """List the files and folders that this interpreter consists of.
 
-    Debian's own python3 is spread over /usr; only its program and its library are taken from there.
+    The files of Debian's own python3 are in many folders below /usr; only its program and its library are listed.
     """
     if sys.base_prefix != "/usr":
         return [Path(sys.base_prefix)]
@@ -261,7 +261,7 @@ def closed_parent(place: Path) -> Path | None:
 
 
 def purge() -> None:
-    """Remove what is kept from one run of the tests to the next.
+    """Remove the files that are kept for the next run of the tests.
 
     Raises:
         SystemFailed: a system is up.

@@ -102,7 +102,7 @@ def test_a_given_address_is_the_only_one(monkeypatch: pytest.MonkeyPatch, host: 
 
 
 def test_the_published_addresses_are_this_hosts() -> None:
-    """Each is an IPv4 address that can be bound here, or a name. Loopback is the last."""
+    """Each address is an IPv4 address that can be bound here, or a name. Loopback is the last."""
     found = candidate_hosts()
     assert found[-1] == "127.0.0.1"
     assert len(set(found)) == len(found)

@@ -1,4 +1,4 @@
-"""Agents with another Python or other packages than the master: what is reported or refused, and how often."""
+"""Agents with another Python or other packages than the master: which differences are reported, and how often."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _notices(recorded: list[Record]) -> list[str]:
 
 
 def test_equal_packages_are_recorded_without_a_notice(core: MasterCore) -> None:
-    """There is no notice, and the record has the versions."""
+    """Equal versions: there is no notice, and the record contains the versions."""
     assert _connect(core) == []
     recorded = _receive(core, messages.Installed(PACKAGES))
     assert recorded == [PackagesCompared("AGENT-0", ["numpy 2.4.6", "scipy 1.17"], [])]

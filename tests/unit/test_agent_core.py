@@ -35,12 +35,12 @@ WORDS = LastWords("out", "err", "fault", 1 << 20)
 
 
 def heard(message: messages.Message, *payload: Buffer) -> Heard:
-    """A message of the master, as it arrives."""
+    """Encode a message of the master, as it arrives."""
     return Heard(message, wire.encode(message, payload))
 
 
 def slave_heard(message: messages.Message, *payload: Buffer) -> SlaveHeard:
-    """A message of slave 1, as it arrives."""
+    """Encode a message of slave 1, as it arrives."""
     return SlaveHeard(1, message, wire.encode(message, payload))
 
 
@@ -61,7 +61,7 @@ def payload(digits: str) -> bytes:
 
 
 def decoded(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
-    """What the receiver of a message decodes."""
+    """Decode a message as its receiver does."""
     return wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
 
 
@@ -71,7 +71,7 @@ def to_master(actions: AgentActions) -> list[messages.Message]:
 
 
 def held(core: AgentCore) -> list[tuple[int, int]]:
-    """Task and attempt of all that slave 1 holds, in order."""
+    """Task and attempt of all tasks that slave 1 holds, in order."""
     return [(task, attempt) for task, attempt, _ in core.held(1)]
 
 
@@ -95,7 +95,7 @@ def test_the_agent_introduces_itself_with_its_settings() -> None:
 
 
 def test_messages_that_pass_through_leave_as_the_very_frames_that_came(core: AgentCore) -> None:
-    """The agent encodes nothing again: neither tasks, nor results, nor names, nor definitions."""
+    """The agent does not encode tasks, results, names or definitions again."""
     definition = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")
     for event in (
         tasks(1, 2),
@@ -137,7 +137,7 @@ def test_of_results_that_were_partly_read_in_the_journal_the_others_are_sent(cor
 
 
 def test_results_in_another_order_than_the_tasks_keep_their_own_payloads(core: AgentCore) -> None:
-    """One span of results may consist of pieces of what was sent, with the last piece first."""
+    """One span of results may consist of pieces of several sent spans, with the last piece first."""
     core.handle(tasks(3, 4, 1, 2), 0.0)
     core.handle(results(4, 1, "4"), 0.0)
     core.take_actions()
@@ -165,7 +165,7 @@ def test_a_result_of_another_attempt_is_dropped_and_the_slave_still_holds_the_ta
 
 
 def test_messages_that_are_not_for_this_agent_change_nothing(core: AgentCore) -> None:
-    """A probe, and whatever names a slave that has ended."""
+    """The messages are a probe, and messages that name a slave that has ended."""
     gone = messages.SlaveNamed(9, SlaveId("SLAVE-9")), messages.Revoke(9, 1), messages.Tasks(9, [], [], [], [])
     for message in (messages.Probe(), *gone):
         core.handle(Heard(message), 0.0)
@@ -174,7 +174,7 @@ def test_messages_that_are_not_for_this_agent_change_nothing(core: AgentCore) ->
 
 
 def test_tasks_for_a_slave_that_stops_are_not_passed_on(core: AgentCore) -> None:
-    """The master learns that the slave is gone, and counts them as returned."""
+    """The master learns that the slave is gone, and counts these tasks as returned."""
     core.handle(Terminated("evicted"), 0.0)
     core.take_actions()
     core.handle(tasks(1), 0.0)
@@ -218,7 +218,7 @@ def test_packages_that_definitions_name_are_looked_up_once(core: AgentCore) -> N
 def test_the_last_tasks_that_were_not_started_are_taken_back(
     core: AgentCore, started: int, count: int, taken: tuple[list[int], ...], kept: list[int]
 ) -> None:
-    """In the order in which they were sent. A span is cut after the started task, or when enough tasks are taken."""
+    """Tasks keep their order. A span is cut after the started task, or when enough tasks are taken."""
     core.handle(tasks(1, 2, 3, 4, 7, 8, 9), 0.0)
     core.take_actions()
     core.handle(Recalled(1, started, count), 0.0)
@@ -231,7 +231,7 @@ def test_the_last_tasks_that_were_not_started_are_taken_back(
 
 
 def test_a_task_that_was_taken_back_and_sent_again_has_a_new_position(core: AgentCore) -> None:
-    """The tasks that the slave has started meanwhile come before it."""
+    """Its new position is the next one, behind all tasks that were ever passed on to the slave."""
     core.handle(tasks(1, 2, 3), 0.0)
     core.handle(Recalled(1, 1, 1), 0.0)
     core.handle(tasks(3, attempt=2), 0.0)
@@ -245,13 +245,13 @@ def test_a_task_that_was_taken_back_and_sent_again_has_a_new_position(core: Agen
 
 
 def test_the_master_gets_an_answer_when_it_revokes_tasks_of_a_slave_that_holds_none(core: AgentCore) -> None:
-    """It waits for an answer before it revokes again."""
+    """The agent waits for an answer before it recalls again."""
     core.handle(heard(messages.Revoke(1, 3)), 0.0)
     assert to_master(core.take_actions()) == [messages.Revoked(1, [], [], [])]
 
 
 def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_revoked(core: AgentCore) -> None:
-    """The master hears of the death alone."""
+    """The agent reports only the death to the master."""
     core.handle(tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(heard(messages.Revoke(1, 1)), 0.0)
@@ -286,7 +286,7 @@ def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last
 
 
 def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
-    """After three in a row, with an exit code of its own and the cause of the last."""
+    """The agent gives up after three failures in a row, with its own exit code and the cause of the last failure."""
     core = AgentCore(SETTINGS)
     core.handle(heard(WELCOME), 0.0)
     for number in (1, 2, 3):
@@ -298,7 +298,7 @@ def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
 
 
 def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore) -> None:
-    """Its end counts as any other death, so what it ran is charged."""
+    """The end of such a slave counts like any other death, so the task that it ran is charged."""
     core.handle(tasks(1), 0.0)
     core.take_actions()
     core.handle(StreamBroken(1, "no message"), 0.0)
@@ -316,7 +316,7 @@ def test_a_slave_that_overwrites_its_journal_is_reported_to_the_user(core: Agent
 
 
 def test_impossible_messages_and_transitions_are_internal_errors(core: AgentCore) -> None:
-    """They say which slave it was."""
+    """The messages name the slave."""
     with pytest.raises(InternalError, match="slave 1 sent a Probe"):
         core.handle(slave_heard(messages.Probe()), 0.0)
     with pytest.raises(InternalError, match="slave 1 is ready, which cannot get ready"):
@@ -340,7 +340,7 @@ def test_a_refusal_has_its_own_exit_code(core: AgentCore) -> None:
 def test_only_the_shutdown_of_a_finished_computation_is_a_success(
     core: AgentCore, finished: bool, code: ExitCode
 ) -> None:
-    """After any other, a batch system keeps the job in its queue."""
+    """A batch system keeps the job in its queue after any exit code except 0."""
     core.handle(heard(messages.Shutdown(finished, 1.0)), 0.0)
     core.handle(SlaveExited(1, "exit code 255", NO_WORDS, 0), 0.5)
     assert core.take_actions().exit is code
@@ -364,7 +364,7 @@ def test_the_agent_does_not_wait_for_a_slave_that_the_kernel_cannot_end(core: Ag
 
 
 def test_an_eviction_that_also_kills_the_slave_has_the_exit_code_of_an_eviction(core: AgentCore) -> None:
-    """SIGTERM to the process group: in one iteration the agent hears of the eviction and of its slave's end."""
+    """After SIGTERM to the process group, the agent sees the eviction and the end of its slave in one iteration."""
     core.handle(tasks(1, 2), 0.0)
     core.take_actions()
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
@@ -373,7 +373,7 @@ def test_an_eviction_that_also_kills_the_slave_has_the_exit_code_of_an_eviction(
 
 
 def test_the_last_words_of_slaves_reach_the_master_before_the_goodbye(core: AgentCore) -> None:
-    """With the agent's own reason if the agent has killed them. The agent's own records have the memory alone."""
+    """If the agent has killed the slave, it gives its own reason. The agent's own record has only the peak memory."""
     core.handle(tasks(1), 0.0)
     core.handle(Terminated("evicted (SIGTERM)"), 0.0)
     core.decide(6.0)
@@ -388,7 +388,7 @@ def test_the_last_words_of_slaves_reach_the_master_before_the_goodbye(core: Agen
 
 
 def test_an_agent_leaves_before_its_time_is_over() -> None:
-    """Early enough for the grace period of running tasks. Unstarted tasks are returned, and no task is charged."""
+    """The agent leaves one grace period earlier. Unstarted tasks are returned, and no task is charged."""
     core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", grace_s=5.0, ends_at=100.0))
     core.handle(heard(WELCOME), 0.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 0.0)

@@ -1,4 +1,4 @@
-"""The parts of the agent's core that depend on time, and the record of a slave, each by itself."""
+"""Each part of the agent's core that depends on time, and the agent's view of a slave."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_message_of_the_slave_ends_the_silence(state: AgentState, child: Child
 
 
 def test_the_journal_of_an_idle_slave_is_not_read(state: AgentState, child: Child, watch: Watch) -> None:
-    """All its results were sent: it holds nothing."""
+    """A slave with nothing to do has sent all its results."""
     child.held.clear()
     watch.decide(child, 200.0)
     watch.active(child, 200.0)
@@ -116,7 +116,7 @@ def test_the_journal_of_an_idle_slave_is_not_read(state: AgentState, child: Chil
 def test_a_journal_that_the_slave_emptied_meanwhile_is_read_again(
     state: AgentState, child: Child, watch: Watch
 ) -> None:
-    """Unless that were all the results of the tasks that it holds."""
+    """The journal is not read again if the slave has sent the results of all its tasks."""
     watch.journal_emptied(child, 101.0)
     assert due_times(child) == [101.0]
     watch.decide(child, 101.0)
@@ -136,7 +136,7 @@ def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
 
 
 def test_only_the_first_tasks_of_an_idle_slave_begin_its_silence() -> None:
-    """And only then the slave learns the time from which it may gather results."""
+    """At that moment the slave learns the time from which it may gather results."""
     core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
     core.handle(Heard(WELCOME), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
@@ -158,7 +158,7 @@ def test_only_the_first_tasks_of_an_idle_slave_begin_its_silence() -> None:
 def test_a_slave_that_closes_its_stream_and_does_not_exit_is_killed(
     state: AgentState, child: Child, watch: Watch
 ) -> None:
-    """After the time for a tear-down in Python, and once."""
+    """The slave is killed after the time for a tear-down in Python, and only once."""
     child.held.clear()
     watch.active(child, 100.0)
     watch.stream_ended(child, 110.0)
@@ -187,7 +187,7 @@ def test_a_slave_that_exits_after_closing_its_stream_is_not_killed(
 def test_only_the_end_by_sigkill_is_reported_late(
     state: AgentState, child: Child, watch: Watch, by_sigkill: bool, leaving: bool, delay_s: float
 ) -> None:
-    """A batch system that kills a whole job may kill the agent next; an agent that leaves charges no task anyway."""
+    """A batch system that kills a job may kill the agent next. When an agent leaves, no task is charged anyway."""
     child.read_journal_at = None
     watch.exit_seen(child, by_sigkill, leaving, 110.0)
     assert due_times(child) == [110.0 + delay_s]
@@ -228,7 +228,7 @@ def test_the_standard_error_of_a_starting_slave_is_held_back_for_a_while(
 
 
 def test_what_a_slave_writes_later_is_printed_at_once(state: AgentState, child: Child, output: StartOutput) -> None:
-    """Even if it is not up."""
+    """The output is printed even if the slave is not up."""
     output.wrote(child, b"late", 100.0 + HELD_BACK_S)
     assert state.actions.error_output == [b"late"]
 
@@ -252,7 +252,7 @@ def test_more_than_the_limit_is_not_held_back(state: AgentState, child: Child, o
 
 
 def test_slaves_that_fail_with_the_same_last_words_print_them_once(state: AgentState, output: StartOutput) -> None:
-    """One that fails with other words prints those."""
+    """A slave that fails with other words prints these words."""
     for number, words in enumerate((FAILURE, FAILURE, LastWords(stderr="disk full"), FAILURE)):
         child = Child(number, SlaveId(""), 0.0)
         output.wrote(child, words.stderr[:5].encode(), 0.1)

@@ -34,7 +34,7 @@ def marked(x: int) -> int:
 
 
 def test_a_marked_function_stays_a_function() -> None:
-    """It can be called as before, and it makes calls to submit."""
+    """The function can be called as before, and it makes calls to submit."""
     assert marked(3) == 3
     function: object = marked
     assert isinstance(function, types.FunctionType)
@@ -45,7 +45,7 @@ def test_a_marked_function_stays_a_function() -> None:
 
 
 def test_a_function_of_a_module_travels_by_name() -> None:
-    """Slaves find it under that name if it is the same version."""
+    """Slaves find the function under its name if it is the same version."""
     algorithm = algorithm_of(helper)
     assert algorithm.reference == f"{__name__}:helper"
     assert find(algorithm.reference, algorithm.digest) is helper
@@ -79,7 +79,7 @@ def test_a_wrapper_is_another_algorithm_than_the_wrapped_function() -> None:
 
 
 def test_a_builtin_can_be_an_algorithm() -> None:
-    """It takes no attribute, so the mark is kept elsewhere."""
+    """Such a function takes no attribute, so the mark is kept elsewhere."""
     assert algorithm_of(max).reference == "builtins:max"
     assert algorithm_of(max).digest == ""
 
@@ -115,7 +115,7 @@ def test_the_digest_covers_the_functions_that_a_function_uses(tmp_path: Path, mo
 
 
 def test_another_version_is_refused_with_both_digests() -> None:
-    """It would compute something else."""
+    """The other version would compute something else."""
     with pytest.raises(AlgorithmUnavailable, match="another version here"):
         find(f"{__name__}:helper", "0" * 16)
 
@@ -153,7 +153,7 @@ def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
 
 
 def test_the_decorators_register_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`mwpy.main` uses the functions that they mark."""
+    """`mwpy.main` uses the functions that the decorators mark."""
     registry = Registry()
     monkeypatch.setattr(sys.modules["mwpy._values.algorithm"], "REGISTRY", registry)
 

@@ -87,7 +87,7 @@ def test_the_work_of_all_algorithms_counts(books: Books, slave: ConnectedSlave) 
 def test_a_fixed_group_is_sent_when_the_slave_holds_fewer_tasks(
     books: Books, slave: ConnectedSlave, held: int, expected: int
 ) -> None:
-    """Whatever is known of their pace."""
+    """The pace of the tasks has no effect."""
     slave.pace[0] = 1000.0
     if held:
         books.give(slave, held)
@@ -112,7 +112,7 @@ def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books)
 
 
 def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
-    """Of 0.3 s, 0.5 s and 0.9 s of work; the last slave was asked already."""
+    """The slaves have 0.3 s, 0.5 s and 0.9 s of work. The last slave was already asked."""
     slaves = [books.slave() for _ in range(3)]
     books.state.members.pace[0] = 0.1
     for slave, count in zip(slaves, (3, 5, 9), strict=True):
@@ -122,7 +122,7 @@ def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
 
 
 def test_little_work_is_taken_back_only_from_a_slave_that_is_silent(books: Books, slave: ConnectedSlave) -> None:
-    """Two tasks of a millisecond are not worth it; after 0.1 s without a result the running one is longer."""
+    """Two tasks of 1 ms are not worth a round trip. After 0.1 s without a result, the running task is a long one."""
     slave.pace[0] = 0.001
     books.give(slave, 2)
     slave.last_heard = 7.0

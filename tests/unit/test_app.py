@@ -15,7 +15,7 @@ from mwpy._values.options import OPTIONS, parse
 
 @pytest.fixture(autouse=True)
 def no_algorithm_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start as a script without algorithms, and outside of any computation."""
+    """Start like a script without algorithms, outside of any computation."""
     monkeypatch.setattr(REGISTRY, "masters", [])
     monkeypatch.setattr(REGISTRY, "slaves", [])
     for variable in ("MWPY_AGENT", "MWPY_SLAVE", "MWPY_KEY"):

@@ -133,7 +133,7 @@ def test_a_waiting_slave_receives_each_message(ends: Ends) -> None:
 
 
 def test_a_slave_waits_for_the_rest_of_a_message(ends: Ends) -> None:
-    """It waits even if only a few bytes have arrived."""
+    """The slave waits even if only a few bytes have arrived."""
     agent, slave = ends
     piece = b"".join(stream.pack([b"ab", b"header"]))
     agent._stream.send(piece[:5])
@@ -307,7 +307,7 @@ def test_finished_results_survive_the_slave() -> None:
 
 
 def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
-    """It cannot start tasks, send messages or keep the stream open. The slave is not affected."""
+    """The child cannot start tasks, send messages or keep the stream open. The slave is not affected."""
     agent, slave = ends
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:

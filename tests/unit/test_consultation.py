@@ -37,7 +37,7 @@ class FakeClock:
 
 @define
 class FakeBatch:
-    """A batch system with one job, whose states follow one another; afterwards the job has ended."""
+    """A batch system with one job. The job has the given states one after the other, and then it has ended."""
 
     states: list[Job]
     outcomes: list[Outcome | None]

@@ -13,7 +13,7 @@ from mwpy._values.records import Charge, SlaveEnded
 
 
 def charge(kept: KeptDeaths, number: int, words: LastWords) -> LastWords:
-    """Charge the death of a slave to a new task; the last words in the task's history."""
+    """Charge the death of a slave to a new task. Return the last words in the task's history."""
     sid = SlaveId(f"SLAVE-{number}")
     task = span(number, MAX)
     kept.note_end(SlaveEnded(sid, "killed", "", words))
@@ -22,7 +22,7 @@ def charge(kept: KeptDeaths, number: int, words: LastWords) -> LastWords:
 
 
 def test_a_charge_finds_the_last_words_of_its_slave() -> None:
-    """The end of the slave is the record before it; the words of another slave are not taken."""
+    """The record before the charge must be the end of the same slave. The words of another slave are not used."""
     kept = KeptDeaths()
     assert charge(kept, 1, LastWords("out")) == LastWords("out")
     task = span(2, MAX)

@@ -41,7 +41,7 @@ def faults(there: Report, here: Report | None = None) -> list[tuple[str, str, st
 
 @pytest.mark.parametrize("here", [None, WELL])
 def test_all_is_well(here: Report | None) -> None:
-    """Everything is reported all the same. One address that works is enough."""
+    """Everything is reported, even without a fault. One address that works is enough."""
     assert faults(WELL, here) == []
     found = {each.about: each.found for each in diagnose(WELL, here, 999.0, 1001.0)}
     assert found["machine"] == "node1, 8 cores"
@@ -52,7 +52,7 @@ def test_all_is_well(here: Report | None) -> None:
 
 
 def test_what_is_not_known_is_no_fault() -> None:
-    """The memory of a machine is not known, a job has no limit of time, an application has no packages."""
+    """Facts may be missing: the memory of a machine, the time limit of a job, the packages of an application."""
     dim = evolve(WELL, memory=None, seconds_left=None, imports={}, cores=1)
     assert faults(dim) == []
     found = {each.about: each.found for each in diagnose(dim, None, 999.0, 1001.0)}
@@ -78,7 +78,7 @@ def test_what_is_not_known_is_no_fault() -> None:
     ],
 )
 def test_a_fault_comes_with_its_remedy(changes: dict[str, Any], about: str, found: str, remedy: str) -> None:
-    """There is one fault, and the rest is well."""
+    """There is one fault, and all other findings are good."""
     wrong = faults(evolve(WELL, **changes), WELL)
     assert [each[0] for each in wrong] == [about]
     assert found in wrong[0][1]
@@ -102,14 +102,14 @@ def test_another_version_than_here_is_a_fault(changes: dict[str, Any], about: st
 
 
 def test_another_version_of_a_library_or_another_patch_version_of_python_is_no_fault() -> None:
-    """Master and agents understand each other all the same."""
+    """Nevertheless, master and agents understand each other."""
     other = evolve(WELL, python="3.11.2", libraries={"mwpy": "1.0", "pyzmq": "26"})
     assert faults(other, WELL) == []
     assert "pyzmq 26 there, 27 here" in diagnose(other, WELL, 999.0, 1001.0)[2].found
 
 
 def test_a_finished_computation_has_no_addresses() -> None:
-    """Then nothing is reported about a connection."""
+    """Nothing is reported about a connection to a finished computation."""
     found = {each.about for each in diagnose(evolve(WELL, addresses=[], agent=""), None, 999.0, 1001.0)}
     assert not found & {"address", "master"}
 
@@ -127,7 +127,7 @@ def test_a_job_that_is_held_or_does_not_end_is_a_fault() -> None:
 
 
 def test_a_job_without_a_report_is_a_fault() -> None:
-    """What it wrote instead is shown."""
+    """The text that the job wrote instead is shown."""
     ended = no_report("1", Outcome.of_process(127, 0.0, "python: not found\n"), "/logs")
     assert ended.found == "there is no report: exit code 127. It wrote last:\npython: not found"
     assert "another --command" in ended.remedy

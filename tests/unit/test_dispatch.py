@@ -35,7 +35,7 @@ def sent(books: Books) -> list[messages.Message]:
 
 
 def test_idle_slaves_divide_the_pending_tasks(books: Books, dispatch: Dispatch) -> None:
-    """Each of three slaves gets a third of what is left of seven tasks, rounded up; then the busy ones get the rest."""
+    """Each of three slaves gets a third of the remaining tasks, rounded up. Then the busy slaves get the rest."""
     slaves = [books.slave() for _ in range(3)]
     books.state.members.pace[0] = 0.001
     books.submit(7)
@@ -59,7 +59,7 @@ def test_a_definition_goes_before_the_first_task_of_its_algorithm(books: Books, 
 
 
 def test_algorithms_take_turns(books: Books, dispatch: Dispatch) -> None:
-    """While nothing is known of either, each slave gets one task, of the algorithm that waited longest."""
+    """While no durations are known, each slave gets one task, of the algorithm that has waited longest."""
     slaves = [books.slave() for _ in range(3)]
     books.submit(2)
     books.submit(2, MIN)
@@ -95,7 +95,7 @@ def test_a_fixed_group_is_sent_whole(books: Books, dispatch: Dispatch) -> None:
 
 
 def test_half_of_the_fullest_slaves_tasks_are_asked_back_for_an_idle_one(books: Books, dispatch: Dispatch) -> None:
-    """Once, until it answers."""
+    """A slave is asked only once, until it answers."""
     full, _ = books.slave(), books.slave()
     books.state.members.pace[0] = 0.05
     books.give(full, 5)

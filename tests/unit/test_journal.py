@@ -73,7 +73,7 @@ def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) 
 
 @pytest.mark.parametrize("size", [0, 1000, PAYLOAD_BYTES - 5])
 def test_a_full_journal_refuses_results_and_keeps_the_others(slave: Journal, agent: Journal, size: int) -> None:
-    """It is full of rows, full of payloads, or full of a single payload that just fits."""
+    """A full journal has no room for a row or for a payload, perhaps because one large payload fills it."""
     value = "x" * size
     count = 0
     while slave.add(count, 1, 0.0, False, encoded(value)):
@@ -90,7 +90,7 @@ def test_a_read_during_which_the_journal_was_emptied_is_discarded(slave: Journal
     slave.add(1, 1, 0.0, False, encoded("sent"))
 
     class Meddler:
-        """The journal's memory. The slave empties and fills it while it is read."""
+        """The journal's memory. The slave empties and fills it during a read."""
 
         def __init__(self, memory: memoryview) -> None:
             self.memory = memory

@@ -64,7 +64,7 @@ def test_a_slave_that_is_leaving_fills_no_vacancy(books: Books, kinds: SlaveKind
 
 
 def test_a_freed_slave_becomes_unordered_when_it_has_finished(books: Books, kinds: SlaveKinds) -> None:
-    """Until then it counts as unordered, and its place is given away."""
+    """Until then the slave counts as unordered, and another slave gets its place."""
     kinds.allocate(1, ORDERED)
     slave = books.slave(ORDERED)
     books.submit(2, policy=TaskPolicy(slave.sid))

@@ -59,7 +59,7 @@ def descriptors() -> set[str]:
 
 
 def test_the_same_key_makes_the_same_pairs_everywhere() -> None:
-    """Agents on other machines and with other versions of Python derive them, too, so they must never change."""
+    """The derivation must never change, because agents on other machines and other Pythons use it, too."""
     assert server_keys("k") == server_keys("k")
     assert server_keys("a key").public == "H4xUSZEk&LV[*DJa+oEF+Z)PZhKSo:r0T3]=a$tB"
     assert member_keys("a key").public == "-M{EVPLV$DaS9.N+Kt.LV!YEraC]!(Il=3aVyJdY"
@@ -285,7 +285,7 @@ def test_a_failed_send_reports_once_that_the_peer_is_gone(ends: Loopback) -> Non
 
 
 def test_a_lost_peer_is_reported_after_its_last_message(ends: Loopback) -> None:
-    """Otherwise its last results and its goodbye would have no sender."""
+    """Otherwise the last results and the goodbye of the peer would have no sender."""
     master, agent, peer = ends.pair()
     words = [[b"%d" % number] for number in range(3 * master_link.MESSAGES_A_POLL)]
     for word in words:

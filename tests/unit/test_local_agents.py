@@ -22,12 +22,12 @@ def test_an_agent_that_ends_is_replaced(core: LocalAgentCore) -> None:
 
 
 def test_an_agent_that_cannot_start_any_slave_is_not_replaced(core: LocalAgentCore) -> None:
-    """It has said why itself."""
+    """The agent has printed the reason itself."""
     assert core.ended(ExitCode.CANNOT_START, "exit code 78", 101.0) == Verdict(False)
 
 
 def test_the_third_agent_in_a_row_that_ends_early_is_not_replaced(core: LocalAgentCore) -> None:
-    """The user learns how it is started."""
+    """The message shows the command that starts the agent."""
     assert core.ended(1, "exit code 1", 100.0 + EARLY_S - 0.1).start_another
     assert core.ended(None, "cannot be started: no memory", 105.0).start_another
     verdict = core.ended(-9, "killed by signal 9", 106.0)

@@ -39,7 +39,7 @@ def notices(books: Books) -> list[str]:
 
 
 def test_a_death_charges_the_running_task_only(books: Books, losses: Losses) -> None:
-    """It goes to the tail of its queue; the unstarted ones keep their order at the head."""
+    """The charged task goes to the tail of its queue. The unstarted tasks keep their order at the head."""
     slave = books.slave()
     books.submit(4)
     books.send(slave, 3)
@@ -117,7 +117,7 @@ def test_a_slave_that_dies_while_its_agent_leaves_charges_no_task(books: Books, 
 
 
 def test_a_visitor_without_slaves_is_no_departure(books: Books, losses: Losses) -> None:
-    """`mwpy doctor` connects, looks around and leaves."""
+    """`mwpy doctor` connects, examines the connection and leaves."""
     agent = books.slave().agent
     agent.announced = 0
     losses.agent_lost(agent, "it was an examination")

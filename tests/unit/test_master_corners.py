@@ -91,7 +91,7 @@ def test_a_freed_slave_becomes_ordered_again_if_an_ordered_slave_is_missing() ->
 
 
 def test_a_freed_intermingle_slave_becomes_unordered_while_other_tasks_wait() -> None:
-    """Otherwise tasks that are addressed to it would wait as long as there are other tasks."""
+    """Otherwise the tasks that are addressed to a slave would wait as long as there are other tasks."""
     core = _master(task_group=2)
     core.obey(AllocateSlaves(1, SlaveKind.INTERMINGLE))
     _connect(core)
@@ -125,7 +125,7 @@ def test_a_slave_that_cannot_run_an_algorithm_is_sent_no_more_of_it() -> None:
 
 
 def test_a_slave_gets_more_tasks_as_soon_as_another_slave_has_shown_their_duration() -> None:
-    """It got one task while the duration was unknown. It gets more tasks before it has finished that task."""
+    """The slave got one task while the duration was unknown. It gets more tasks before it has finished that task."""
     core = _master()
     for peer in (b"a", b"b"):
         _connect(core, peer=peer)
@@ -202,7 +202,7 @@ def test_each_kind_of_failure_at_the_start_is_reported_once() -> None:
 
 
 def test_slaves_that_end_with_their_agent_cause_no_notice() -> None:
-    """It is then no fault that they never took a task. Their last output is recorded anyway."""
+    """In this case it is not a fault that these slaves never took a task. Their last output is recorded anyway."""
     core = _master()
     _connect(core)
     _receive(core, messages.Leaving(""))

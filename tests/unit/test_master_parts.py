@@ -142,7 +142,7 @@ def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None
 
 @define
 class _Slaves:
-    """Slaves that finish the submitted tasks whenever the map waits: the last submitted task first."""
+    """Slaves that finish the submitted tasks whenever the map waits. The last submitted task finishes first."""
 
     io: _Io
     inbox: Inbox

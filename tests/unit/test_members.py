@@ -1,4 +1,4 @@
-"""Agents and slaves of a master: records change them, along the table of transitions."""
+"""Agents and slaves of a master: records change their states as the table of transitions says."""
 
 from __future__ import annotations
 

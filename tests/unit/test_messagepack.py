@@ -1,4 +1,4 @@
-"""MessagePack: what is read is what was written, and everything else is an error of the kinds that are listed."""
+"""MessagePack: values are read as they were written, and all other bytes raise one of the listed errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_plain_value_is_read_as_it_was_written(value: object) -> None:
 
 
 def test_a_pickle_is_read_as_its_bytes() -> None:
-    """Alone and in a list; nothing is unpickled."""
+    """This holds for single values and for lists. Nothing is unpickled."""
     read = decode(encode(as_pickle(b"bytes")))
     number, in_list = decode_list(encode([1, as_pickle(b"bytes")]))
     for each in (read, in_list):
@@ -40,7 +40,7 @@ def test_a_pickle_is_read_as_its_bytes() -> None:
 
 
 def test_a_list_is_split_into_its_encoded_values() -> None:
-    """As `decode_list` would read them one by one."""
+    """The result is the same as with `decode_list` for each value."""
     values: list[object] = [1, "two", as_pickle(b"three"), None]
     parts = [encode(value) for value in values]
     written = b"".join((LIST_PREFIX, len(values).to_bytes(4, "big"), *parts))
@@ -50,7 +50,7 @@ def test_a_list_is_split_into_its_encoded_values() -> None:
 
 
 def test_a_struct_is_a_dict_of_its_fields() -> None:
-    """A field that is missing has its default, and one that is unknown is passed over."""
+    """A missing field gets its default, and an unknown field is ignored."""
     assert decode(encode(_Point(1))) == {"x": 1, "y": 0.5}
     assert decoder(_Point)(encode({"x": 2, "z": 3})) == _Point(2)
 

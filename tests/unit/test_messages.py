@@ -67,7 +67,7 @@ def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:
     ],
 )
 def test_a_payload_without_one_entry_for_each_task_is_a_protocol_error(frame: bytes) -> None:
-    """So is a payload that is not a list, is cut off, is nested too deeply, or claims to be longer than any memory."""
+    """Wrong payloads: not a list, cut off, nested too deeply, or with a length that exceeds any memory."""
     with pytest.raises(ProtocolError, match="Tasks"):
         messages.entries(messages.Tasks(1, [1], [2], [1], [0]), [frame])
 

@@ -95,7 +95,7 @@ def test_the_help_explains_every_option_with_its_default() -> None:
 
 
 def test_a_local_agent_uses_the_options_of_its_environment_and_the_arguments_of_the_script() -> None:
-    """The role on its command line is its master's role."""
+    """The command line is the master's, so the role in it does not count."""
     environment = {"MWPY_AGENT": '["--mw-slave", "--mw-master-host", "h", "--mw-master-port", "7"]', "MWPY_KEY": "k"}
     options, rest = parse(["a", "--mw-local", "2", "--", "--mw-x"], environment)
     assert (options.role, options.master_host, options.master_port) == (Role.SLAVE, "h", 7)

@@ -104,7 +104,7 @@ def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_p
 
 
 def test_a_second_overseer_is_refused_or_ignores_the_computation(overseen: Overseen, tmp_path: Path) -> None:
-    """With several files the others are overseen. A dry run takes no lock."""
+    """If there are several files, the others are overseen. A dry run takes no lock."""
     path, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
     first = overseen([path])
     first.find()

@@ -34,7 +34,7 @@ DIED = Outcome.of_process(1, 2.0, "Traceback\nModuleNotFoundError: No module nam
 
 
 class Desk:
-    """An overseer's core with a simple world around it: resource files, a list of jobs, and how others ended."""
+    """An overseer's core with a simple world around it: resource files, a list of jobs, and the ends of jobs."""
 
     def __init__(self, **settings: float) -> None:
         self.core = OverseerCore(OverseerSettings(**settings))  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_a_job_of_many_slaves_counts_as_many(desk: Desk) -> None:
 
 
 def test_an_evicted_job_that_its_master_has_not_missed_yet_is_left_alone() -> None:
-    """Its resource file still says that the job is connected: so it is neither on its way nor too much."""
+    """The resource file still shows the job as connected. So the job is not on its way, and not too many."""
     desk = Desk(patience_s=0.0)
     desk.watch(slaves_needed=1, connected={"1.0": 1})
     desk.job("1.0", QUEUED)
@@ -157,7 +157,7 @@ def test_the_limit_per_minute_is_kept() -> None:
 
 
 def test_submitted_jobs_that_never_show_in_the_list_are_given_up(desk: Desk) -> None:
-    """The core asks for them first. A job that is known to have ended is replaced at once."""
+    """The core first asks how the jobs ended. A job that is known to have ended is replaced at once."""
     desk.watch(slaves_needed=2)
     desk.look()
     desk.submitted("1.0", "1.1", shown=False)
@@ -171,7 +171,7 @@ def test_submitted_jobs_that_never_show_in_the_list_are_given_up(desk: Desk) -> 
 
 
 def test_a_submission_without_an_answer_is_not_repeated_blindly(desk: Desk) -> None:
-    """New jobs in the list came from it. After half a minute the others count as not submitted."""
+    """New jobs in the list belong to this submission. After half a minute, the others count as lost."""
     desk.watch(slaves_needed=3)
     desk.look()
     desk.core.handle(NotSubmitted("a", 3, "no answer"), desk.now)
@@ -264,7 +264,7 @@ def test_idle_jobs_are_removed_after_a_while_when_nothing_is_missing_and_busy_on
 
 
 def test_a_job_counts_as_idle_only_after_its_master_would_have_written_otherwise() -> None:
-    """That takes three seconds, even without patience. At the first look the age of the file counts."""
+    """This takes three seconds, even without patience. When the file is read for the first time, its age counts."""
     desk = Desk(patience_s=0.0)
     desk.watch("a", age_s=1.0, connected={"1.0": 0})
     desk.watch("b", age_s=3.0, connected={"2.0": 0})
@@ -299,7 +299,7 @@ def test_a_removed_job_is_removed_again_only_if_it_stays(desk: Desk) -> None:
 
 
 def test_the_jobs_of_a_finished_computation_end_by_themselves(desk: Desk) -> None:
-    """Waiting jobs are removed at once, jobs that still run after a minute then. Without jobs it is done."""
+    """Waiting jobs are removed at once, and running jobs after a minute. Without jobs, everything is done."""
     desk.watch(slaves_needed=2, connected={"1.1": 1})
     desk.job("1.0", QUEUED)
     desk.job("1.1", RUNNING)
@@ -330,7 +330,7 @@ def test_a_computation_that_begins_again_is_overseen_again(desk: Desk) -> None:
 
 
 def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
-    """At first the file's age counts. Once the master was seen to write, the clocks' difference does not matter."""
+    """At first, the age of the file counts. After a change of the file, a difference of clocks does not matter."""
     desk.watch(slaves_needed=1, age_s=901.0)
     desk.job("1.0", QUEUED)
     desk.job("1.1", QUEUED)
@@ -351,7 +351,7 @@ def test_nothing_is_done_for_a_master_that_no_longer_writes(desk: Desk) -> None:
 
 
 def test_a_file_that_cannot_be_read_decides_nothing(desk: Desk) -> None:
-    """Other computations continue. The overseer says it once, and again at growing intervals."""
+    """Other computations continue. The overseer reports this once, and again at growing intervals."""
     desk.watch("a")
     desk.watch("b", slaves_needed=1)
     desk.needs["a"] = "it is torn"
@@ -367,7 +367,7 @@ def test_a_file_that_cannot_be_read_decides_nothing(desk: Desk) -> None:
 
 
 def test_a_batch_system_that_does_not_answer_is_asked_at_growing_intervals(desk: Desk) -> None:
-    """Meanwhile nothing is decided. The overseer says it once."""
+    """During this time nothing is decided. The overseer reports this once."""
     desk.watch(slaves_needed=1)
     actions = desk.look(listed=False)
     assert actions.submit == []
@@ -435,7 +435,7 @@ def test_a_tried_job_that_runs_well_ends_the_pause(desk: Desk) -> None:
 
 
 def test_a_job_that_ran_well_before_the_failures_does_not_end_the_pause(desk: Desk) -> None:
-    """A job that ends with an error after a long run does end it, because it shows that jobs can run."""
+    """A job that ends with an error after a long run ends the pause, because it shows that jobs can run."""
     desk.watch(slaves_needed=9)
     desk.job("0.0", RUNNING, 1000.0)
     actions = failing(desk, "1.0", "1.1", "1.2")
@@ -470,7 +470,7 @@ def test_jobs_that_were_sent_away_or_ran_for_long_are_no_failures(desk: Desk, ou
 
 
 def test_jobs_that_are_killed_at_their_start_are_failures(desk: Desk) -> None:
-    """The processor cannot run the program, or there is a limit of memory."""
+    """Examples: the processor cannot run the program, or a limit of memory kills it."""
     desk.watch(slaves_needed=4)
     killed = Outcome.of_process(-signal.SIGILL, 0.1, "")
     assert failing(desk, "1.0", "1.1", "1.2", outcome=killed).submit == []
@@ -508,7 +508,7 @@ def test_a_job_that_comes_back_into_the_list_has_not_ended(desk: Desk) -> None:
 
 
 def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -> None:
-    """It takes a place of --max and counts as a failure, because the reason usually holds for all jobs."""
+    """A held job takes a place of --max and counts as a failure, because the reason usually holds for all jobs."""
     desk.watch(slaves_needed=1)
     desk.job("1.0", HELD, note="no such file: app.py")
     actions = desk.look()

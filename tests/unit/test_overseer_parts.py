@@ -123,7 +123,7 @@ def test_a_removed_job_keeps_its_place_until_the_list_shows_that_it_leaves() -> 
 
 
 def test_a_removal_without_effect_is_forgotten() -> None:
-    """At once if the batch system refused it, after a minute if the job is still there."""
+    """The removal is repeated at once if the batch system refused it, and after a minute if the job is still there."""
     table = JobTable()
     table.take_list(jobs(**{"1": RUNNING, "2": RUNNING}), 0.0)
     table.mark_removed(["1", "2"], 0.0)
@@ -188,7 +188,7 @@ def test_a_job_is_newly_held_once() -> None:
     ],
 )
 def test_failures_at_the_start(outcome: Outcome, fails: bool) -> None:
-    """How a job ended is a fact; the words that describe it do not matter."""
+    """Only the facts about the end of a job count. The words that describe it do not matter."""
     assert is_failure(outcome) is fails
 
 
@@ -372,7 +372,7 @@ def test_a_round_is_complete_with_a_list_and_all_answers(state: OverseerState, c
     ],
 )
 def test_shares(wishes: list[Wish], budget: int, shares: list[int]) -> None:
-    """Higher priorities come first; equal ones get equally many places, with those that they have already."""
+    """Higher priorities come first. Equal priorities get equal numbers of places, old places included."""
     assert share(wishes, budget) == shares
 
 

@@ -44,7 +44,7 @@ def test_imports_of_modules_without_a_package_count(monkeypatch: pytest.MonkeyPa
 
 
 def test_imports_inside_a_function_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do imports in its inner functions. A module that is not installed has no version."""
+    """Imports in its inner functions count, too. A module that is not installed has no version."""
     source = "def f():\n import no_such_thing\n def g():\n  import cloudpickle.cloudpickle\n return g\n"
     module = in_a_module(monkeypatch, source)
     assert packages.used_by(module.f, by_value=True) == {"cloudpickle": VERSION["cloudpickle"]}
@@ -61,12 +61,12 @@ def test_only_the_names_in_a_function_by_value_count() -> None:
 
 
 def test_builtins_use_nothing() -> None:
-    """Neither do bound methods of builtin types."""
+    """Bound methods of builtin types have no imports either."""
     assert packages.used_by(max, by_value=False) == {}
     assert packages.used_by([].append, by_value=True) == {}
 
 
 def test_a_missing_package_has_an_empty_version(tmp_path: Path) -> None:
-    """So does an empty name."""
+    """An empty name also has an empty version."""
     expected = {"msgspec": msgspec.__version__, "no-such-package": "", "": ""}
     assert packages.versions(["msgspec", "no-such-package", ""]) == expected

@@ -126,7 +126,7 @@ def test_a_program_that_does_not_exist_is_an_error() -> None:
 
 
 def test_a_command_is_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads its input; variables are set and removed on top of those of this process."""
+    """The command reads its input. Its environment is that of this process, with some variables set or removed."""
     monkeypatch.setenv("OLD", "old")
     code = "import os, sys; print(sys.stdin.read(), *map(os.environ.get, ['NEW', 'OLD'])); sys.exit(' a\\n\\nb\\n b')"
     environment = {"NEW": "new", "OLD": None}
@@ -137,7 +137,7 @@ def test_a_command_is_run_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_that_takes_too_long_is_killed_with_all_that_it_forked() -> None:
-    """What it wrote to standard error until then is kept."""
+    """The error contains what the command had written to standard error."""
     code = "echo started >&2; sleep 600 & sleep 600"
     with pytest.raises(TimedOut, match="no answer within 1 s") as caught:
         run(["sh", "-c", code], timeout_s=1.0)

@@ -11,7 +11,7 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results, payload
 
 PARTS = {"Charge", "Record", "SubmittedTasks", "TaskRange", "decode", "encode"}
-"""The names that the module exports beside the records themselves."""
+"""The names that the module exports in addition to the records."""
 
 
 def test_the_set_of_records_is_the_set_of_exported_classes() -> None:

@@ -98,7 +98,7 @@ def test_a_file_without_jobs_has_none(tmp_path: Path) -> None:
 
 
 def test_changes_of_jobs_are_written_soon_but_not_each_second() -> None:
-    """A change is that a job came, went or became idle, not how many of its slaves are at work."""
+    """The file changes when a job connects, leaves or becomes idle, but not when it has more or fewer busy slaves."""
     last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
     for jobs in ({"1.0": 2}, {"1.0": 2, "1.1": 0, "1.2": 0}, {"1.0": 0, "1.1": 0}, {"1.0": 2, "1.1": 0, "1.2": 1}):
         new = evolve(last, connected_jobs=jobs)

@@ -1,4 +1,4 @@
-"""Results: what counts, what is learned from it, and what a slave gives back."""
+"""Results: which of them count, what the master learns from them, and which tasks a slave gives back."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SHOWN = (
 
 
 def test_only_jobs_of_mwpy_are_read_from_the_queue() -> None:
-    """Each has its mark, its state, and why it waits."""
+    """Each job has its mark, its state, and the reason why it waits."""
     assert queue(QUEUE) == [
         Job("1_0", "a-1", JobState.RUNNING, 1.0),
         Job("4_0", "b", JobState.HELD, 0.0, "JobHeldUser"),
@@ -50,7 +50,7 @@ def test_only_jobs_of_mwpy_are_read_from_the_queue() -> None:
     [("0:01", 1), ("59:59", 3599), ("2:00:01", 7201), ("1-02:03:04", 93784), ("INVALID", 0), ("", 0)],
 )
 def test_times_are_seconds(shown: str, meant: float) -> None:
-    """`squeue` and `scontrol` write them in the same way."""
+    """`squeue` and `scontrol` write times in the same way."""
     assert seconds(shown) == meant
 
 
@@ -74,7 +74,7 @@ def test_the_end_of_a_job_is_read(state: str, code: str, end: End, text: str, ex
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "REQUEUED"])
 def test_a_job_in_the_queue_has_no_outcome(state: str) -> None:
-    """A requeued job has none either."""
+    """A requeued job has no exit code either."""
     assert outcome(SHOWN.format(state=state, code="0:0", stderr="")) is None
     assert outcome("") is None
 
@@ -121,7 +121,7 @@ def test_the_script_of_a_job_sets_its_id_and_becomes_the_agent(tmp_path: Path) -
     ids=["asked", "given", "squeue fails", "no squeue"],
 )
 def test_a_job_asks_for_the_end_of_its_time_limit(tmp_path: Path, squeue: str | None, end: str, printed: str) -> None:
-    """It asks for its own element of the array, only if the environment lacks the end, and prints no errors."""
+    """The script asks for its own element of the array if the environment lacks the end. It prints no errors."""
     if squeue is not None:
         (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
         (tmp_path / "squeue").chmod(0o755)

@@ -45,7 +45,7 @@ def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(submissions: S
 
 
 def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: Submissions) -> None:
-    """It does not matter whether the core has taken the task."""
+    """The task is pending before and after the core takes it."""
 
     def pending() -> tuple[int, int, int]:
         submissions.check()

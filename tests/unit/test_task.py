@@ -49,7 +49,7 @@ def test_a_failed_result_raises_with_the_remote_traceback() -> None:
 
 
 def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
-    """The message says so, and `.error` agrees with `.value`."""
+    """The message says that unpickling failed, and `.error` agrees with `.value`."""
     result = _result(None, payload=b"no pickle")
     assert result.error is not None
     assert "cannot be unpickled here" in str(result.error)
@@ -70,7 +70,7 @@ def test_an_unknown_policy_is_named() -> None:
 
 
 def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
-    """That is enough to submit it again, or to say why it cannot run."""
+    """These values are enough to submit the task again, or to explain why it cannot run."""
     death = Death(SID, 2, "killed by signal 11")
     payload, _ = Codec().dumps_call((1,), {"b": 2}, "f")
     task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, ())
@@ -80,7 +80,7 @@ def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
 
 
 def test_an_unrunnable_task_shows_the_last_words_of_the_last_slave_that_died() -> None:
-    """Printing the task shows them. Without last words it is one line."""
+    """Printing the task shows the last words. Without last words, the text is one line."""
     first = Death(SID, 1, "exit code 1", LastWords("first"))
     last = Death(SID, 2, "killed by signal 11", LastWords("a\n", "b", "Fatal\n", 3 << 20))
     shown = [

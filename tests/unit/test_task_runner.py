@@ -69,7 +69,7 @@ def end() -> _End:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The moments that a task's clock shows; the last one stays."""
+    """The times that the clock of a task shows, one after the other. The last time stays."""
     moments = [1.0]
     monkeypatch.setattr(task_runner, "perf_counter", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
     return moments
@@ -92,7 +92,7 @@ def _give(end: _End, first: int, count: int = 1, number: int = 1, args: Sequence
 
 
 def _results(end: _End) -> dict[int, Any]:
-    """What was sent of each task, failures as (type name, text, ...)."""
+    """What was sent for each task; a failure is (type name, text, ...)."""
     found = {}
     for message, frames in end.sent:
         if isinstance(message, messages.Results):
@@ -103,7 +103,7 @@ def _results(end: _End) -> dict[int, Any]:
 
 
 def test_a_slave_is_ready_once_its_definitions_are_loaded(end: _End) -> None:
-    """And says so once."""
+    """The slave says once that it is ready."""
     runner = _runner(end)
     _define(end, lambda: None)
     runner.get_ready()
@@ -113,7 +113,7 @@ def test_a_slave_is_ready_once_its_definitions_are_loaded(end: _End) -> None:
 
 
 def test_a_turn_runs_up_to_the_given_number_of_tasks(end: _End) -> None:
-    """What is left stays for the next turn, and results go out when there is nothing else to do."""
+    """The remaining tasks stay for the next turn. Results are sent when there is nothing else to do."""
     runner = _runner(end)
     _define(end, lambda x: x + 1)
     _give(end, 1, 3, args=[6])
@@ -135,7 +135,7 @@ def test_a_turn_without_tasks_waits_for_some(end: _End, timeout: float | None, w
 
 
 def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:
-    """The slave waits for the message that names them, and runs the others."""
+    """The slave waits for the message that names the recalled tasks, and runs the others."""
     runner = _runner(end)
     _define(end, lambda x: x)
     _give(end, 5, 1, args=[5])
@@ -171,7 +171,7 @@ def test_results_are_gathered_until_they_are_due(
 
 
 def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
-    """Also what is raised when its result is pickled, or when its result is too large."""
+    """The same holds for an error while its result is pickled, and for a result that is too large."""
     runner = _runner(end, limit=100)
 
     def leave() -> None:
@@ -195,7 +195,7 @@ def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
 
 
 def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(end: _End) -> None:
-    """With the reason; the tasks of others run."""
+    """The tasks are given back with the reason. The tasks of other algorithms run."""
     runner = _runner(end)
     end.arrive(messages.Algorithms([messages.AlgorithmDefinition(1, "f", "no_such_module:f", "", PYTHON)]))
     end.arrive(messages.Algorithms([messages.AlgorithmDefinition(2, "g", "", "", "2.7")]), [b"pickle"])
@@ -220,7 +220,7 @@ def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(
 
 
 def test_a_slave_algorithm_sees_what_the_runner_knows(end: _End) -> None:
-    """Six values after each call, the id of the slave, and how it ended."""
+    """The slave algorithm sees six values after each call, the id of the slave, and how the computation ended."""
     slave = Slave(_runner(end, result_group=5))
     end.arrive(messages.SlaveNamed(7, SlaveId("SLAVE-3")))
     assert slave.sid == "SLAVE-3"

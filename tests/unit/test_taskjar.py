@@ -41,7 +41,7 @@ def test_submitted_tasks_wait_by_algorithm_in_the_order_of_submission(books: Boo
 
 
 def test_the_head_of_a_queue_is_chosen_by_number_and_size(books: Books) -> None:
-    """At least one task; the choice changes nothing."""
+    """At least one task is chosen. The choice changes nothing."""
     books.submit(4, payload=b"12345")
     books.submit(1, payload=b"large" * 100)
     jar = books.state.jar

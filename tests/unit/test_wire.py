@@ -1,4 +1,4 @@
-"""Messages as frames, there and back; what is no message is refused."""
+"""Messages are encoded as frames and decoded again. Frames that are not a message are refused."""
 
 from __future__ import annotations
 

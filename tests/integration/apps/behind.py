@@ -1,4 +1,4 @@
-"""Submits a task that ends when a file exists, and then other tasks. Prints the order of the results, with slaves."""
+"""Submits a task that ends when a file exists, and then other tasks. Prints the results as they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submits quick tasks and one that holds the GIL in C for as long as the argument says; tells when each came."""
+"""Submits quick tasks, and one task that holds the GIL in C for the given time; prints when each result arrived."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import mwpy
 
 WARM_UP = 50
-"""Quick tasks from which the master learns that these tasks are quick."""
+"""The number of tasks from which the master learns that they are quick."""
 
 
 @mwpy.task_algorithm
 def sleep(seconds: int) -> int:
-    """Sleep in C without letting go of the GIL; leave a file that shows that the long sleep begins."""
+    """Sleep in C without releasing the GIL. Create a file that shows that the long sleep begins."""
     if seconds:
         Path("holds").touch()
         ctypes.PyDLL(None).sleep(seconds)
@@ -26,7 +26,7 @@ def sleep(seconds: int) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """After a warm-up two quick tasks, the long one, and another quick one behind it."""
+    """After a warm-up, submit two quick tasks, the long task, and another quick task behind it."""
     pids = {result.value for result in mw.map(sleep, [0] * WARM_UP)}
     for tag, seconds in (("first", 0), ("second", 0), ("long", int(argv[0])), ("last", 0)):
         mw.submit(sleep.task(seconds), tag=tag)

@@ -18,7 +18,7 @@ from mwpy._roles.task_runner import GATHER_S
 ATTEMPTS = 10
 
 HOUR_S = 2.0
-"""The duration of the long task, very long compared with the measured times. The file ends it earlier."""
+"""The longest duration of the long task, much longer than the measured times. The file ends it earlier."""
 
 
 @mwpy.task_algorithm

@@ -21,7 +21,7 @@ APPS = Path(__file__).parent
 SOURCES = APPS.parent.parent.parent / "src"
 
 PATIENCE_S = 120.0
-"""The longest time that anything may take on a slow and busy machine."""
+"""The time limit of each wait. It is long, because the machine may be slow and busy."""
 
 ORPHAN_S = 20.0
 """How long a process may survive the process that it serves. A silent peer counts as gone only after 30 s."""
