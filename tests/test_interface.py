@@ -28,6 +28,7 @@ from mwpy import audit, resource_file
 from mwpy._transport import wire
 from mwpy._values import environment, messages, options
 
+ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("interface.txt")
 
 MADE_BY_USERS = (
@@ -68,6 +69,7 @@ def described() -> str:
         "options of commands": [line for command in COMMANDS for line in command_line(command)],
         "resource file": keys_of_a_resource_file(),
         "messages": kinds_of_messages(),
+        "submit files": settings_of_submit_files(),
     }
     return "".join(
         f"[{title}]\n" + "".join(f"{line.rstrip()}\n" for line in lines) + "\n" for title, lines in sections.items()
@@ -160,6 +162,15 @@ def kinds_of_messages() -> list[str]:
             for each in msgspec.structs.fields(kind)
         ]
         lines.append(f"{number} {kind.__name__}({', '.join(fields)})")
+    return lines
+
+
+def settings_of_submit_files() -> list[str]:
+    """Return what each submit file of HTCondor sets, and the options in each batch script of Slurm."""
+    lines = []
+    for path in sorted([*(ROOT / "condor").glob("*.sub"), *(ROOT / "slurm").glob("*.sbatch")]):
+        found = re.findall(r"^(?:([+\w.]+) *=|#SBATCH +(\S+))", path.read_text(), re.MULTILINE)
+        lines += [f"{path.name}: {setting or option}" for setting, option in found]
     return lines
 
 
