@@ -34,6 +34,8 @@ check: $(VENV)/installed-for-tests ## for all-day use, about a minute: lint, typ
 	$(BIN)/python -m pytest -q --seeds 100 tests/unit tests/scenarios tests/simulation tests/test_*.py
 
 test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in about ten minutes
+	@# before the parts: tests of `mwpy pack` copy the checkout, and no file may vanish from it meanwhile
+	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
 	@echo "four parts run at a time, for about ten minutes; each part prints its output when it has ended"
 	$(MAKE) --jobs 4 --keep-going --output-sync=target test-core test-processes test-condor test-batch test-oldest
 
