@@ -152,6 +152,20 @@ def test_an_agent_that_connects_during_the_shutdown_is_shut_down(core: MasterCor
     assert core.counts().slaves_needed == 0
 
 
+def test_nothing_is_due_after_the_end(core: MasterCore) -> None:
+    """Otherwise the master would be busy until the last agent left: a deadline that passed would end each wait."""
+    core.state.members.pace[0] = 0.001
+    _connect(core, 1)
+    core.submit(_tasks(2))
+    core.decide(0.0)
+    _connect(core, 1, b"b")
+    core.decide(0.0)
+    assert core.next_deadline() == allocation.SILENT_S
+    core.obey(ShutDown(True, 10.0))
+    core.decide(0.0)
+    assert core.next_deadline() is None
+
+
 def test_messages_about_a_lost_slave_are_ignored(core: MasterCore) -> None:
     """The agent sent them before it knew that the slave was gone."""
     _connect(core, 1)

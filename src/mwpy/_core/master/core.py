@@ -130,11 +130,14 @@ class MasterCore:
         """Record an event; `decide` makes the decisions."""
         match event:
             case Received():
-                if not self.admission.ignores(event.peer):
-                    try:
-                        self._handle_message(event, now)
-                    except ProtocolError as error:
-                        self._drop(event.peer, event.address, str(error))
+                agent = self.state.members.peers.get(event.peer)
+                try:
+                    if agent is not None:
+                        self._handle_message(agent, event, now)
+                    elif not self.admission.ignores(event.peer):
+                        self._greet(event)
+                except ProtocolError as error:
+                    self._drop(event.peer, event.address, str(error))
             case Garbage(peer, address, reason):
                 if not self.admission.ignores(peer):
                     self._drop(peer, address, reason)
@@ -147,19 +150,25 @@ class MasterCore:
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
 
-    def _handle_message(self, event: Received, now: float) -> None:
+    def _greet(self, event: Received) -> None:
+        """Handle the first message of a peer."""
+        if not isinstance(event.message, messages.Hello):
+            raise ProtocolError(f"{type(event.message).__name__} before Hello")
+        self.admission.hello(event.message, event.peer, event.address)
+
+    def _handle_message(self, agent: ConnectedAgent, event: Received, now: float) -> None:
         message = event.message
-        agent = self.state.members.peers.get(event.peer)
-        if isinstance(message, messages.Hello):
-            if agent is not None:
-                raise ProtocolError("a second Hello on one connection")
-            self.admission.hello(message, event.peer, event.address)
-            return
-        if agent is None:
-            raise ProtocolError(f"{type(message).__name__} before Hello")
         match message:
-            case messages.Results() | messages.Revoked() | messages.AlgorithmFailed():
-                self._handle_tasks(agent, message, event, now)
+            case messages.Results(number):
+                if number in agent.slaves:  # else this slave is already gone
+                    self.results.receive(agent.slaves[number], message, event.frames, now)
+            case messages.Revoked(number):
+                if number in agent.slaves:
+                    self.results.take_back(agent.slaves[number], message)
+            case messages.AlgorithmFailed(number):
+                if number in agent.slaves:
+                    self.admission.algorithm_failed(agent, message.number, message.reason)
+                    self.results.refuse(agent.slaves[number], message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
             case messages.SlaveDied():
@@ -172,28 +181,10 @@ class MasterCore:
                 self.state.record(records.AgentLeft(agent.name, reason))
                 self.losses.agent_lost(agent, reason)
                 self.state.actions.forget.append(event.peer)
+            case messages.Hello():
+                raise ProtocolError("a second Hello on one connection")
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not for a master")
-
-    def _handle_tasks(
-        self,
-        agent: ConnectedAgent,
-        message: messages.Results | messages.Revoked | messages.AlgorithmFailed,
-        event: Received,
-        now: float,
-    ) -> None:
-        """Record what an agent reports about a slave's tasks; nothing if this slave is already gone."""
-        slave = agent.slaves.get(message.slave)
-        if slave is None:
-            return
-        match message:
-            case messages.Results():
-                self.results.receive(slave, message, event.frames, now)
-            case messages.Revoked():
-                self.results.take_back(slave, message)
-            case _:
-                self.admission.algorithm_failed(agent, message.number, message.reason)
-                self.results.refuse(slave, message)
 
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
         agent = self.admission.drop(peer, address, reason)
@@ -206,11 +197,13 @@ class MasterCore:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         if self.state.closing is None:
             self.dispatch.decide(now)
-        self.silence.decide(self.waiting, now)
+            self.silence.decide(self.waiting, now)
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         silence, look_again = self.silence.watch.deadline, self.dispatch.look_again
+        if self.state.closing is not None:
+            return None
         if silence is None or look_again is None:
             return silence if look_again is None else look_again
         return min(silence, look_again)

@@ -32,12 +32,15 @@ class Dispatch:
     """When to look again for a slave to take tasks back from; None if there is no need."""
 
     def decide(self, now: float) -> None:
-        """Send what slaves have room for, and take tasks back for idle ones."""
-        if self.state.jar.pending.addressed:
+        """Send what slaves have room for. If then no task is pending, take tasks back for idle slaves."""
+        pending = self.state.jar.pending
+        if pending.addressed:
             self._send_addressed(now)
-        if self.state.jar.pending.queues:
+        if pending.queues:
             self._send_unaddressed(now)
-        self._take_back(now)
+        self.look_again = None
+        if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
+            self._take_back(now)
 
     def _send_addressed(self, now: float) -> None:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
@@ -142,11 +145,8 @@ class Dispatch:
         )
 
     def _take_back(self, now: float) -> None:
-        """If slaves are idle and no task is pending, ask the slave with the most work to give tasks back."""
-        self.look_again = None
+        """If slaves are idle, ask the slave with the most work to give tasks back."""
         state = self.state
-        if state.settings.task_group is not None or state.jar.pending.queues or state.jar.runnable < 2:
-            return
         idle = state.members.idle.values()
         idle_slaves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])
         while idle_slaves > 0:

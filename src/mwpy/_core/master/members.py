@@ -174,10 +174,19 @@ class Members:
         return agent
 
     def _slave_changed(self, record: records.SlaveChanged) -> None:
-        slave = self.slaves[record.sid]
+        slave, state = self.slaves[record.sid], record.state
         slave.kind = record.kind
-        if record.state is not slave.state:
-            self._enter(slave, record.state)
+        if state is slave.state:
+            return
+        if (slave.state, state) not in _STEPS:
+            raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot become {state.value}")
+        slave.state = state
+        if state is _IDLE:
+            self.idle[slave.sid] = slave
+        else:
+            self.idle.pop(slave.sid, None)
+        if state is not _BUSY:
+            self.hungry.pop(slave.sid, None)
 
     def _slave_connected(self, record: records.SlaveConnected) -> None:
         self.slaves_seen += 1
@@ -188,7 +197,9 @@ class Members:
     def _slave_ended(self, record: records.SlaveEnded) -> None:
         slave = self.slaves.pop(record.sid, None)
         if slave is not None:  # else it ended before it was ready for tasks
-            self._enter(slave, _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST)
+            slave.state = _S.GONE if slave.state is _S.SHUTTING_DOWN else _S.LOST
+            self.idle.pop(slave.sid, None)
+            self.hungry.pop(slave.sid, None)
             del slave.agent.slaves[slave.number]
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
@@ -212,16 +223,6 @@ class Members:
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
         self.agents[record.agent].refused[record.number] = record.reason
-
-    def _enter(self, slave: ConnectedSlave, state: SlaveState) -> None:
-        if (slave.state, state) not in _STEPS:
-            raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot become {state.value}")
-        slave.state = state
-        self.idle.pop(slave.sid, None)
-        if state is _IDLE:
-            self.idle[slave.sid] = slave
-        if state is not _BUSY:
-            self.hungry.pop(slave.sid, None)
 
     def coming(self) -> int:
         """How many of the slaves that the agents have announced are not ready yet."""

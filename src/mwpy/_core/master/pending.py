@@ -43,6 +43,8 @@ class PendingTasks:
     """How many tasks of each algorithm are in `queues`. No number is zero."""
     num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `addressed`. No number is zero."""
+    count: int = 0
+    """How many tasks are pending."""
 
     @property
     def counts(self) -> dict[int, int]:
@@ -50,11 +52,6 @@ class PendingTasks:
         if not self.num_addressed:
             return dict(self.num_queued)
         return Counter(self.num_queued) + Counter(self.num_addressed)
-
-    @property
-    def count(self) -> int:
-        """How many tasks are pending."""
-        return self.num_unaddressed + sum(self.num_addressed.values())
 
     @property
     def num_unaddressed(self) -> int:
@@ -105,6 +102,7 @@ class PendingTasks:
         for span in spans:
             queue, counted = self._place_of(span)
             counted[span.algorithm.number] += span.count
+            self.count += span.count
             if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
                 queue[-1] = queue[-1].join(span)
             else:
@@ -115,6 +113,7 @@ class PendingTasks:
         for span in reversed(spans):
             queue, counted = self._place_of(span)
             counted[span.algorithm.number] += span.count
+            self.count += span.count
             queue.appendleft(span)
 
     def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
@@ -142,6 +141,7 @@ class PendingTasks:
                 span, rest = span.cut(each.count)
                 queue.appendleft(rest)
             counted[each.algorithm] -= each.count
+            self.count -= each.count
             if not counted[each.algorithm]:
                 del counted[each.algorithm]
             spans.append(span)
@@ -162,6 +162,7 @@ class PendingTasks:
         for span in (span for queue in self.addressed.values() for span in queue):
             addressed[span.algorithm.number] += span.count
         assert addressed == self.num_addressed, "the addressed tasks were miscounted"
+        assert self.count == queued.total() + addressed.total(), "the pending tasks were miscounted"
         for queue in (*self.queues.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"
             for span in queue:

@@ -112,7 +112,7 @@ class Silence:
             waiting: whether the master algorithm waits in `mw.loop()`.
             now: the time on the core's clock, in seconds.
         """
-        waited_for = self._is_waited_for(waiting)
+        waited_for = self.state.jar.runnable > 0 or self._is_waited_for_without_tasks(waiting)
         actions = self.state.actions
         if actions.results or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
@@ -124,12 +124,8 @@ class Silence:
         if (stuck_s := self.watch.observe(reason, now)) is not None:
             self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
 
-    def _is_waited_for(self, waiting: Waiting) -> bool:
-        """Whether the user waits for progress; `mw.loop(1.0)` without any task may be meant as a sleep."""
-        if self.state.closing is not None:
-            return False
-        if self.state.jar.runnable:
-            return True
+    def _is_waited_for_without_tasks(self, waiting: Waiting) -> bool:
+        """Whether the user waits for slaves; `mw.loop(1.0)` without any task may be meant as a sleep."""
         wants_slaves = waiting is Waiting.FOR_A_WHILE and any(self.kinds.vacancies())
         return wants_slaves or waiting is Waiting.FOREVER
 
