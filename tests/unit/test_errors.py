@@ -26,7 +26,7 @@ def test_every_error_is_exported_and_is_never_a_success(kind: type[MwpyError]) -
         (errors.ResourceFileError, ExitCode.USAGE, 2),
         (errors.Refused, ExitCode.REFUSED, 3),
         (errors.MasterUnreachable, ExitCode.UNREACHABLE, 4),
-        (errors.MasterLost, ExitCode.FAILED, 255),
+        (MwpyError, ExitCode.FAILED, 255),
     ],
 )
 def test_the_exit_code_says_whose_fault_it_was(kind: type[MwpyError], exit_code: ExitCode, number: int) -> None:

@@ -16,7 +16,6 @@ __all__ = [
     "ArgumentNotPicklable",
     "ExitCode",
     "InternalError",
-    "MasterLost",
     "MasterUnreachable",
     "MwpyError",
     "ProtocolError",
@@ -82,10 +81,6 @@ class MasterUnreachable(MwpyError):
     """No candidate address of the master answered in time."""
 
     exit_code = ExitCode.UNREACHABLE
-
-
-class MasterLost(MwpyError):
-    """The connection to the master broke, and the master had not shut this agent down."""
 
 
 class AlgorithmUnavailable(MwpyError):
