@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from mwpy._core.agent import events
+from mwpy._core.agent.child import Child
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
 from mwpy._transport import wire
@@ -71,6 +72,11 @@ def _heard(message: messages.Message, payload: Sequence[Buffer] = ()) -> events.
 def _sent(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
     """Decode a message as its receiver does."""
     return wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
+
+
+def _held(child: Child) -> list[tuple[int, int, int]]:
+    """Task, attempt and position of each task that a slave holds according to the agent, in order."""
+    return [(span.first + at, span.attempt, span.position + at) for span in child.held for at in range(span.count)]
 
 
 class _AgentMachine(RuleBasedStateMachine):
@@ -228,7 +234,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     def agree(self) -> None:
         assert not self.deaths, f"the master did not hear of the end of {list(self.deaths)}"
-        held = {number: self.core.held(number) for number in self.core.slaves}
+        held = {number: _held(child) for number, child in self.core.children.items()}
         mine = {number: self.held(process) for number, process in self.processes.items()}
         assert held == mine, "the agent and its slaves disagree about the tasks that are held"
         if self.code is None:

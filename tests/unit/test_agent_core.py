@@ -72,7 +72,7 @@ def to_master(actions: AgentActions) -> list[messages.Message]:
 
 def held(core: AgentCore) -> list[tuple[int, int]]:
     """Task and attempt of all tasks that slave 1 holds, in order."""
-    return [(task, attempt) for task, attempt, _ in core.held(1)]
+    return [(span.first + at, span.attempt) for span in core.children[1].held for at in range(span.count)]
 
 
 @pytest.fixture

@@ -57,7 +57,8 @@ class AgentCore:
         self._watch = Watch(self._state)
         self._output = StartOutput(self._state)
         self._departure = Departure(self._state)
-        self._children = self._state.children
+        self.children = self._state.children
+        """The slaves that have not ended, by number."""
         self.agent = ""
         """The name that the master gave this agent; empty until the master has accepted the agent."""
 
@@ -71,16 +72,6 @@ class AgentCore:
         """Whether the agent is about to exit."""
         return self._departure.code is not None
 
-    def held(self, number: int) -> list[tuple[int, int, int]]:
-        """Task, attempt and position of each task that a slave holds, in order."""
-        held = self._children[number].held
-        return [(span.first + at, span.attempt, span.position + at) for span in held for at in range(span.count)]
-
-    @property
-    def slaves(self) -> list[int]:
-        """The numbers of the slaves that have not ended."""
-        return list(self._children)
-
     # ---- events --------------------------------------------------------------------------------------------
 
     def handle(self, event: AgentEvent, now: float) -> None:
@@ -89,19 +80,19 @@ class AgentCore:
             case Heard(message, frames):
                 self._hear_master(message, frames, now)
             case SlaveHeard(number, message, frames):
-                self._hear_slave(self._children[number], message, frames, now)
+                self._hear_slave(self.children[number], message, frames, now)
             case JournalRead():
-                self._journal_read(self._children[event.slave], event, now)
+                self._journal_read(self.children[event.slave], event, now)
             case Recalled(number, started, count):
-                self._traffic.recalled(self._children[number], started, count)
+                self._traffic.recalled(self.children[number], started, count)
             case ErrorOutput(number, data):
-                self._output.wrote(self._children[number], data, now)
+                self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
-                self._watch.exit_seen(self._children[number], by_sigkill, self.leaving, now)
+                self._watch.exit_seen(self.children[number], by_sigkill, self.leaving, now)
             case SlaveExited():
-                self._slave_exited(self._children[event.slave], event, now)
+                self._slave_exited(self.children[event.slave], event, now)
             case StreamEnded(number):
-                self._watch.stream_ended(self._children[number], now)
+                self._watch.stream_ended(self.children[number], now)
             case StreamBroken() | JournalBroken():
                 self._broken(event)
             case LookedUp(packages):
@@ -115,14 +106,14 @@ class AgentCore:
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         match message:
             case messages.Tasks():
-                child = self._children.get(message.slave)
+                child = self.children.get(message.slave)
                 if child is not None:
                     was_idle = not child.held
                     self._traffic.pass_on(child, message, frames)
                     if was_idle:
                         self._watch.active(child, now)
             case messages.Revoke(number, count):
-                child = self._children.get(number)
+                child = self.children.get(number)
                 if child is not None:
                     self._traffic.revoke(child, count)
             case messages.Welcome():
@@ -130,7 +121,7 @@ class AgentCore:
             case messages.Algorithms():
                 self._starts.define(message, frames)
             case messages.SlaveNamed(number):
-                child = self._children.get(number)
+                child = self.children.get(number)
                 if child is not None:
                     self._name(child, message, frames)
             case messages.Shutdown(finished, grace_s):
@@ -190,7 +181,7 @@ class AgentCore:
     def _slave_exited(self, child: Child, event: SlaveExited, now: float) -> None:
         was = child.state
         child.change(ChildEvent.EXIT)
-        del self._children[child.number]
+        del self.children[child.number]
         self._output.ended(child, event.words, event.error_output)
         running, attempt = child.running(event.started)
         named = f"task {running}, attempt {attempt}" if running else ""
@@ -217,7 +208,7 @@ class AgentCore:
     def decide(self, now: float) -> None:
         """Decide what is due at this moment."""
         self._departure.decide(now)
-        for child in self._children.values():
+        for child in self.children.values():
             if child.print_at is not None:
                 self._output.decide(child, now)
             self._watch.decide(child, now)
@@ -225,7 +216,7 @@ class AgentCore:
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         deadline = self._departure.deadline
-        for child in self._children.values():
+        for child in self.children.values():
             for time in (child.read_journal_at, child.print_at, child.kill_at, child.collect_at):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
@@ -242,4 +233,4 @@ class AgentCore:
         self._state.check()
         self._starts.check()
         self._departure.check()
-        assert self.leaving or not self.agent or len(self._children) == self.settings.slaves, "too few slaves"
+        assert self.leaving or not self.agent or len(self.children) == self.settings.slaves, "too few slaves"
