@@ -71,7 +71,7 @@ def end() -> _End:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The times that the clock of a task shows, one after the other. The last time stays."""
     moments = [1.0]
-    monkeypatch.setattr(task_runner, "perf_counter", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
+    monkeypatch.setattr(task_runner, "monotonic", lambda: moments.pop(0) if len(moments) > 1 else moments[0])
     return moments
 
 

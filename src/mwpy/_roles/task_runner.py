@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take
-from mwpy._system.clock import perf_counter
+from mwpy._system.clock import monotonic
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.codec import Codec, loads_call, loads_function
@@ -192,16 +192,16 @@ class TaskRunner:
             failed = False
             try:
                 args, kwargs = loads_call(call, buffers)
-                began = perf_counter()
+                began = monotonic()
                 value = function(*args, **kwargs)
-                ended = perf_counter()
+                ended = monotonic()
                 result, large = dumps(value)
                 if large or len(result) > limit:
                     self._check_size(len(result) + sum(map(len, large)))
             except BaseException as error:
                 failed, large = True, ()
                 result = self._codec.dumps_failure(error if not ended else _not_sendable(error, value))
-                ended = ended or perf_counter()
+                ended = ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
             seconds = ended - began if began else 0.0
@@ -244,7 +244,7 @@ class TaskRunner:
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
             journal.clear()
-            self._due = perf_counter() + GATHER_S
+            self._due = monotonic() + GATHER_S
 
     # ---- messages -------------------------------------------------------------------------------------------
 

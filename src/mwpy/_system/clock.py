@@ -1,4 +1,4 @@
-"""The clocks of this machine: clocks that measure durations, the clock for dates, and a pause.
+"""The clocks of this machine: one that measures durations, one for dates, and a pause.
 
 Code that also runs in simulated time receives a `Clock`. This module is a `Clock`, too.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "monotonic", "perf_counter", "sleep", "wall"]
+__all__ = ["Clock", "monotonic", "sleep", "wall"]
 
 
 class Clock(Protocol):
@@ -26,9 +26,6 @@ class Clock(Protocol):
 
 monotonic = time.monotonic
 """Seconds on a clock that is never set back; only comparable on this machine."""
-
-perf_counter = time.perf_counter
-"""Seconds on the most precise clock that is never set back: for short times within one process."""
 
 wall = time.time
 """Seconds since 1970: comparable with the clocks of other machines."""
