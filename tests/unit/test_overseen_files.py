@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 
 from mwpy import resource_file
-from mwpy._roles.overseen_files import OverseenFiles, agent_command, mark_of, paths_of
+from mwpy._roles.overseen_files import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
 from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy.resource_file import IN_PROGRESS, MemberKeys, ResourceFile
 
@@ -37,26 +38,13 @@ def overseen() -> Iterator[Overseen]:
     """Makes the files of an overseer; their locks are released at the end."""
     made = []
 
-    def make(paths: list[Path], said: list[str] | None = None, **options: object) -> OverseenFiles:
-        made.append(overseen_files(paths, said if said is not None else [], **options))
+    def make(paths: list[Path], said: list[str] | None = None, **options: Any) -> OverseenFiles:
+        made.append(OverseenFiles(OverseerOptions(paths, **options), ([] if said is None else said).append))
         return made[-1]
 
     yield make
     for files in made:
         files.close()
-
-
-def overseen_files(paths: list[Path], said: list[str], **options: object) -> OverseenFiles:
-    settings: dict[str, object] = {
-        "priorities": {},
-        "slaves_per_job": 1,
-        "command": (),
-        "log_dir": None,
-        "extra": (),
-        "dry_run": False,
-        "say": said.append,
-    }
-    return OverseenFiles(paths, **(settings | options))  # type: ignore[arg-type]
 
 
 def test_a_mark_is_readable_and_depends_on_the_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

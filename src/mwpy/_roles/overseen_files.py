@@ -7,22 +7,39 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from attrs import define
+from attrs import define, field, frozen
 
 from mwpy import resource_file
 from mwpy._batch import Launch
 from mwpy._core.overseer.computation import WatchedComputation
+from mwpy._core.overseer.state import OverseerSettings
 from mwpy._values.errors import UsageError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["OverseenFiles", "agent_command", "mark_of", "paths_of"]
+__all__ = ["OverseenFiles", "OverseerOptions", "agent_command", "mark_of", "paths_of"]
 
 RESOURCE_FILES = "*.rsc"
 """The names of resource files in a directory."""
+
+
+@frozen
+class OverseerOptions:
+    """The options of an overseer; `mwpy oversee --help` describes each."""
+
+    paths: Sequence[Path]
+    settings: OverseerSettings = field(factory=OverseerSettings)
+    slaves_per_job: int = 1
+    priorities: dict[str, int] = field(factory=dict)
+    """Priorities by the path of a resource file as the user wrote it, or by its file name."""
+    command: Sequence[str] = ()
+    log_dir: Path | None = None
+    extra: tuple[str, ...] = ()
+    once: bool = False
+    dry_run: bool = False
 
 
 def mark_of(path: Path) -> str:
@@ -63,35 +80,12 @@ class OverseenFiles:
     """The resource files of an overseer.
 
     Args:
-        paths: resource files, and directories that contain them.
-        priorities: the priorities by the path of a resource file as the user wrote it, or by its file name.
-        slaves_per_job: how many slaves a job has.
-        command: a program that jobs run instead of the one in the resource file, if it is not empty.
-        log_dir: the folder for jobs' output; None for a folder beside the resource file.
-        extra: lines for each submission.
-        dry_run: write nothing.
+        options: the overseer's options.
         say: is called with a line for each computation that another overseer watches.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        *,
-        priorities: Mapping[str, int],
-        slaves_per_job: int,
-        command: Sequence[str],
-        log_dir: Path | None,
-        extra: tuple[str, ...],
-        dry_run: bool,
-        say: Callable[[str], None],
-    ) -> None:
-        self._paths = paths
-        self._priorities = priorities
-        self._slaves_per_job = slaves_per_job
-        self._command = command
-        self._log_dir = log_dir
-        self._extra = extra
-        self._dry_run = dry_run
+    def __init__(self, options: OverseerOptions, say: Callable[[str], None]) -> None:
+        self._options = options
         self._say = say
         self._files: dict[str, _File] = {}
         self._refused: dict[str, None] = {}
@@ -99,7 +93,7 @@ class OverseenFiles:
     @property
     def more_may_come(self) -> bool:
         """Whether a directory is watched."""
-        return any(path.is_dir() for path in self._paths)
+        return any(path.is_dir() for path in self._options.paths)
 
     def find(self) -> list[WatchedComputation]:
         """Return the computations that were found since the last call, and lock them.
@@ -108,11 +102,12 @@ class OverseenFiles:
             UsageError: another overseer watches the only file, or the lock cannot be made.
         """
         found = []
-        for path in paths_of(self._paths):
+        options = self._options
+        for path in paths_of(options.paths):
             mark = mark_of(path)
             if mark not in self._files and mark not in self._refused and self._claim(mark, path):
-                priority = self._priorities.get(str(path), self._priorities.get(path.name, 0))
-                found.append(WatchedComputation(mark, path.name, priority, self._slaves_per_job))
+                priority = options.priorities.get(str(path), options.priorities.get(path.name, 0))
+                found.append(WatchedComputation(mark, path.name, priority, options.slaves_per_job))
         return found
 
     def exists(self, mark: str) -> bool:
@@ -125,10 +120,10 @@ class OverseenFiles:
 
     def launch(self, mark: str, content: ResourceFile) -> Launch:
         """Prepare the launch of jobs for a computation."""
-        file = self._files[mark]
+        file, slaves = self._files[mark], self._options.slaves_per_job
         file.log_dir.mkdir(parents=True, exist_ok=True)
-        command = agent_command(content, self._command, self._slaves_per_job)
-        return Launch(mark, str(file.path), command, self._slaves_per_job, str(file.log_dir), self._extra)
+        command = agent_command(content, self._options.command, slaves)
+        return Launch(mark, str(file.path), command, slaves, str(file.log_dir), self._options.extra)
 
     def close(self) -> None:
         """Unlock the computations, so that other overseers can watch them."""
@@ -138,13 +133,13 @@ class OverseenFiles:
 
     def _claim(self, mark: str, path: Path) -> bool:
         """Lock a computation, so that no other overseer watches it. Return False if another one already does."""
-        log_dir = (self._log_dir or path.with_name(f"{path.name}.jobs")).absolute()
+        log_dir = (self._options.log_dir or path.with_name(f"{path.name}.jobs")).absolute()
         lock_path = log_dir / f"{mark}.lock"
         try:
-            lock = None if self._dry_run else _lock(lock_path)
+            lock = None if self._options.dry_run else _lock(lock_path)
         except BlockingIOError:
             text = f"another overseer watches {path} ({lock_path.read_text().strip()})"
-            if len(self._paths) == 1 and not self.more_may_come:
+            if len(self._options.paths) == 1 and not self.more_may_come:
                 raise UsageError(f"{text}: stop it first") from None
             self._say(f"{path.name}: is ignored, because {text}")
             self._refused[mark] = None

@@ -14,10 +14,7 @@ import shlex
 import signal
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Protocol
-
-from attrs import field, frozen
 
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, JobState, Launch
@@ -37,30 +34,13 @@ from mwpy._core.overseer.events import (
     Submitted,
 )
 from mwpy._core.overseer.files import Need
-from mwpy._core.overseer.state import OverseerSettings
-from mwpy._roles.overseen_files import OverseenFiles, mark_of, paths_of
+from mwpy._roles.overseen_files import OverseenFiles, OverseerOptions, mark_of, paths_of
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._values.errors import ExitCode, ResourceFileError
 from mwpy.resource_file import ResourceFile
 
-__all__ = ["Files", "Overseer", "OverseerOptions", "remove", "run"]
-
-
-@frozen
-class OverseerOptions:
-    """The options of an overseer; `mwpy oversee --help` describes each."""
-
-    paths: Sequence[Path]
-    settings: OverseerSettings = field(factory=OverseerSettings)
-    slaves_per_job: int = 1
-    priorities: dict[str, int] = field(factory=dict)
-    """Priorities by the path of a resource file as the user wrote it, or by its file name."""
-    command: Sequence[str] = ()
-    log_dir: Path | None = None
-    extra: tuple[str, ...] = ()
-    once: bool = False
-    dry_run: bool = False
+__all__ = ["Files", "Overseer", "remove", "run"]
 
 
 class Files(Protocol):
@@ -107,16 +87,7 @@ def run(options: OverseerOptions, batch: Batch) -> int:
         moment = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         print(f"{moment} {'(dry run) ' if options.dry_run else ''}{text}", flush=True)
 
-    files = OverseenFiles(
-        options.paths,
-        priorities=options.priorities,
-        slaves_per_job=options.slaves_per_job,
-        command=options.command,
-        log_dir=options.log_dir,
-        extra=options.extra,
-        dry_run=options.dry_run,
-        say=say,
-    )
+    files = OverseenFiles(options, say)
     overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, dry_run=options.dry_run)
     signal.signal(signal.SIGTERM, _interrupt)
     try:

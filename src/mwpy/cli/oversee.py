@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles import overseer
-from mwpy._roles.overseer import OverseerOptions
+from mwpy._roles.overseen_files import OverseerOptions
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
 __all__ = ["main"]
