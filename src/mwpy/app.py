@@ -111,7 +111,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     published += rest
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     computation = start(
         options,
         audit=_audit(options, sys.stdout if options.role is Role.MASTER else None),
@@ -137,10 +137,6 @@ def _run_master(options: Options, rest: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     computation.end(finished)
     return slave.exit_code(returned, "master algorithm")
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def run(options: OverseerOptions, batch: Batch) -> int:
 
     files = OverseenFiles(options, say)
     overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, dry_run=options.dry_run)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if not (options.once or options.dry_run):
             overseer.run()
@@ -115,10 +115,6 @@ def remove(options: OverseerOptions, batch: Batch) -> int:
         batch.remove([job.job_id for job in jobs])
     print(f"removed {len(jobs)} jobs of {', '.join(names.values())}")
     return ExitCode.OK
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 class Overseer:
