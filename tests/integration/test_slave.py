@@ -21,11 +21,11 @@ from mwpy._transport.channel import SETTLE_S, open_channel
 from mwpy._transport.channel.journal import PAYLOAD_BYTES
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
+from mwpy._values.algorithm import PYTHON
 from mwpy._values.environment import SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.ids import Buffer, SlaveId
 
 SOURCE = str(Path(__file__).parents[2] / "src")
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PATIENCE_S = 30.0
 """The test fails after this time."""
 

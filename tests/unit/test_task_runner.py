@@ -15,11 +15,11 @@ from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
+from mwpy._values.algorithm import PYTHON
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy.slave import Slave
 
 CODEC = Codec()
-PYTHON = task_runner._PYTHON
 
 
 class _End:

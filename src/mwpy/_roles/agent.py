@@ -32,6 +32,7 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.link import Broken
 from mwpy._values import messages, records
+from mwpy._values.algorithm import PYTHON
 from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
@@ -46,8 +47,6 @@ FAREWELL_S = 1.0
 
 LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
-
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
 from attrs import define, field
 
 from mwpy._roles.access import Access
 from mwpy._system import packages
 from mwpy._transport.codec import Codec
-from mwpy._values.algorithm import Algorithm
+from mwpy._values.algorithm import PYTHON, Algorithm
 from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.records import AlgorithmDefined
 
 __all__ = ["Definitions"]
-
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @define(eq=False)

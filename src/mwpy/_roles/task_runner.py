@@ -24,7 +24,7 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.codec import Codec, loads_call, loads_function
 from mwpy._values import messages
-from mwpy._values.algorithm import find
+from mwpy._values.algorithm import PYTHON, find
 from mwpy._values.errors import AlgorithmUnavailable, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 
@@ -37,8 +37,6 @@ master. Longer times break the promise that a finished result leaves its slave w
 
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
-
-_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class ResultTooLarge(Exception):
@@ -324,9 +322,9 @@ def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> C
     try:
         if pickled is None:
             return find(definition.reference, definition.digest)
-        if definition.python != _PYTHON:
+        if definition.python != PYTHON:
             return (
-                f"{definition.name} travels by value, which Python {definition.python} (master) and {_PYTHON} "
+                f"{definition.name} travels by value, which Python {definition.python} (master) and {PYTHON} "
                 f"(slave) cannot do: use the same minor version, or give the slave the script"
             )
         return loads_function(pickled)

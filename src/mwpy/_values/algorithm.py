@@ -28,6 +28,7 @@ from msgspec import Struct
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
 
 __all__ = [
+    "PYTHON",
     "Algorithm",
     "Registry",
     "TaskAlgorithm",
@@ -42,6 +43,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., int])
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""`major.minor` of this interpreter. A function travels by value only between interpreters with the same one."""
 
 
 class TaskAlgorithm(Protocol[P, R_co]):
