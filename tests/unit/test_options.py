@@ -57,6 +57,14 @@ def test_slurm_sets_the_end_of_a_job(text: str, end: float | None) -> None:
     assert parse([], {"SLURM_JOB_END_TIME": text, "MWPY_AGENT": "[]"})[0].job_end is None
 
 
+def test_an_agent_may_run_until_the_end_of_its_job_or_for_its_lifetime() -> None:
+    """The option takes precedence over the time that the batch system gives."""
+    job = {"SLURM_JOB_END_TIME": "1000"}
+    assert parse(["--mw-slave"], job)[0].seconds_left(990.0) == 10.0
+    assert parse(["--mw-slave", "--mw-lifetime", "3"], job)[0].seconds_left(990.0) == 3.0
+    assert parse(["--mw-slave"], {})[0].seconds_left(990.0) is None
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -62,9 +62,6 @@ def read_report(text: str) -> Report | None:
 
 
 def _examine(options: Options, slave_command: Sequence[str], version: str) -> Report:
-    left = options.lifetime
-    if left is None and options.job_end is not None:
-        left = options.job_end - clock.wall()
     return Report(
         host=platform.node(),
         python=platform.python_version(),
@@ -74,7 +71,7 @@ def _examine(options: Options, slave_command: Sequence[str], version: str) -> Re
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory=_free_memory(),
         disk=shutil.disk_usage(os.getcwd()).free,
-        seconds_left=left,
+        seconds_left=options.seconds_left(clock.wall()),
         **_connection(options),
         **_imports(slave_command),
     )

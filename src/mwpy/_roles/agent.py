@@ -61,7 +61,8 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     Raises:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
-    ends_at = _ends_at(options)
+    left_s = options.seconds_left(clock.wall())
+    ends_at = None if left_s is None else clock.monotonic() + left_s
     contact = find_master(options)
     if contact is None:
         return ExitCode.OK
@@ -96,13 +97,6 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         return int(code)
     finally:
         agent.close()
-
-
-def _ends_at(options: Options) -> float | None:
-    """When the batch system will end this agent, on the monotonic clock. The user's option takes precedence."""
-    if options.lifetime is not None:
-        return clock.monotonic() + options.lifetime
-    return None if options.job_end is None else clock.monotonic() + options.job_end - clock.wall()
 
 
 @frozen

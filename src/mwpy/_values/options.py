@@ -63,6 +63,12 @@ class Options:
     """Which of master_host, master_port and member_id were given after `--mw-resource-file`. In a slave they override
     the file, as in CL-MW."""
 
+    def seconds_left(self, wall: float) -> float | None:
+        """How long an agent may still run at the Unix time `wall`: for its lifetime, or until its job ends; or None."""
+        if self.lifetime is not None:
+            return self.lifetime
+        return None if self.job_end is None else self.job_end - wall
+
     def directed_to(self, member_id: str) -> str:
         """Return the member id that a slave sends, given the member id in its resource file."""
         return self.member_id if "member_id" in self.after_file else member_id
