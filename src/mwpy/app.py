@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,11 +96,12 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
 
 def _run_master(options: Options, rest: list[str]) -> int:
     from mwpy._roles.computation import start
+    from mwpy._system.process import count_cores
 
     algorithm = REGISTRY.master()
     local_slaves = options.local or 0
     if options.role is Role.LOCAL and options.local is None:
-        local_slaves = _cores()
+        local_slaves = count_cores()
     if not local_slaves and options.resource_file is None and options.key_file is None and options.key is None:
         raise UsageError(
             "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
@@ -156,6 +157,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         ...     total = sum(result.value for result in mw.map(lambda x: x * x, range(100)))
     """
     from mwpy._roles.computation import start
+    from mwpy._system.process import count_cores
     from mwpy._transport.link import new_key
     from mwpy.audit import AuditFile
 
@@ -167,7 +169,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         key=new_key(),
         slave_command=command,
         local_command=command,
-        local_slaves=slaves or _cores(),
+        local_slaves=slaves or count_cores(),
         environment={"PYTHONPATH": path},
         main_by_value=True,
     )
@@ -197,11 +199,6 @@ def _program() -> list[str]:
     if words[-1:] == sys.argv[:1] and os.path.isfile(words[-1]):
         words[-1] = os.path.abspath(words[-1])
     return [sys.executable, *AGENT, *words]
-
-
-def _cores() -> int:
-    affinity: Mapping[int, object] = dict.fromkeys(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else {}
-    return len(affinity) or os.cpu_count() or 1
 
 
 def _audit(options: Options, otherwise: object) -> AuditFile:

@@ -68,7 +68,7 @@ def _examine(options: Options, slave_command: Sequence[str], version: str) -> Re
         executable=sys.executable,
         clock=clock.wall(),
         libraries={"mwpy": version, **library_versions(), **packages.versions(["msgspec", "cloudpickle", "attrs"])},
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=process.count_cores(),
         memory=_free_memory(),
         disk=shutil.disk_usage(os.getcwd()).free,
         seconds_left=options.seconds_left(clock.wall()),

@@ -7,6 +7,7 @@ is reaped, because until then the kernel gives its number to no other process.
 - `start` starts a child that is watched: a slave, a local agent, a local job.
 - `run` runs a short command to its end.
 - `Helper` is a program that answers each line with a line.
+- `count_cores` says how many children can compute at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from attrs import frozen
 from mwpy._system import clock
 from mwpy._values.exits import describe_exit
 
-__all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "run", "start"]
+__all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "count_cores", "run", "start"]
 
 
 class Child:
@@ -130,6 +131,11 @@ def start(
         ),
         detached=detached,
     )
+
+
+def count_cores() -> int:
+    """Return how many cores this process and its children may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _environment(changes: Mapping[str, str | None] | None) -> dict[str, str]:
