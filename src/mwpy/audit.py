@@ -17,7 +17,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -25,17 +24,14 @@ from attrs import frozen
 
 from mwpy._values import records
 from mwpy._values.errors import UsageError
-from mwpy._values.last_words import LastWords, amount
+from mwpy._values.last_words import LastWords
+from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.records import TaskRange
 
 __all__ = ["AuditFile", "End", "read_ends", "text_of"]
 
 KEPT = 4
 """How many old audit files are kept; FILE.1 is the newest."""
-
-NAMED_TASKS = 5
-"""How many tasks of a group are named in a line; the others are only counted."""
-
 
 _UNSEEN = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
@@ -119,9 +115,9 @@ def _text_of_slaves(record: records.Record) -> str:
         case records.Notice(text):
             return f"NOTICE {text}"
         case records.TasksReceived(sid, count):
-            return f"{sid} <- {_many(count, 'task')}"
+            return f"{sid} <- {counted(count, 'task')}"
         case records.ResultsSent(sid, count):
-            return f"{sid} -> {_many(count, 'result')}"
+            return f"{sid} -> {counted(count, 'result')}"
         case records.SlaveStarted(slave, pid):
             return f"SLAVE PROCESS {slave} started, pid {pid}"
         case records.SlaveNamed(slave, sid):
@@ -162,23 +158,19 @@ def _text_of_agents(record: records.Record) -> str:
 def _text_of_tasks(record: records.Record) -> str:
     match record:
         case records.TasksAllocated(sid, tasks):
-            return f"{sid} <- {_many(_count(tasks), 'task')}"
+            return f"{sid} <- {counted(_count(tasks), 'task')}"
         case records.ResultsReceived(sid, results):
-            return f"{sid} -> {_many(sum(results.counts), 'result')}"
+            return f"{sid} -> {counted(sum(results.counts), 'result')}"
         case records.TasksReturned(sid, tasks, reason):
-            return f"{sid} -> {_many(_count(tasks), 'task')} back ({_names(tasks)}): {reason}"
+            return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}): {reason}"
         case records.TasksGivenUp(_, _, tasks, reason):
             return f"UNRUNNABLE {_names(tasks)}: {reason}"
         case records.TasksFailed(tasks, reason):
             return f"FAILED {_names(tasks)}: {reason}"
         case records.TasksUnaddressed(sid, tasks):
-            return f"{_many(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
+            return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:
             return ""
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _count(tasks: Sequence[TaskRange]) -> int:
@@ -187,8 +179,7 @@ def _count(tasks: Sequence[TaskRange]) -> int:
 
 def _names(tasks: Sequence[TaskRange]) -> str:
     named = (f"task {each.first + place} ({each.name})" for each in tasks for place in range(each.count))
-    more = f" and {_count(tasks) - NAMED_TASKS} more" if _count(tasks) > NAMED_TASKS else ""
-    return ", ".join(islice(named, NAMED_TASKS)) + more
+    return first_of(named, _count(tasks))
 
 
 class AuditFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.last_words import NO_WORDS, LastWords, amount
+from mwpy._values.last_words import NO_WORDS, LastWords
 
 TRACE = "Fatal Python error: Segmentation fault\n\nCurrent thread\n"
 
@@ -38,11 +38,3 @@ def test_a_long_text_loses_its_beginning() -> None:
     assert cut == LastWords("bc", "ef", "hi", 0)
     assert cut.size == 6
     assert cut.cut(2) == cut
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (300 << 20, "300.0 MiB"), (5 << 60, "5242880.0 TiB")],
-)
-def test_an_amount_of_memory_as_a_text_for_people(count: int, text: str) -> None:
-    assert amount(count) == text

@@ -9,6 +9,7 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.phrases import counted
 from mwpy._values.staleness import is_stale
 
 __all__ = ["Address", "Finding", "Report", "diagnose", "no_report", "stuck"]
@@ -102,7 +103,7 @@ def diagnose(there: Report, here: Report | None, earliest: float, latest: float)
         latest: the latest such time.
     """
     return [
-        Finding("machine", f"{there.host}, {_count(there.cores, 'core')}"),
+        Finding("machine", f"{there.host}, {counted(there.cores, 'core')}"),
         _python(there, here),
         _libraries(there, here),
         _clock(there, earliest, latest),
@@ -229,7 +230,3 @@ def _time(there: Report) -> Finding:
 
 def _list(values: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from attrs import define, frozen
 
 from mwpy._values.ids import SlaveId
+from mwpy._values.phrases import amount
 
-__all__ = ["LAST_WORDS_BYTES", "NO_WORDS", "Death", "LastWords", "amount", "story_of"]
+__all__ = ["LAST_WORDS_BYTES", "NO_WORDS", "Death", "LastWords", "story_of"]
 
 LAST_WORDS_BYTES = 64 * 1024
 """How much of the end of each stream of a slave is kept."""
@@ -69,15 +70,6 @@ class LastWords:
 
 NO_WORDS = LastWords()
 """The last words of a slave about which nothing is known."""
-
-
-def amount(count: int) -> str:
-    """Return a number of bytes as a text for people."""
-    size, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        del units[0]
-    return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
 
 
 @define(slots=True)

@@ -14,6 +14,7 @@ from mwpy import resource_file
 from mwpy._doctor import consultation
 from mwpy._doctor.diagnosis import Finding
 from mwpy._values.errors import ExitCode
+from mwpy._values.phrases import counted
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
 __all__ = ["main"]
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     for finding in findings:
         print(_line(finding))
     faults = sum(bool(finding.remedy) for finding in findings)
-    print(f"{faults} {'fault' if faults == 1 else 'faults'} found" if faults else "all is well")
+    print(f"{counted(faults, 'fault')} found" if faults else "all is well")
     return FAULT_FOUND if faults else ExitCode.OK
 
 

@@ -8,7 +8,7 @@ from attrs import define, field
 
 from mwpy._core.overseer.computation import UNCONNECTED_S, WatchedComputation
 from mwpy._core.overseer.state import OverseerState
-from mwpy._core.overseer.wording import count_of_jobs, ids_of
+from mwpy._values.phrases import counted, first_of
 
 __all__ = ["About", "Complaints"]
 
@@ -76,19 +76,19 @@ class Complaints:
         if short <= 0:
             self.resolve(computation, About.LIMIT)
             return
-        more = f"{short} more {'job' if short == 1 else 'jobs'}"
-        allowed = self._state.settings.max_jobs
-        self.complain(computation, About.LIMIT, f"{more} would be useful, but --max allows only {allowed}", now)
+        text = f"{counted(short, 'more job')} would be useful, but --max allows only {self._state.settings.max_jobs}"
+        self.complain(computation, About.LIMIT, text, now)
 
     def report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""
         unconnected = computation.unconnected()
         if unconnected:
-            one = len(unconnected) == 1
+            count = len(unconnected)
+            one = count == 1
             text = (
-                f"{count_of_jobs(len(unconnected))} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
+                f"{counted(count, 'job')} ran for {UNCONNECTED_S:.0f} s and {'is' if one else 'are'} not "
                 f"connected, so others replace {'it' if one else 'them'}. Can the jobs reach the master, and does "
-                f"their script leave MWPY_JOB unchanged? {ids_of([job.job_id for job in unconnected])}"
+                f"their script leave MWPY_JOB unchanged? {first_of((job.job_id for job in unconnected), count)}"
             )
             self.complain(computation, About.UNCONNECTED, text, now)
         else:
@@ -96,7 +96,7 @@ class Complaints:
         noted = [job for job in computation.waiting() if job.note]
         if noted:
             verb = "waits" if len(noted) == 1 else "wait"
-            text = f"{count_of_jobs(len(noted))} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
+            text = f"{counted(len(noted), 'job')} still {verb}. The reason for job {noted[0].job_id}: {noted[0].note}"
             self.complain(computation, About.WAITING, text, now, after_s=SAY_AGAIN_S)
         else:
             self.resolve(computation, About.WAITING)

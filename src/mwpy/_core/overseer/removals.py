@@ -13,8 +13,8 @@ from attrs import define
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import CERTAIN_S, ROUNDING_S, WatchedComputation
 from mwpy._core.overseer.state import OverseerState
-from mwpy._core.overseer.wording import count_of_jobs, ids_of
 from mwpy._values.jobs import Job, JobState
+from mwpy._values.phrases import counted, first_of
 
 __all__ = ["Removals"]
 
@@ -88,4 +88,5 @@ class Removals:
         job_ids = [job.job_id for job in jobs]
         self._state.actions.remove += job_ids
         computation.jobs.mark_removed(job_ids, now)
-        self._state.say(computation, f"removes {count_of_jobs(len(jobs))}, {reason}: {ids_of(job_ids)}")
+        ids = first_of(job_ids, len(job_ids))
+        self._state.say(computation, f"removes {counted(len(jobs), 'job')}, {reason}: {ids}")

@@ -11,7 +11,7 @@ from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.events import Submit
 from mwpy._core.overseer.state import OverseerState
-from mwpy._core.overseer.wording import count_of_jobs, count_of_slaves, ids_of
+from mwpy._values.phrases import counted, first_of
 
 __all__ = ["Shortage", "Submissions", "Wish", "share"]
 
@@ -71,7 +71,8 @@ class Submissions:
         """Stop waiting for submitted jobs that never appeared in the list."""
         for computation in self._state.computations.values():
             if lost := computation.jobs.settle(now):
-                text = f"{count_of_jobs(len(lost))} never showed in the queue after the submission: {ids_of(lost)}"
+                ids = first_of(lost, len(lost))
+                text = f"{counted(len(lost), 'job')} never showed in the queue after the submission: {ids}"
                 self._state.say(computation, text)
 
     def decide(self, active: Sequence[WatchedComputation], now: float) -> list[Shortage]:
@@ -119,6 +120,6 @@ class Submissions:
             return
         self._recent.append((now, count))
         self._state.actions.submit.append(Submit(computation.mark, count))
-        missing = count_of_slaves(computation.file.slaves_needed)
-        on_the_way = count_of_jobs(computation.coming)
-        self._state.say(computation, f"submits {count_of_jobs(count)}: {missing} missing, {on_the_way} on the way")
+        missing = counted(computation.file.slaves_needed, "slave")
+        on_the_way = counted(computation.coming, "job")
+        self._state.say(computation, f"submits {counted(count, 'job')}: {missing} missing, {on_the_way} on the way")

@@ -1,0 +1,31 @@
+"""Phrases about numbers and lists, which several parts write in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+__all__ = ["amount", "counted", "first_of"]
+
+NAMED = 5
+"""How many members of a long list are named."""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun: `1 job`, `2 jobs`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_of(names: Iterable[str], count: int) -> str:
+    """Return the names of `count` things; of a long list, the first few and how many more there are."""
+    more = f" and {count - NAMED} more" if count > NAMED else ""
+    return ", ".join(islice(names, NAMED)) + more
+
+
+def amount(count: int) -> str:
+    """Return a number of bytes as a text for people."""
+    size, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
