@@ -80,7 +80,7 @@ def bytes_queued(mw: mwpy.Master) -> float:
     time.sleep(0.5)
     gc.collect()
     before = _resident()
-    count = 5 * TASKS  # enough tasks that earlier free memory makes no difference
+    count = 5 * TASKS  # with this many tasks, memory that was free before hardly counts
     for number in range(count):
         mw.submit(nothing.task(number))
     time.sleep(0.5)

@@ -64,7 +64,7 @@ OWNERS = {
 """The modules that may import each outside thing."""
 
 PROGRAMS = ("_batch._ssh_host",)
-"""Sources that are sent to hosts without mwpy and run alone there. They import nothing from mwpy."""
+"""Sources that are sent to hosts without mwpy and run there. They import nothing from mwpy."""
 
 EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.field", "msgspec.structs")
 """Modules outside the standard library that every module may import, because they define classes."""

@@ -1,7 +1,7 @@
 """`mwpy.main`: the function that the last line of a script calls, in every role.
 
 The modules of a role are imported when the process starts this role. Thousands of slaves may start from one shared
-disk, and the modules that only masters and agents need, above all ZeroMQ, load slower than those of a slave.
+disk. Modules that only masters and agents need, above all ZeroMQ, load slower than the modules of a slave.
 """
 
 from __future__ import annotations

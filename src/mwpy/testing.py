@@ -1,6 +1,6 @@
 """A whole computation in one thread, on a simulated network and clock, with every kind of fault.
 
-`Cluster(seed)` runs a real master and real agents in a simulated world. One seed is one history, always the same one.
+`Cluster(seed)` runs a real master and real agents in a simulated world. The same seed always gives the same history.
 
     >>> cluster = Cluster(seed=1)
     >>> cluster.run()

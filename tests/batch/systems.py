@@ -72,7 +72,7 @@ def user_folder(system: System) -> Iterator[Path]:
 
 
 def furnish(folder: Path) -> Path:
-    """Copy what a clone has after `make ping` into a folder, writable by everybody. Return its interpreter."""
+    """Copy the files of a clone after `make ping` into a folder that all users can change. Return its interpreter."""
     for name in ("condor", "slurm", "examples"):
         ignored = shutil.ignore_patterns("*.log", "*.out", "*.err", "*.audit*", "__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)

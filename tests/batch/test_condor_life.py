@@ -46,7 +46,7 @@ def started(jobs: Jobs, tasks: int, slaves: int, at_work: int = 0) -> tuple[int,
 
 
 def busy(jobs: Jobs, master: int, since: int = 0) -> int:
-    """Count the slaves that got their first task, without the first lines of the trail."""
+    """Count the slaves that got a task, according to the trail without its first `since` lines."""
     return len({line.split()[0] for line in jobs.audit(master)[since:] if re.search("SLAVE-[0-9]+ <- ", line)})
 
 
@@ -55,7 +55,7 @@ def open_gate(jobs: Jobs) -> None:
 
 
 def kill_master(resource: dict[str, Any]) -> None:
-    """Kill a master. Its generation contains its process id."""
+    """Kill a master. Its process id is in the generation."""
     os.kill(int(resource["generation"].split("-")[1]), signal.SIGKILL)
 
 
@@ -180,7 +180,7 @@ def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
 
 
 def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
-    """The slaves are not held: neither for the time limit by HTCondor, nor for a missing master by the submit file."""
+    """No slave is held: it leaves before its time limit, and TRIES does not apply after exit code 5."""
     limits = {"allowed_execute_duration": LIMIT_S, "TRIES": 1}
     master = jobs.submit("master.sub", APP="gated.py", ARGS="1 gate")
     jobs.until_resource_file("gated.rsc")
@@ -191,7 +191,7 @@ def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
     open_gate(jobs)
     jobs.until_gone()
     assert jobs.exit_codes(master) == jobs.exit_codes(slaves) == [0]
-    assert jobs.count(master, "AGENT-.* -> left: the time that it was given is over") >= 2
+    assert jobs.count(master, "AGENT-.* -> left: its time limit is near") >= 2
 
 
 def test_a_restart_of_the_whole_pool_loses_nothing(jobs: Jobs) -> None:

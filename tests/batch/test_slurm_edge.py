@@ -137,7 +137,7 @@ def test_a_refused_submission_is_an_error_of_one_line(edge: Slurm, launch: Calla
 
 @pytest.fixture
 def elsewhere(slurm: SlurmNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Slurm's own commands on this machine, with a port instead of a controller; at first it does not listen."""
+    """Slurm's own commands, which contact a port of this test. At first, nothing listens at the port."""
     configuration = slurm.config.read_text(encoding="utf-8")
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
@@ -167,9 +167,9 @@ def test_a_submission_without_an_answer_may_have_happened(
     """The controller accepts connections and does not answer. Slurm's own commands give up, or are killed."""
     elsewhere.listen()
     every_call_says("Socket timed out on send/recv operation", launch("true"))
-    with pytest.raises(BatchUnavailable, match=r"in the queue all the same: list them before submitting again$"):
+    with pytest.raises(BatchUnavailable, match=r"in the queue anyway: list them before submitting again$"):
         Slurm().submit(launch("true"), 1)
     monkeypatch.setattr("mwpy._batch.slurm.TIMEOUT_S", 1.0)
     every_call_says("no answer within 1 s", launch("true"))
-    with pytest.raises(BatchUnavailable, match="may be in the queue all the same"):
+    with pytest.raises(BatchUnavailable, match="may be in the queue anyway"):
         Slurm().submit(launch("true"), 1)

@@ -196,7 +196,7 @@ def test_a_slave_leaves_before_its_time_limit(cluster: Cluster) -> None:
     cluster.slaves("0")
     cluster.nobody_left()
     assert cluster.report(master)["unrunnable"] == []
-    assert "-> left: the time that it was given is over" in cluster.audit(master)
+    assert "-> left: its time limit is near" in cluster.audit(master)
     assert "-> left: evicted (SIGTERM)" in cluster.audit(master)
 
 

@@ -214,7 +214,7 @@ def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(
     assert [states[job] for job in jobs] == [JobState.RUNNING, JobState.QUEUED]
     [said] = it.said
     assert said.startswith("host no-such-host cannot be used: ssh: Could not resolve hostname no-such-host: ")
-    assert said.endswith("; it is called again, first in 5 s")
+    assert said.endswith("; it is called again in 5 s")
     it.jobs()
     assert len(it.said) == 1
 

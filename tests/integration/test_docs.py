@@ -41,7 +41,7 @@ CANNOT_RUN = {
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
     "python3 cubes.pex --mw-slave --mw-resource-file cubes.rsc": "it is packed by the command before",
 }
-"""Commands that are shown but not run, without their comments, and why."""
+"""Commands that are shown but not run, and why. Their comments are left out."""
 
 IN_A_CLONE = ("Makefile", "pyproject.toml", "examples", "src", "tests", "docs", "condor", "slurm", "README.md")
 """The parts of the repository that are copied into the folder of the commands."""

@@ -169,7 +169,7 @@ def test_an_evicted_agent_sends_the_last_output_of_its_slaves(stage: Stage) -> N
     assert (first.sid, first.task, first.cause) == (
         "SLAVE-0",
         1,
-        "killed by its agent after its grace: evicted (SIGTERM)",
+        "killed by its agent after the grace period: evicted (SIGTERM)",
     )
     assert (first.words.stdout, first.words.stderr) == ("the task's last line\n", "a complaint\n")
     assert second.cause.endswith("its last output is lost too")

@@ -233,7 +233,7 @@ def test_a_loop_iteration_without_events_returns_after_its_timeout(one: Computat
 
 
 def test_compute_seconds_are_the_duration_of_the_task(one: Computation) -> None:
-    """A failed task has them, too. They are at most the time from submission to result."""
+    """A failed task has compute seconds, too. They never exceed the time from submission to result."""
     for fail in (False, True):
         began = time.monotonic()
         one.mw.submit(mwpy.task(one.last, LONG_S, fail))

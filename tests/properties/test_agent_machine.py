@@ -1,7 +1,7 @@
 """The agent's core with events in any order, compared with a small model.
 
 The machine plays the master and the slaves, with the memory that slaves share with their agent. Its model knows which
-tasks each slave really holds. It learns the fate of each attempt that a slave got from the messages to the master.
+tasks each slave really holds. From the messages to the master, it learns what happened to each attempt.
 """
 
 from __future__ import annotations

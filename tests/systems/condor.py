@@ -116,7 +116,7 @@ class CondorPool(System):
                 self("condor_reconfig", "-all", user="root")
 
     def start(self) -> None:
-        self("ldconfig", user="root")  # the library of an interpreter in /usr/local may be there
+        self("ldconfig", user="root")  # finds the library of an interpreter in /usr/local
         words = ("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", DAEMON, "-f")
         start_daemon(self.command(*words, user="root"), self.state / "log" / "master.out")
         wait_until(self.answers, "the start of HTCondor")
@@ -136,6 +136,6 @@ class CondorPool(System):
         return [*self.state.glob("log/*"), *self.state.glob("var/log/condor/MasterLog")]
 
     def configure(self, *lines: str) -> None:
-        """Change settings of the running pool; with no lines, go back to the pool's own."""
+        """Change settings of the running pool. Without lines, restore the pool's own settings."""
         (self._settings / "60-tests").write_text("".join(f"{line}\n" for line in lines))
         self("condor_reconfig", "-all", user="root")

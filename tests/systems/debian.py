@@ -69,7 +69,7 @@ def locked(name: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 
 def install(*packages: str) -> None:
-    """Install those of the packages that are missing.
+    """Install the packages that are missing.
 
     Raises:
         Unavailable: apt cannot install them.

@@ -97,7 +97,7 @@ def test_a_function_that_travels_by_value_is_not_sent_to_another_python(connecte
         recorded += _receive(core, messages.SlaveReady(1))
     refused = [record for record in recorded if isinstance(record, AlgorithmRefused)]
     assert [record.agent for record in refused] == ["AGENT-0"]
-    assert "which Python 3.11 (master) and 3.13 (slave) cannot do" in refused[0].reason
+    assert "the Pythons differ: 3.11 (master) and 3.13 (slave)" in refused[0].reason
     assert len(_notices(recorded)) == 1
     assert not core.state.members.peers[b"a"].known
     assert _connect(core, "3.11", b"b") == []

@@ -380,7 +380,7 @@ def test_the_last_words_of_slaves_reach_the_master_before_the_goodbye(core: Agen
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 6.0)
     actions = core.take_actions()
-    cause = "killed by its agent after its grace: evicted (SIGTERM)"
+    cause = "killed by its agent after the grace period: evicted (SIGTERM)"
     assert to_master(actions) == [messages.SlaveDied(1, 1, cause, WORDS), messages.Goodbye("evicted (SIGTERM)")]
     assert actions.records[0] == records.SlaveEnded(
         SlaveId("slave 1"), cause, "task 1, attempt 1", LastWords(peak_bytes=WORDS.peak_bytes)
@@ -399,7 +399,7 @@ def test_an_agent_leaves_before_its_time_is_over() -> None:
     core.decide(93.0)
     actions = core.take_actions()
     assert actions.recall
-    assert to_master(actions) == [messages.Leaving("the time that it was given is over")]
+    assert to_master(actions) == [messages.Leaving("its time limit is near")]
     core.handle(Recalled(1, 1, 1000), 93.0)
     assert core.next_deadline() == 98.0
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 1), 95.0)

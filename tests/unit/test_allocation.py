@@ -96,7 +96,7 @@ def test_a_fixed_group_is_sent_when_the_slave_holds_fewer_tasks(
 
 
 def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books) -> None:
-    """Three pending tasks, one of five held tasks runs and four can be taken back, and another slave holds one task."""
+    """Three tasks are pending. One slave runs one task and can give back four others. Another slave runs one task."""
     first, second, ordered = books.slave(), books.slave(), books.slave(SlaveKind.ORDERED)
     books.give(first, 5)
     books.give(second, 1)

@@ -95,7 +95,7 @@ def test_a_fixed_group_is_sent_whole(books: Books, dispatch: Dispatch) -> None:
 
 
 def test_half_of_the_fullest_slaves_tasks_are_asked_back_for_an_idle_one(books: Books, dispatch: Dispatch) -> None:
-    """A slave is asked only once, until it answers."""
+    """A slave is not asked again before it has answered."""
     full, _ = books.slave(), books.slave()
     books.state.members.pace[0] = 0.05
     books.give(full, 5)

@@ -170,7 +170,7 @@ def test_taking_spans_is_the_same_as_taking_task_by_task(
     ],
 )
 def test_tasks_are_next_if_they_are_the_first_that_are_held(spans: list[Task], expected: bool) -> None:
-    """The named tasks must be exactly the first ones, in the same order and attempts. Spans may have other borders."""
+    """The named tasks must be the first ones, in order and with their attempts. Spans may have other borders."""
     held = hold((1, 5, 1), (20, 3, 2), (23, 2, 2))
     before = ids(held)
     firsts, counts, attempts = [list(column) for column in zip(*spans, strict=True)] or ([], [], [])

@@ -64,7 +64,7 @@ def test_the_journal_holds_the_results_that_were_not_sent(slave: Journal, agent:
 
 
 def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) -> None:
-    """The slave sends what it reads."""
+    """The slave sends the group that it reads from its journal."""
     for task_id, attempt in ((5, 1), (6, 1), (7, 2), (9, 2)):
         slave.add(task_id, attempt, 0.5, task_id in (6, 9), encoded(task_id))
     group = messages.Results(3, [5, 7, 9], [2, 1, 1], [1, 2, 2], [0.5] * 4, [1, 3])

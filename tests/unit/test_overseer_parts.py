@@ -1,4 +1,4 @@
-"""The parts of an overseer's core, each alone."""
+"""The parts of an overseer's core, each tested separately."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def given_out(books: Books) -> list[tuple[int, object, object]]:
 
 
 def test_each_result_has_its_value_and_tag(books: Books, results: Results, slave: ConnectedSlave) -> None:
-    """One span of the group may be several spans here, of different algorithms."""
+    """One span of a result group may belong to several spans of the master, with different algorithms."""
     receive(results, slave, [(1, 4, 1)], now=7.0)
     assert given_out(books) == [(1, 1, 1), (2, 2, 2), (3, 3, 3), (4, 4, 4)]
     assert [result.algorithm for result in books.state.actions.results] == ["max"] * 3 + ["min"]

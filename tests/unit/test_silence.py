@@ -312,7 +312,7 @@ CAUSES = [
     _Cause(_the_only_agent_leaves, "All agents left, most often (1) because: evicted", "Start slaves again"),
     _Cause(_the_only_agent_is_lost, "most often (1) because: the connection broke", "Start slaves again"),
     _Cause(_the_only_agent_sends_garbage, "because: an unknown kind of message", "Start slaves again"),
-    _Cause(_no_slave_can_run_the_task, "for which 1 tasks wait", "correct that there"),
+    _Cause(_no_slave_can_run_the_task, "for which 1 tasks wait", "correct this on their machines"),
     _Cause(
         _the_only_slave_cannot_run_the_task_that_is_addressed_to_it,
         "for which 1 tasks wait",

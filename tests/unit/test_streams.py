@@ -75,7 +75,7 @@ def test_slaves_wait_for_a_full_stream_only_for_a_limited_time(pipe: tuple[int, 
     came += read_all(pipe[0])
     assert came.startswith(b"a" * FULL_BYTES + b"b" * (MOST_BYTES - FULL_BYTES))
     assert came.count(b"c") < 4 * PIPE_BYTES
-    assert came.endswith(b" bytes of slaves are left out of standard output here: nobody read it\nd")
+    assert came.endswith(b" bytes from slaves are missing in standard output here: nobody read it\nd")
 
 
 def test_the_time_starts_again_when_the_reader_takes_some_output(pipe: tuple[int, int]) -> None:

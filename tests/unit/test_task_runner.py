@@ -32,7 +32,7 @@ class _End:
         self.waits: list[float] = []
         self.started: list[int] = []
         self.recalls: list[Callable[[], None]] = []
-        """What the agent does when the slave starts the next task; each recalls tasks."""
+        """Functions that recall tasks as the agent does. The next start of a task calls the first of them."""
         self.recalls_heard = 0
         self.fed_at = 0.0
         self.eof = self.forked = False
@@ -80,7 +80,7 @@ def _runner(end: _End, result_group: int = 100, limit: int = 1000) -> TaskRunner
 
 
 def _define(end: _End, *functions: Callable[..., Any]) -> None:
-    """Define functions under the numbers from 1 on."""
+    """Define functions under the numbers 1, 2 and so on."""
     headers = [messages.AlgorithmDefinition(n, f"f{n}", "", "", PYTHON) for n in range(1, len(functions) + 1)]
     end.arrive(messages.Algorithms(headers), [CODEC.dumps_function(each, "f") for each in functions])
 
@@ -208,7 +208,12 @@ def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(
     assert [(each.number, each.tasks, each.counts, each.attempts) for each in refused] == [
         (number, [10 * number], [3], [1]) for number in (1, 2, 3, 5)
     ]
-    reasons = ("no_such_module", "which Python 2.7 (master)", "h cannot be loaded:\nTraceback", "it was never defined")
+    reasons = (
+        "no_such_module",
+        "Pythons differ: 2.7 (master)",
+        "h cannot be loaded:\nTraceback",
+        "it was never defined",
+    )
     for each, reason in zip(refused, reasons, strict=True):
         assert reason in each.reason
     runner.flush()

@@ -38,7 +38,7 @@ class Launch:
     command: tuple[str, ...]
     """The agent's program and arguments, with `--mw-slave` and without the resource file; see `agent_command`."""
     slaves: int
-    """How many slave processes a job has. It asks for as many processor cores."""
+    """How many slave processes a job has. The job asks for the same number of processor cores."""
     log_dir: str
     """The absolute path of the folder for its output and error files. The folder exists."""
     extra: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Batch(Protocol):
     """One batch system. A call may block for seconds. Only one thread may call it."""
 
     def submit(self, launch: Launch, count: int) -> list[str]:
-        """Put `count` jobs into the queue, all or none. They start in the working directory of this process.
+        """Put `count` jobs into the queue: all of them or none. They start in the working directory of this process.
 
         Returns:
             Their ids. A job that ends before the next call of `jobs` is in no list, but `outcome` knows it.

@@ -23,7 +23,7 @@ ATTRIBUTES = (
 
 
 def submit(text: str, count: int) -> list[int]:
-    """Submit jobs; return their cluster and how many there are."""
+    """Submit jobs. Return their cluster and their number."""
     import htcondor2
 
     result = htcondor2.Schedd().submit(htcondor2.Submit(text), count=count)
@@ -48,7 +48,7 @@ def remove(job_ids: list[str]) -> None:
 def history(cluster: int, process: int, since: int) -> list[dict[str, Any]]:
     """Return the history's entry about a job.
 
-    The search goes back to this Unix time only, because a history may have gigabytes.
+    Entries before the Unix time `since` are not searched, because a history may have gigabytes.
     """
     import htcondor2
 

@@ -30,7 +30,7 @@ KILL_S = 20.0
 """Seconds from the removal of a job until it is killed: more than its grace period, which is 5 s by default."""
 
 KEEP_S = 86400.0
-"""Seconds for which the folder of an ended job is kept."""
+"""The folder of an ended job is kept for this many seconds."""
 
 STDERR_BYTES = 8192
 
@@ -39,7 +39,7 @@ SCRIPT = 'trap : TERM INT; "$@"; echo $? >"$0/exit.new"; mv "$0/exit.new" "$0/ex
 
 
 def main(standard_input: IO[bytes]) -> None:
-    """Do what the request in the first line says, with the bytes that follow it."""
+    """Execute the request in the first line. The bytes after this line belong to the request."""
     os.umask(0o077)
     request = json.loads(standard_input.readline())
     root = os.path.join(os.path.expanduser("~"), ".mwpy-ssh")
@@ -155,7 +155,7 @@ def _id_of_home(root: str) -> str:
 
 
 def start(root: str, folder: str, request: dict[str, Any], standard_input: IO[bytes]) -> dict[str, Any]:
-    """Start jobs. If the application is not here and was not sent, start none and report that it is missing."""
+    """Start jobs. If the application is not here and was not sent, start no job and report that it is missing."""
     resource = standard_input.read(request["resource_size"])
     command = list(request["command"])
     app = request["app"]
@@ -212,7 +212,7 @@ def _start(place: str, job: str, command: list[str], resource: bytes, request: d
         )
     about = {"mark": request["mark"], "slaves": request["slaves"], "pid": shell.pid}
     os.replace(_write_beside(place, json.dumps(about).encode()), os.path.join(place, "about"))
-    shell.returncode = 0  # it outlives this process; this prevents the warning about it
+    shell.returncode = 0  # prevents Python's warning: the shell outlives this process
 
 
 def _digest(path: str) -> str:

@@ -32,8 +32,8 @@ HISTORY_S = 3600
 """How far back the history is searched, in seconds."""
 
 END = "SLURM_JOB_END_TIME=$$([(AllowedExecuteDuration?:AllowedJobDuration)+time()?:false])"
-"""Gives a job the time at which it will be ended, as Slurm does. HTCondor evaluates it at each start. For a job without
-a limit the value is not a number."""
+"""The variable with the time when the job will be ended, under the name that Slurm uses. HTCondor computes it at each
+start. For a job without a limit the value is not a number."""
 
 STATES = {
     1: JobState.QUEUED,

@@ -29,7 +29,7 @@ KILL_S = 20.0
 """Seconds from the removal of a job until it is killed: more than its grace period, which is 5 s by default."""
 
 KEEP_S = 86400.0
-"""Seconds for which the folder of an ended job is kept."""
+"""The folder of an ended job is kept for this many seconds."""
 
 # $0 is the job's folder. The trap keeps the shell alive for the exit code when its whole group gets SIGTERM.
 SCRIPT = 'trap : TERM INT; echo $$ >"$0/pid"; "$@"; echo $? >"$0/exit.new"; mv "$0/exit.new" "$0/exit"'

@@ -1,8 +1,9 @@
 """Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol show job`. It needs no accounting database.
 
-The mark of a job is its name, `mwpy.MARK`. `squeue` shows the name to everybody, and plug-ins of sites do not rewrite
-it (some rewrite comments). Each submission is one job array, so Slurm accepts all its jobs or none. A job is an element
-of an array, `42_5`. The file system is shared: jobs read the resource file where the master wrote it.
+The mark of a job is its name, `mwpy.MARK`. `squeue` shows the name to all users. Plug-ins of a site do not change the
+name of a job, but some of them change its comment. Each submission is one job array, so Slurm accepts all its jobs or
+none. A job is an element of an array, `42_5`. The file system is shared: jobs read the resource file where the master
+wrote it.
 
 After an error, the jobs may be in the queue nevertheless: the controller may have accepted them although its answer was
 lost. The error says so. A caller that lists the jobs before it submits again will find them.
@@ -73,7 +74,7 @@ class Slurm:
         """
         words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={PREFIX}{launch.mark}"]
         words += [f"--output={launch.log_dir}/%A_%a.out", f"--error={launch.log_dir}/%A_%a.err"]
-        perhaps = "the jobs may be in the queue all the same: list them before submitting again"
+        perhaps = "the jobs may be in the queue anyway: list them before submitting again"
         ran = _run(words, standard_input=script(launch), hint=perhaps)
         if ran.returncode:
             lost = f"; {perhaps}" if "timed out" in ran.complaint.lower() else ""

@@ -5,9 +5,9 @@ A hosts file lists the hosts and how many slaves each may have. One call per hos
 jobs that are alive there (`_ssh_host`). So an overseer finds its running jobs again after a restart. Jobs without a
 free slot wait in a queue in the memory of this process. After a restart, this queue is empty.
 
-When a host does not answer, this is reported once, its slots do not count, and it is called again after growing pauses.
-For a while its jobs are assumed to run, because a short break of the network ends no job. After that they count as
-lost. If the host comes back with these jobs, they are in the list again.
+When a host does not answer, this is reported once. Its slots then do not count, and it is called again after growing
+pauses. For a while its jobs are assumed to run, because a short break of the network ends no job. After that they count
+as lost. If the host comes back with these jobs, they are in the list again.
 
 The application is used in place if the host sees the same file at the same path. Otherwise it is copied, once to each
 home directory. The resource file is copied at every start.
@@ -54,7 +54,7 @@ LONGEST_PAUSE_S = 300.0
 """Seconds until a host that did not answer is called again. Each pause is twice the one before."""
 
 BELIEVED_S = 60.0
-"""Seconds for which the jobs of a host that does not answer are assumed to run."""
+"""When a host does not answer, its jobs are assumed to run for this many seconds."""
 
 KEPT_OUTCOMES = 10_000
 
@@ -215,7 +215,7 @@ class Ssh:
     # ---- looking --------------------------------------------------------------------------------------------
 
     def _look(self, hosts: Iterable[_Host]) -> None:
-        """Ask hosts for their jobs, all at once, except hosts whose pause is not over."""
+        """Ask all hosts at the same time for their jobs. Hosts in a pause are not asked."""
         now = clock.monotonic()
         due = [host for host in hosts if now >= host.retry_at]
         for host, answer in zip(due, self._call(due, self._question), strict=True):
@@ -327,7 +327,7 @@ class Ssh:
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**host.failures)
         now = clock.monotonic()
         if fault != host.fault:
-            self._say(f"host {host.line.name} cannot be used: {fault}; it is called again, first in {pause_s:.0f} s")
+            self._say(f"host {host.line.name} cannot be used: {fault}; it is called again in {pause_s:.0f} s")
         host.silent_since = host.silent_since if host.failures else now
         host.failures, host.fault, host.retry_at = host.failures + 1, fault, now + pause_s
 
@@ -373,7 +373,7 @@ class _Start:
 
 
 def _app_of(command: Sequence[str]) -> int | None:
-    """The index of the application's file in a command: first, or after an interpreter; None without such a file."""
+    """The index of the application's file in a command: 0, or 1 after an interpreter. None without such a file."""
     first = 1 if os.path.basename(command[0]).startswith("python") else 0
     return first if os.path.isfile(command[first]) else None
 

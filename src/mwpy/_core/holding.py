@@ -55,7 +55,7 @@ def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attem
 
 
 def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
-    """Of the tasks with the `count` ids from `first` on, remove those that are held in exactly this attempt.
+    """Remove the tasks with the `count` ids from `first` on, if they are held in exactly this attempt.
 
     Returns:
         The removed tasks, as spans. Usually this is the whole first span.

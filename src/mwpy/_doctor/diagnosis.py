@@ -97,8 +97,8 @@ def diagnose(there: Report, here: Report | None, earliest: float, latest: float)
     """Draw conclusions from a report.
 
     Args:
-        there: from the machine where agents run.
-        here: from this machine, if that is another one.
+        there: the report from the machine where agents run.
+        here: a report from this machine; None if there is none.
         earliest: the earliest time, by the clock of this machine, at which the other clock was read.
         latest: the latest such time.
     """

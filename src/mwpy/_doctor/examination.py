@@ -1,9 +1,9 @@
 """Check whether an agent could serve on this machine: `mwpy doctor` sends this examination instead of an agent.
 
-The examination does what an agent does until it would start its slaves: it reads the resource file, tries the addresses
-until one works, and sends Hello, without slaves, and then Goodbye. So the computation is not disturbed. It also starts
-one slave, which exits after its imports, to check whether the script can be imported. The report is the last line of
-standard error, because every batch system brings standard error back.
+The examination does what an agent does before it starts its slaves: it reads the resource file, and tries the addresses
+until one works. Then it sends a Hello without slaves, and a Goodbye. So the computation is not disturbed. It also
+starts one slave, which exits after its imports, to check whether the script can be imported. The report is the last
+line of standard error, because every batch system brings standard error back.
 """
 
 from __future__ import annotations

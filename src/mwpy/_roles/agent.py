@@ -172,7 +172,7 @@ class Agent:
         except ProtocolError as error:
             if self._core.agent:
                 self._core.handle(events.Disconnected(f"the master sent a malformed message: {error}"), now)
-            else:  # most likely a master of another version of mwpy, which refuses in a form of its own
+            else:  # most likely a refusal by a master of another version of mwpy
                 self._core.handle(events.Heard(messages.Refused(str(error))), now)
         else:
             self._core.handle(events.Heard(message, frames), now)
@@ -228,7 +228,7 @@ class Agent:
     def _hear_signals(self, caught: Sequence[signal.Signals], now: float) -> None:
         if signal.SIGTERM in caught or signal.SIGINT in caught:
             self._core.handle(events.Terminated("evicted (SIGTERM)"), now)
-        for slave in self._slaves.values():  # all: one SIGCHLD may stand for several ends
+        for slave in self._slaves.values():  # all of them: one SIGCHLD may report several ends
             if not slave.exit_seen and (code := slave.parts.process.poll()) is not None:
                 slave.exit_seen = True
                 self._core.handle(events.ExitSeen(slave.number, code == -signal.SIGKILL), now)
@@ -312,7 +312,7 @@ class Agent:
             self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found)), now)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
-        """Report everything that an ended slave left, and its exit."""
+        """Report the remaining results and output of an ended slave, and its exit."""
         while self._hear_slave(slave, now):
             pass
         self._read_journal(slave, now)

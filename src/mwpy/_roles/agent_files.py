@@ -1,6 +1,6 @@
 """The file descriptors that an agent waits for: streams and outputs of its slaves, and its own standard streams.
 
-The agent must not block, and must not store without a limit what its slaves write. So it reads no slave's output when
+The agent must not block, and must limit how much of its slaves' output it stores. So it reads no slave's output when
 its own stream is full. The slaves then wait, as they would without an agent. After a while (`Outlet.patience_until`)
 the agent reads them again, and drops output that its stream does not accept.
 """

@@ -28,7 +28,7 @@ from mwpy.resource_file import MemberKeys, ResourceFile
 __all__ = ["Computation", "start"]
 
 FINISH_GRACE_S = 10.0
-"""How long slaves have to end by themselves when the computation is complete, in seconds."""
+"""Seconds that slaves get to end by themselves when the computation is complete."""
 
 INTERRUPT_GRACE_S = 1.5
 """The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""

@@ -21,7 +21,8 @@ CONNECT_S = 5.0
 """Seconds in which one candidate address must answer."""
 
 LATE_S = 3.0
-"""Seconds for which a missing or torn resource file is read again. A shared file system may show it late or in part."""
+"""A missing or torn resource file is read again for this many seconds. A shared file system may show it late or in
+part."""
 
 READ_AGAIN_S = 0.1
 

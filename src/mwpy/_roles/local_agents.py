@@ -76,7 +76,7 @@ class LocalAgents:
 
     @property
     def running(self) -> bool:
-        """Whether an agent runs. It may not be connected yet; then it leaves when it connects and hears of the end."""
+        """Whether an agent runs. An agent that connects only now leaves at once, because the computation ends."""
         return any(agent.process is not None and agent.process.poll() is None for agent in self._agents)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class MapTag:
 
     run: MapRun[Any]
     index: int
-    """Which of the run's items it is."""
+    """The position of the item in the run."""
     item: Any
     size: int = 0
     """Bytes of its arguments."""

@@ -44,7 +44,7 @@ LINGER_S = 0.5
 """Seconds for sending the last messages."""
 
 NOTICE_S = 60.0
-"""Seconds for which a resource file that cannot be written is not reported, because the next attempt may succeed."""
+"""A resource file that cannot be written is reported after this many seconds, because the next attempt may succeed."""
 
 
 def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFile:
@@ -176,7 +176,7 @@ class MasterIo:
                 self.core.handle(Stranger(address, reason), now)
 
     def _take_commands(self) -> None:
-        """Take the tasks first: the definition of a task was added before the task, so it is here, too."""
+        """Take the tasks before the definitions: a definition is added before its tasks, so none is missing."""
         spans = self.submissions.take()
         commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
         while self.definitions:

@@ -147,7 +147,7 @@ class Overseer:
         self._dry_run = dry_run
         self._contents: dict[str, ResourceFile] = {}
         self.failed = False
-        """A file could not be read, or the batch system did not answer or refused."""
+        """Whether a file could not be read, or the batch system did not answer or refused."""
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""

@@ -131,8 +131,8 @@ class TaskRunner:
         """Read the definitions that have arrived, then report that this slave is ready for tasks. Only the first call
         does it.
 
-        Definitions come first, because a module that ends the interpreter when it is imported must do so before the
-        agent counts this slave as started.
+        Definitions come first: if the import of a module ends the interpreter, this must happen before the agent counts
+        this slave as started.
         """
         if not self._ready:
             self._ready = True
@@ -300,7 +300,7 @@ class TaskRunner:
 
 
 def _not_sendable(error: BaseException, value: object) -> BaseException:
-    """The error for the failed result, when an error was raised after the task had returned `value`."""
+    """The error for the failed result of a task that returned `value`: an error was raised after that."""
     if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
         return error
     failure = ResultNotPicklable(
@@ -324,8 +324,8 @@ def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> C
             return find(definition.reference, definition.digest)
         if definition.python != PYTHON:
             return (
-                f"{definition.name} travels by value, which Python {definition.python} (master) and {PYTHON} "
-                f"(slave) cannot do: use the same minor version, or give the slave the script"
+                f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
+                f"{PYTHON} (slave). Use the same minor version, or give the slave the script"
             )
         return loads_function(pickled)
     except AlgorithmUnavailable as error:

@@ -31,7 +31,7 @@ class SimulatedJob:
     job_id: str
     mark: str
     listed_at: int
-    """When it is in the list first."""
+    """When it first appears in the list."""
     starts_at: int
     state: JobState = JobState.QUEUED
     started_at: int = 0

@@ -1,7 +1,7 @@
 """Checks a simulated computation from outside: these facts must be true after every kind of fault.
 
-The checker knows what was submitted and with which policy. It sees what each slave starts, which deaths the master
-hears of, what the master records, and what the master gives to the algorithm. It does not read the state of a core.
+The checker knows what was submitted and with which policy. It sees what each slave starts, which deaths are reported to
+the master, what the master records, and what the master gives to the algorithm. It does not read the state of a core.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HistoryChecker:
     _unaddressed: dict[int, None] = field(factory=dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     _last: dict[SlaveId, int] = field(factory=dict)
-    """For each slave: of the tasks that are addressed to it and have started, the one that was submitted last."""
+    """For each slave: the newest started task that is addressed to it."""
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
     """Slaves that were killed together with their agent."""
@@ -100,7 +100,7 @@ class HistoryChecker:
         policy = self._policies[task]
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
-        if peer not in self.unheard:  # else the task may have been sent before the master heard of the deaths
+        if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
             assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed three slaves"
         if policy.sid is None or task in self._unaddressed:
             return

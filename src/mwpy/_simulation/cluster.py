@@ -2,8 +2,8 @@
 
 `Cluster(seed)` runs the loops that production uses (`MasterIo`, `Agent`), with their cores. Only the edges are
 simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write nonsense;
-machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. One seed is one
-history, always the same one. Checkers look from outside: every task ends exactly once, nothing is delivered twice,
+machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. The same seed
+always gives the same history. Checkers look from outside: every task ends exactly once, nothing is delivered twice,
 addressed tasks run in the right slave and in the right order, no task kills slaves forever, no death is charged to a
 task that did not cause it, and no result waits for the next task. When the faults stop, all tasks must end, and then
 the master and all agents.
@@ -40,7 +40,7 @@ LIMIT_S = 4000.0
 """If a computation has not ended after this many simulated seconds, it hangs."""
 
 LAST_S = 15.0
-"""Seconds in which every agent ends after the master's end: an agent may be frozen, and its slaves get some time."""
+"""Every agent must end within this many seconds after the master: it may be frozen, and its slaves get some time."""
 
 TRANSCRIPT_LINES = 400
 

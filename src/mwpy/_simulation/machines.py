@@ -68,7 +68,7 @@ class _Signals:
         self._link.readable(SIGNALS_FD, True)
 
     def fileno(self) -> int:
-        """To wait for."""
+        """The file descriptor to wait for."""
         return SIGNALS_FD
 
     def clear(self) -> None:

@@ -2,13 +2,13 @@
 
 `OverseenPool(seed)` runs the real loop and core of an overseer, and the real cores of its masters and agents. Masters
 and agents run in a `Cluster` for each life of a master, with all its faults and checks. Everything around them is
-simulated, second by second: masters that are killed and come back; resource files, which are made and written by the
-real rules, and are read late or not at all; and a batch system (see `SimulatedBatch`). The overseer itself is killed
-and started again. One seed is one history.
+simulated, second by second. Masters are killed and come back. Resource files follow the real rules, but an overseer may
+read them late or not at all. `SimulatedBatch` is the batch system. The overseer itself is killed and started again. The
+same seed always gives the same history.
 
 These facts are checked from outside: every task ends exactly once in each life of a master that is long enough; there
-are never more jobs than the tasks could have used, or than are allowed; no job is removed that has been at work for a
-while; and when the faults stop, all computations finish and no job is left.
+are never more jobs than the tasks could have used, or than are allowed; no job that has been at work for a while is
+removed; and when the faults stop, all computations finish and no job is left.
 
     >>> pool = OverseenPool(seed=1)
     >>> pool.run()
@@ -50,10 +50,10 @@ LIMIT_S = 8000
 """A pool that has not ended after this many simulated seconds hangs. The longest pauses after failures are shorter."""
 
 LATE_S = 5
-"""Seconds by which a resource file may be read late."""
+"""A resource file may be read this many seconds late."""
 
 LAG_S = 20
-"""Seconds by which a submission may be missing in the list."""
+"""A submission may be missing in the list for this many seconds."""
 
 EMPTY = ResourceFile("", 0.0, 60.0, "m", "", (), MemberKeys("", "", ""), 0, 0, 0, "agent", ())
 

@@ -38,7 +38,7 @@ class Replay:
         data = records.encode(record)
         self._stream.append((record, data))
         self.rebuilt.record(records.decode(data))
-        self.rebuilt.take_actions()  # drop them: they are the same records
+        self.rebuilt.take_actions()  # drops the actions, which contain the same records
 
     def check(self, original: MasterState) -> None:
         """Assert that both states are the same. Call this when all records of the original were taken.

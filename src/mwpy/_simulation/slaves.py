@@ -27,7 +27,7 @@ from mwpy._values.ids import Buffer, SlaveId
 __all__ = ["SimulatedOutlet", "SimulatedSlave", "Workload"]
 
 LONG_S = 30.0
-"""Seconds that a few tasks take longer than the others."""
+"""A few tasks take this many seconds longer than the others."""
 
 PROMISED_S = 0.05
 """Seconds that a result may wait in its slave."""
@@ -104,7 +104,7 @@ class SimulatedPipe:
         self._link.readable(self._fd, True)
 
     def fileno(self) -> int:
-        """To wait for."""
+        """The file descriptor to wait for."""
         return self._fd
 
     def read(self) -> bytes:
@@ -177,7 +177,7 @@ class SimulatedChannel:
     _nonsense: bool = False
 
     def fileno(self) -> int:
-        """To wait for."""
+        """The file descriptor to wait for."""
         return self._fd
 
     def send(self, frames: Sequence[Buffer]) -> None:

@@ -79,7 +79,7 @@ def _imported_inside(code: types.CodeType) -> Iterator[str]:
 
 
 def _homes(values: Iterable[object]) -> Iterator[str]:
-    """Yield the modules among some values, and the modules in which the other values are defined."""
+    """Yield a module for each value: the value itself if it is a module, else the module that defines it."""
     for value in values:
         if isinstance(value, types.ModuleType):
             yield value.__name__

@@ -34,7 +34,7 @@ class Child:
 
     Args:
         process: the process.
-        detached: leave the rest of its group alone when it has ended.
+        detached: do not kill the rest of its group when it has ended.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], *, detached: bool = False) -> None:
@@ -74,7 +74,7 @@ class Child:
             self._signal_group(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it, but not what it forked, to end (SIGTERM). No error if it has ended already."""
+        """Ask it to end (SIGTERM), but not the processes that it forked. No error if it has ended already."""
         self._process.terminate()
 
     def describe_exit(self) -> str:
@@ -109,7 +109,7 @@ def start(
         command: program and arguments.
         environment: variables to set on top of this process's own; None as a value removes a variable.
         pass_fds: file descriptors that it inherits under the same numbers. It inherits no others.
-        keep_output: make its standard output and error pipes, `Child.outputs`. The caller must read them.
+        keep_output: make pipes for its standard output and error, see `Child.outputs`. The caller must read them.
         output: files for its standard output and error. Without `keep_output` and `output`, the child writes to the
             streams of this process.
         detached: the child outlives this process, and the processes that the child started outlive the child.
@@ -285,7 +285,7 @@ OUT_OF_MEMORY = (
     "out of memory, most likely: the kernel's out-of-memory killer killed a process on this machine meanwhile",
     "",
 )
-"""Why a child was killed: the killer acted in this control group, or on this machine, or it is not known."""
+"""Why a child was killed: the out-of-memory killer killed in this control group, or on this machine, or neither."""
 
 
 def _count_kills() -> tuple[int, int]:

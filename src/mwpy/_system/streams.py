@@ -2,9 +2,9 @@
 
 A slave writes into pipes. The agent reads them, keeps the end of each, and writes everything to its own standard output
 and error. It must not block there, because it has other slaves and a master. So it writes only as much as its stream
-accepts at once. If the stream accepts less than the slaves write, as with a pager or a stopped terminal, the agent
-stops reading, and the slaves wait, as they would without an agent. If the stream accepts nothing for `STUCK_S` seconds,
-the agent reads again, drops the output that has no room, and writes a line that says how much it dropped.
+accepts at once. If the stream accepts less than the slaves write (a pager, a stopped terminal), the agent stops
+reading. The slaves then wait, as they would without an agent. If the stream accepts nothing for `STUCK_S` seconds, the
+agent reads again, drops the output that has no room, and writes a line that says how much it dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_BYTES = 65536
 """The size of one read: the capacity of a pipe in Linux."""
 
 LAST_READS = 16
-"""How often the pipe of a dead slave is read. Another process may hold the other end and write without end."""
+"""How often the pipe of a dead slave is read. Another process may hold the other end and never stop writing."""
 
 
 class Outlet:
@@ -71,7 +71,7 @@ class Outlet:
             self._left_out += len(data)
             return
         if self._left_out:
-            line = f"\nmwpy: {self._left_out} bytes of slaves are left out of {self._name} here: nobody read it\n"
+            line = f"\nmwpy: {self._left_out} bytes from slaves are missing in {self._name} here: nobody read it\n"
             self._append(line.encode())
             self._left_out = 0
         self._append(data)

@@ -43,7 +43,7 @@ def candidate_hosts() -> list[str]:
 
 
 def _default_route() -> str | None:
-    """Return the address that connections to other networks come from. Nothing is sent: a UDP connect only routes."""
+    """Return the address that connections to other networks come from. A UDP connect sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737

@@ -35,7 +35,7 @@ OUT_OF_BAND_BYTES = 64 * 1024
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
 
 MAX_TEXT = 64 * 1024
-"""Characters kept of an error's text (its beginning) and of its traceback (its end)."""
+"""How many characters are kept of an error's text (its beginning) and of its traceback (its end)."""
 
 MAX_CAUSE_BYTES = 1 << 20
 """If a pickled exception is larger, only its texts are sent."""

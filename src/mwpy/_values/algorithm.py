@@ -269,7 +269,7 @@ def _algorithm_beside(function: Callable[..., Any]) -> Algorithm:
 
 
 def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
-    """Make a call to submit, of any function, marked as a task algorithm or not.
+    """Make a task call of any function, whether it is marked as a task algorithm or not.
 
     Args:
         function: anything callable; a lambda or closure travels by value.

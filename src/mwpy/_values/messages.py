@@ -212,7 +212,7 @@ class Shutdown(Struct, frozen=True):
 class Leaving(Struct, frozen=True):
     """Agent to master: send no more tasks, for this reason.
 
-    Next come the tasks that were not started. Running tasks may still finish.
+    The tasks that were not started follow. Running tasks may still finish.
     """
 
     reason: str

@@ -23,7 +23,7 @@ DESCRIPTION = """Send one agent through a batch system, or start one here. The a
 computation: the addresses of the master, keys, clock, Python, libraries, imports of the application, memory, disk space
 and the time left. Each fault is reported with its remedy. The computation is not disturbed."""
 
-EPILOG = "Exit codes: 0 all is well; 1 a fault was found; 2 a bad option, or no resource file."
+EPILOG = "Exit codes: 0: all is well; 1: a fault was found; 2: a bad option, or no resource file."
 
 FAULT_FOUND = 1
 

@@ -19,9 +19,9 @@ lack slaves, and remove jobs that wait or idle without being needed. The command
 and have no jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds
 them."""
 
-EPILOG = """A job runs the program that the resource file names, in the working directory of this command. Exit codes: 0
-all is finished, or --once did what it decided; 2 a bad option; 4 with --once or --remove: a resource file could not be
-read, or the batch system did not answer or refused; 130 stopped."""
+EPILOG = """A job runs the program that the resource file names, in the working directory of this command. Exit codes:
+0: all is finished, or --once did what it decided; 2: a bad option; 4 (with --once or --remove): a resource file could
+not be read, or the batch system did not answer or refused; 130: it was stopped."""
 
 
 def main(arguments: Sequence[str]) -> int:

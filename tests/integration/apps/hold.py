@@ -12,7 +12,7 @@ from pathlib import Path
 import mwpy
 
 WARM_UP = 50
-"""The number of tasks from which the master learns that they are quick."""
+"""After this many tasks, the master knows that they are quick."""
 
 
 @mwpy.task_algorithm

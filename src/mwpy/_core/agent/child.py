@@ -65,7 +65,7 @@ class HeldSpan(Struct, frozen=True, eq=False):
     """Position of the first of these tasks. Positions count the tasks passed on to this slave, from 1."""
 
     def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
-        """Its first `count` tasks, and the others."""
+        """Split into the first `count` tasks and the others."""
         rest = HeldSpan(self.first + count, self.count - count, self.attempt, self.position + count)
         return replace(self, count=count), rest
 
@@ -87,7 +87,7 @@ class Child:
     is_up: bool = False
     """Whether it has sent a message."""
     unprinted: bytearray = field(factory=bytearray)
-    """What it wrote to standard error and the agent holds back."""
+    """The part of its standard error that the agent holds back."""
     print_at: float | None = None
     """When to print what is held back."""
     read_journal_at: float | None = None
@@ -121,7 +121,7 @@ class Child:
         """Remove finished tasks from those that it holds.
 
         Returns:
-            The positions, in the group, of the tasks that were held; and the number of tasks in the group.
+            The positions in the group of the tasks that were held, and the number of tasks in the group.
         """
         held: list[int] = []
         start = 0

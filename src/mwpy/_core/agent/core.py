@@ -75,7 +75,7 @@ class AgentCore:
     # ---- events --------------------------------------------------------------------------------------------
 
     def handle(self, event: AgentEvent, now: float) -> None:
-        """Take in an event, and add the actions that it causes."""
+        """Handle an event, and add the actions that it causes."""
         match event:
             case Heard(message, frames):
                 self._hear_master(message, frames, now)
@@ -186,7 +186,7 @@ class AgentCore:
         running, attempt = child.running(event.started)
         named = f"task {running}, attempt {attempt}" if running else ""
         killed = was is ChildState.KILLED
-        cause = f"killed by its agent after its grace: {self._departure.why}" if killed else event.cause
+        cause = f"killed by its agent after the grace period: {self._departure.why}" if killed else event.cause
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
         self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))

@@ -18,12 +18,12 @@ UNBOUNDED = 1 << 30
 """A recall of this many tasks takes back all that are not started."""
 
 FAREWELL_S = 2.0
-"""Seconds that slaves get for their tear-down when the master is lost, and the time for killed slaves to disappear."""
+"""Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
 
 
 @define(eq=False)
 class Departure:
-    """Whether, why and until when the agent leaves."""
+    """Whether the agent leaves, why, and until when."""
 
     _state: AgentState
     code: ExitCode | None = None
@@ -56,7 +56,7 @@ class Departure:
     def decide(self, now: float) -> None:
         """Leave when the time has come, and kill the slaves that outlive their grace period."""
         if self.code is None and self._leave_at is not None and now >= self._leave_at:
-            self.leave(ExitCode.EVICTED, "the time that it was given is over", self._state.settings.grace_s, now)
+            self.leave(ExitCode.EVICTED, "its time limit is near", self._state.settings.grace_s, now)
         if self._deadline is None or now < self._deadline:
             return
         living = self._state.living()

@@ -1,4 +1,4 @@
-"""What the agent's core takes in and gives out: settings, events and actions."""
+"""What the agent's core receives and returns: settings, events and actions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class SlaveExited(Struct, frozen=True):
 
 
 class Recalled(Struct, frozen=True):
-    """A slave starts no other task until it reads which tasks were taken back from it."""
+    """A slave was stopped: it starts no other task until it reads which tasks were taken back."""
 
     slave: int
     started: int
@@ -200,7 +200,7 @@ class AgentActions(Struct):
     read_journal: list[int] = []
     """Slaves that are silent: report `JournalRead` or `JournalBroken`."""
     collect: list[int] = []
-    """Slaves that have ended: report what they left, then `SlaveExited`."""
+    """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
     to_master: list[Outgoing] = []
     exit: ExitCode | None = None
     look_up: list[str] = []

@@ -46,7 +46,7 @@ class StartOutput:
         self._print(child)
 
     def ended(self, child: Child, words: LastWords, rest: bytes) -> None:
-        """A slave ended: print the rest, unless an earlier slave failed with the same words."""
+        """A slave ended: print the rest of its output, unless an earlier slave failed with the same last words."""
         child.unprinted += rest
         key = (words.stderr, words.fault)
         if key not in self._printed:

@@ -2,8 +2,8 @@
 
 The agent passes groups of tasks on to its slaves at once. When a slave starts a task, it writes this into memory that
 its agent can read. The agent can stop the slave from starting more tasks (see `_transport/channel`). So the agent can
-take a task back from a slave that is deep in native code: the core asks for a recall (`AgentActions.recall`), the event
-`Recalled` says how far the slave got, and the core reports to slave and master which tasks it took back.
+take a task back from a slave that is deep in native code. The core asks for a recall (`AgentActions.recall`). The event
+`Recalled` says how far the slave got. The core then reports to slave and master which tasks it took back.
 
 A group that is passed on as a whole is not encoded again: its frames are sent as they were received.
 """
@@ -33,8 +33,8 @@ class Traffic:
     def pass_on(self, child: Child, group: messages.Tasks, received: Sequence[Buffer]) -> None:
         """Pass tasks on to a slave.
 
-        A slave that is not ready is stopping. The master soon hears of its end, and then counts these tasks as
-        returned.
+        A slave that is not ready is stopping. The master soon learns that the slave ended, and then counts these tasks
+        as returned.
         """
         if child.state is not ChildState.READY:
             return
@@ -54,7 +54,7 @@ class Traffic:
             self._state.to_master(messages.Revoked(child.number, [], [], []))
 
     def recalled(self, child: Child, started: int, count: int) -> None:
-        """Take back what a slave has not started, and say so to both sides."""
+        """Take back the tasks that a slave has not started, and report this to the slave and to the master."""
         revoked = child.take_back(started, count)
         self._state.to_slave(child, revoked)
         self._state.to_master(revoked)

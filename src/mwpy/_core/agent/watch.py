@@ -1,6 +1,6 @@
-"""When the agent looks after a slave: it is silent, its stream ended, or its process ended.
+"""When a slave needs the agent's attention: it is silent, its stream ended, or its process ended.
 
-*Silence.* A slave sends results in groups and notes those that it has not sent in its journal. A long task must not
+*Silence.* A slave sends results in groups. Its journal holds the results that it has not sent. A long task must not
 delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
 nothing for `SILENT_S`. If the master fixes the size of groups, only the slave sends results.
 
@@ -21,7 +21,7 @@ from mwpy._core.agent.state import AgentState
 __all__ = ["EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
 
 SILENT_S = 0.025
-"""Seconds of silence of a busy slave after which its journal is read: half of the time that a result may wait."""
+"""The journal of a busy slave is read after this many seconds of silence: half of the time that a result may wait."""
 
 EXIT_S = 5.0
 """Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
@@ -32,7 +32,7 @@ KILLED_TOO_S = 0.25
 
 @define(eq=False)
 class Watch:
-    """Looks after slaves that are silent, closed their stream, or ended."""
+    """Handles slaves that are silent, closed their stream, or ended."""
 
     _state: AgentState
     reads_journals: bool = True

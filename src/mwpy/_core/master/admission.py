@@ -69,7 +69,7 @@ class Admission:
             self._compare_python(agent, number)
 
     def drop(self, peer: bytes, address: str, reason: str) -> ConnectedAgent | None:
-        """Ignore a peer that sent what no correct peer sends. Return its agent, if it was one."""
+        """Ignore a peer that sent what no correct peer sends. Return the agent, if the peer was one."""
         agent = self.state.members.peers.get(peer)
         if agent is None:
             self.note_refusal(address, reason)
@@ -85,7 +85,7 @@ class Admission:
         self.state.record(records.AgentRefused(address, reason))
 
     def retire(self, agent: ConnectedAgent, why: str) -> None:
-        """Send no more tasks to an agent's slaves. Running tasks may finish; no task is charged if it does not."""
+        """Send no more tasks to an agent's slaves. Running tasks may finish. No task is charged with this."""
         self.state.record(records.AgentLeaving(agent.name, why))
         for slave in agent.slaves.values():
             if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
@@ -171,8 +171,8 @@ class Admission:
             self._refuse_algorithm(
                 agent,
                 number,
-                f"{definition.name} travels by value, which Python {definition.python} (master) and {agent.python} "
-                f"(slave) cannot do: use the same minor version, or give the slave the script",
+                f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
+                f"{agent.python} (slave). Use the same minor version, or give the slave the script",
             )
             return
         self.state.notice(
@@ -182,13 +182,13 @@ class Admission:
         )
 
     def _refuse_algorithm(self, agent: ConnectedAgent, number: int, reason: str) -> None:
-        """Send an agent's slaves no more tasks of an algorithm."""
+        """Stop sending tasks of an algorithm to an agent's slaves."""
         if number in agent.refused:
             return
         name = self.state.jar.definitions[number].definition.name
         self.state.record(records.AlgorithmRefused(agent.name, name, reason, number))
         self.state.notice(
-            f"the slaves of {agent.name} ({agent.address}) cannot run {name} and are sent no more of it: {reason}",
+            f"the slaves of {agent.name} ({agent.address}) cannot run {name} and get no more tasks of it: {reason}",
             key=name + reason,
         )
 

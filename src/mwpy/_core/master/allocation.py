@@ -4,8 +4,8 @@ No slave should wait for the network while tasks are pending. No task should wai
 idle. So the master learns how long a task of each algorithm takes on each slave, and keeps a fraction of a second of
 work ahead of each slave (`AHEAD_S`). While nothing is known of an algorithm, a slave gets one task at a time, because
 that task may run for an hour. When one task takes longer than `AHEAD_S`, a slave has one task running and one waiting.
-When no task is pending and a slave is idle, the slave with the most work gives back up to half of its tasks: only tasks
-that it has not started.
+When no task is pending and a slave is idle, the slave with the most work gives back up to half of its tasks. It gives
+back only tasks that it has not started.
 
 A fixed task group replaces all this: a message has exactly that many tasks, and the next message is sent when the slave
 holds fewer.
@@ -40,11 +40,11 @@ LEARNING_RATE = 0.3
 """Weight of the newest group in the learned pace. The pace follows a change quickly, and an outlier only a little."""
 
 WORTH_TAKING_S = 0.02
-"""Seconds of work at a slave that are worth the round trip of taking tasks back."""
+"""Tasks are taken back only from a slave with at least this many seconds of work: less is not worth the round trip."""
 
 SILENT_S = 0.1
-"""Seconds without a result after which a slave's tasks are taken back even if they were expected to be short. The
-running task then takes longer than expected."""
+"""After this many seconds without a result, tasks of a slave are taken back even if they should be short: the running
+task takes longer than expected."""
 
 
 def learn(known: float | None, seconds: float) -> float:
@@ -59,7 +59,7 @@ def pace_of(members: Members, slave: ConnectedSlave, algorithm: int) -> float | 
 
 
 def work_before(members: Members, slave: ConnectedSlave) -> float:
-    """The work that a slave holds, in seconds; tasks of unknown pace count nothing."""
+    """The work that a slave holds, in seconds; tasks of unknown pace count as zero."""
     return sum(count * (pace_of(members, slave, algorithm) or 0.0) for algorithm, count in slave.held.load.items())
 
 
@@ -94,7 +94,7 @@ def _is_full(held: int, work: float) -> bool:
 
 
 def useful(members: Members, pending: int, fixed: int | None) -> int:
-    """How many unordered slaves could have work, from the pending tasks and from the tasks that slaves hold.
+    """How many unordered slaves could have work. Pending tasks count, and so do tasks that slaves hold.
 
     Tasks that cannot be taken back from their slave do not count: slaves that are started for such tasks would be idle.
 
@@ -112,7 +112,7 @@ def useful(members: Members, pending: int, fixed: int | None) -> int:
 
 
 def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float | None]:
-    """Choose the slave from which tasks are taken back for idle ones.
+    """Choose the slave from which tasks are taken back for idle slaves.
 
     Returns:
         Two values. First, the slave with the most work, if its work is worth taking back; else None. Second, the latest

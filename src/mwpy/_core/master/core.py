@@ -9,7 +9,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Admission` accepts agents and slaves.
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Results` receives results.
-- `Losses` settles the ends of slaves and agents.
+- `Losses` handles the ends of slaves and agents.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
 - `Silence` says why nothing progresses.
@@ -176,7 +176,7 @@ class MasterCore:
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
             case messages.Leaving(reason):
-                self.admission.retire(agent, reason or "it said so")
+                self.admission.retire(agent, reason or "it gave no reason")
             case messages.Goodbye(reason):
                 self.state.record(records.AgentLeft(agent.name, reason))
                 self.losses.agent_lost(agent, reason)

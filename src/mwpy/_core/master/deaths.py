@@ -41,7 +41,7 @@ class KeptDeaths:
     _size: int = 0
     """The size of these deaths, in characters."""
     _last_end: SlaveEnded = _NO_END
-    """The last end of a slave. A charge immediately follows the end of its slave, so it is enough to keep one."""
+    """The most recent end of a slave. A charge immediately follows the end of its slave, so one is enough."""
 
     def note_end(self, record: SlaveEnded) -> None:
         """Record the end of a slave: the next charges may name it."""

@@ -29,10 +29,10 @@ class Dispatch:
     state: MasterState
     handback: HandBack
     look_again: float | None = None
-    """When to look again for a slave to take tasks back from; None if there is no need."""
+    """When to look again for a slave that can give tasks back; None if there is no need."""
 
     def decide(self, now: float) -> None:
-        """Send what slaves have room for. If then no task is pending, take tasks back for idle slaves."""
+        """Send tasks to slaves that have room. If no task is pending then, take tasks back for idle slaves."""
         pending = self.state.jar.pending
         if pending.addressed:
             self._send_addressed(now)
@@ -77,7 +77,7 @@ class Dispatch:
                 return
 
     def _fill(self, slave: ConnectedSlave, share: int, now: float) -> None:
-        """Send a slave what it has room for, at most its share. If it is full then, it is no longer hungry.
+        """Send a slave as many tasks as it has room for, at most its share. A full slave is no longer hungry.
 
         It is the turn of one algorithm. While the slave has no room for this algorithm, it gets no task of another one.
         Otherwise the first algorithm would wait forever.

@@ -57,7 +57,7 @@ class HandBack:
     def give_up(
         self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str, *, held: bool, charges: tuple[Charge, ...] = ()
     ) -> None:
-        """Make tasks unrunnable: tasks that a slave held, or the first of the tasks that wait for it."""
+        """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave."""
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
             buffers = span.buffers or repeat(())
             self.state.actions.unrunnable.extend(
@@ -68,12 +68,12 @@ class HandBack:
             )
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:
-        """Settle all tasks that are addressed to a slave, because the slave will not run them."""
+        """Decide about all tasks that are addressed to a slave, because the slave will not run them."""
         while queue := self.state.jar.pending.addressed.get(sid):
             self.release(sid, queue[0], f"{sid}, to which it was addressed, {why}")
 
     def release(self, sid: SlaveId, first: Span, reason: str) -> None:
-        """Settle the first tasks that are addressed to a slave, as their policy says: the slave will not run them."""
+        """Decide about the first tasks that are addressed to a slave, by their policy: the slave will not run them."""
         if first.policy.do_it_anyway:
             self.state.record(records.TasksUnaddressed(sid, [first.whole]))
         else:

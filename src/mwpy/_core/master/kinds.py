@@ -64,7 +64,7 @@ class SlaveKinds:
             self._settle_freed(slave)
 
     def lost(self, slave: ConnectedSlave, why: str) -> None:
-        """Settle what the end of a slave changes: the tasks that are addressed to it, and its place in its kind."""
+        """Handle the end of a slave: the tasks that are addressed to it, and its place in its kind."""
         self.handback.release_addressed(slave.sid, f"is gone: {why}" if why else "is gone")
         if slave.kind is not _UNORDERED:
             self.state.actions.disconnected.append(slave.sid)
@@ -75,7 +75,7 @@ class SlaveKinds:
         return sum(slave.kind_to_be is kind for slave in self.state.members.slaves.values())
 
     def vacancies(self) -> Iterator[SlaveKind]:
-        """The kinds that lack slaves, each as often as slaves of it are missing: first ordered, then intermingle."""
+        """The kinds that lack slaves: one entry for each missing slave, ordered before intermingle."""
         for kind in (SlaveKind.ORDERED, SlaveKind.INTERMINGLE):
             if self.wanted[kind]:
                 for _ in range(self.wanted[kind] - self.count(kind)):
@@ -86,7 +86,7 @@ class SlaveKinds:
         return next(self.vacancies(), _UNORDERED)
 
     def _fill_vacancies(self) -> None:
-        """Turn unordered slaves into the kinds that lack slaves, idle slaves first."""
+        """Give unordered slaves the kinds that lack slaves. Idle slaves come first."""
         members = self.state.members
         for kind in list(self.vacancies()):
             free = (
@@ -111,7 +111,7 @@ class SlaveKinds:
         self.state.record(records.SlaveChanged(slave.sid, slave.state, kind))
 
     def check(self) -> None:
-        """Assert that no slave waits to be unordered without need."""
+        """Assert that a freed slave that holds no task is unordered."""
         for slave in self.state.members.slaves.values():
             assert not slave.freed or slave.held.spans, f"{slave.sid} is freed and holds nothing, but is not unordered"
             assert not slave.freed or slave.kind is not _UNORDERED, f"{slave.sid} is unordered and freed"

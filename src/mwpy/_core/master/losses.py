@@ -33,7 +33,7 @@ CAUSE_CHARACTERS = 1000
 
 @define(eq=False)
 class Losses:
-    """Settles what follows when slaves and agents are gone."""
+    """Decides what follows when slaves and agents are gone."""
 
     state: MasterState
     kinds: SlaveKinds
@@ -42,7 +42,7 @@ class Losses:
     """Why agents left, and how many left for each reason."""
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
-        """Settle the end of a slave process that its agent reports."""
+        """Handle the end of a slave process that its agent reports."""
         cause, words = message.cause[:CAUSE_CHARACTERS], message.words.cut(LAST_WORDS_BYTES)
         slave = agent.slaves.get(message.slave)
         if slave is None:
@@ -61,7 +61,7 @@ class Losses:
         self.kinds.lost(slave, cause)
 
     def agent_lost(self, agent: ConnectedAgent, reason: str) -> None:
-        """Settle the loss of an agent that is gone, with all its slaves."""
+        """Handle the loss of an agent and of all its slaves."""
         for slave in list(agent.slaves.values()):
             cause = f"{agent.name} is gone: {reason}; its last output is lost too"
             self.state.record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
@@ -97,7 +97,7 @@ class Losses:
         self.handback.give_up(slave.sid, [running.whole], reason, held=True, charges=charges)
 
     def _lose_uncharged(self, slave: ConnectedSlave, held: Sequence[Span], what: str, reason: str) -> None:
-        """Settle the tasks of a slave that is lost with its agent: they may have started, but are not at fault."""
+        """Handle the tasks of a slave that is lost with its agent. They may have started, but they are not at fault."""
         self._return(slave, [span for span in held if span.policy.retry], what)
         rest = [span.whole for span in held if not span.policy.retry]
         if rest:
@@ -113,7 +113,7 @@ class Losses:
             self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason))
 
     def check(self) -> None:
-        """Assert that no task is left that has used up its deaths."""
+        """Assert that each task has fewer deaths than `DEATHS_ALLOWED`."""
         for span in self.state.jar.spans():
             assert len(span.deaths) < DEATHS_ALLOWED, f"{span} killed {len(span.deaths)} slaves and is not handed back"
 

@@ -75,9 +75,9 @@ class ConnectedAgent:
     slaves: dict[int, ConnectedSlave] = field(factory=dict)
     """Its slaves, by the numbers that the agent gave them."""
     known: dict[int, None] = field(factory=dict)
-    """The algorithms, by number, that the master has sent to this agent."""
+    """The numbers of the algorithms that the master has sent to this agent."""
     refused: dict[int, str] = field(factory=dict)
-    """The numbers of the algorithms that its slaves cannot run, and why."""
+    """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
     """Why it is about to leave; empty while it serves."""
 
@@ -105,7 +105,8 @@ class ConnectedSlave:
     asked_back: bool = False
     """Whether it was asked to give tasks back and has not answered."""
     gave_nothing_back: bool = False
-    """Whether it had no unstarted task when it was last asked; reset when it is sent tasks or a result arrives."""
+    """Whether it had no unstarted task when it was last asked. Becomes False when it is sent tasks or sends a
+    result."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
 
@@ -168,7 +169,7 @@ class Members:
         return SlaveId(f"SLAVE-{self.slaves_seen}")
 
     def connect(self, name: str, peer: bytes) -> ConnectedAgent:
-        """Assign its connection to an agent that was just recorded."""
+        """Set the connection of an agent that was just recorded."""
         agent = self.peers[peer] = self.agents[name]
         agent.peer = peer
         return agent
@@ -246,13 +247,13 @@ class Members:
         """Recompute all derived values, and compare slaves, agents and states."""
         for slave in self.slaves.values():
             state = slave.state
-            assert state not in (_S.GONE, _S.LOST), f"{slave.sid} is {state.value} but here"
+            assert state not in (_S.GONE, _S.LOST), f"{slave.sid} is {state.value} but stored"
             assert (state is _IDLE) == (slave.sid in self.idle), f"{slave.sid} is {state.value}"
             if state is not SlaveState.SHUTTING_DOWN:
                 assert (state is _BUSY) == bool(slave.held.spans), f"{slave.sid} is {state.value}"
             assert slave.sid not in self.hungry or state is _BUSY, f"{slave.sid} is hungry"
-            assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not its agent's"
-            assert self.held[slave.sid] is slave.held, f"{slave.sid} does not see the tasks that it holds"
+            assert self.agents[slave.agent.name].slaves[slave.number] is slave, f"{slave.sid} is not at its agent"
+            assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
         for agent in self.agents.values():
             for slave in agent.slaves.values():

@@ -117,7 +117,7 @@ class PendingTasks:
             queue.appendleft(span)
 
     def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
-        """The queue of a pending span, and the counter for queues of its sort."""
+        """The queue of a pending span, and the counter that belongs to this kind of queue."""
         sid = span.policy.sid
         if sid is not None:
             return self.addressed.setdefault(sid, deque()), self.num_addressed

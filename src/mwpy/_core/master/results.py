@@ -87,7 +87,7 @@ class Results:
         return self.state.record(records.TasksReturned(slave.sid, named, reason)) if named else []
 
     def _learn(self, slave: ConnectedSlave, seconds_of: dict[int, list[float]]) -> None:
-        """Learn how long tasks take, from their compute times in seconds, by algorithm."""
+        """Learn how long the tasks of each algorithm take, from their compute times in seconds."""
         overall = self.state.members.pace
         for number, times in seconds_of.items():
             mean = sum(times) / len(times)
@@ -95,7 +95,7 @@ class Results:
             overall[number] = allocation.learn(overall.get(number), mean)
 
     def check(self) -> None:
-        """Assert that the learned paces are positive, and that no slave is asked again that gave nothing back."""
+        """Assert that the learned paces are positive, and that a slave that gave nothing back is not asked again."""
         for slave in self.state.members.slaves.values():
             assert all(pace > 0 for pace in slave.pace.values()), f"{slave.sid} has a pace of {slave.pace}"
             assert not (slave.asked_back and slave.gave_nothing_back), f"{slave.sid} was asked again too soon"
@@ -119,7 +119,7 @@ def _positions_that_count(slave: ConnectedSlave, group: messages.Results) -> Ite
 
 
 def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:
-    """The position in a group of the first result of each span."""
+    """For each span: the position of its first result in the group."""
     if len(spans) == 1:
         return [0]
     starts: list[int] = []

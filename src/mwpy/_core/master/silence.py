@@ -1,7 +1,7 @@
 """If nothing can progress, the master reports the reason, and repeats the report at growing intervals.
 
-The watch adds up the time since the last progress in which nothing could progress. If a slave tries a task and fails at
-once, this is not progress. While a slave works, nothing is said; after some seconds of work, the work counts as
+Since the last progress, the watch adds up the time in which nothing could progress. If a slave tries a task and fails
+at once, this is not progress. While a slave works, nothing is said; after some seconds of work, the work counts as
 progress. A new reason does not wait for the long interval.
 """
 
@@ -28,7 +28,7 @@ LONGEST_S = 1800.0
 """The longest interval between two messages, in seconds."""
 
 ROUNDING_S = 1e-6
-"""Tolerance for rounding: a sum of seconds that is this much below a limit has reached it."""
+"""Tolerance for rounding: a sum of seconds may be this much below a limit and still counts as having reached it."""
 
 LOOK_AGAIN_S = 1.0
 """Seconds after progress until the watch checks for progress again."""
@@ -45,13 +45,13 @@ class SilenceWatch:
     _due_s: float = FIRST_S
     _interval_s: float = FIRST_S
     _seen: float | None = None
-    """When it was last observed that nothing can progress; None in a pause."""
+    """When the watch last observed that nothing can progress; None in a pause."""
     _pause: float | None = None
     """When the pause began."""
     _reasons: set[str] = field(factory=set)
 
     def reset(self, deadline: float | None) -> None:
-        """There was progress, or the user waits for nothing. Observe again at the deadline at the latest."""
+        """There was progress, or the user does not wait. Observe again no later than at the deadline."""
         self.deadline = deadline
         self._seen = self._pause = None
         self.stuck_s = 0.0
@@ -68,7 +68,7 @@ class SilenceWatch:
         """Nothing can progress at present, for a reason.
 
         Returns:
-            The seconds in which nothing could progress, if it is time to say so; else None.
+            The seconds in which nothing could progress, if a message is due; else None.
         """
         if self._pause is not None and now >= self._pause + FIRST_S:
             self.reset(None)
@@ -86,7 +86,7 @@ class SilenceWatch:
         return due_s
 
     def check(self) -> None:
-        """Assert that the watch is either in a pause or observes, and that the next message is not overdue."""
+        """Assert that the watch either pauses or observes, and that no message is overdue."""
         assert self._seen is None or self._pause is None, "the watch observes during a pause"
         assert self.stuck_s <= self._due_s + LONGEST_S, "a message about silence is overdue"
 
@@ -164,8 +164,8 @@ class Silence:
         name, reason = refusing[0] if refusing else ("", "")
         return (
             f"no connected slave can run {self.state.jar.definitions[algorithm].definition.name}, for which "
-            f"{self.state.jar.pending.num_queued[algorithm]} tasks wait: correct that there, or start other slaves. "
-            f"{name}: {reason}"
+            f"{self.state.jar.pending.num_queued[algorithm]} tasks wait: correct this on their machines, or start "
+            f"other slaves. {name}: {reason}"
         )
 
     def _why_no_slave(self) -> str:

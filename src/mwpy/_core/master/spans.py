@@ -100,7 +100,7 @@ class Span(Struct, eq=False, gc=False):
         )
 
     def join(self, other: Span) -> Span:
-        """Its tasks and those of a span that continues it."""
+        """One span with its tasks and with the tasks of `other`, which continues it."""
         joined = self._part(0, self.count)
         joined.count += other.count
         joined.payloads = [*self.payloads, *other.payloads]

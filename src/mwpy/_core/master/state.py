@@ -112,7 +112,7 @@ class MasterState:
         self.actions.sends.append(Send(agent.peer, message, frames))
 
     def notice(self, text: str, key: str = "") -> None:
-        """Say something to the user; with a key, only the first time that this key is given."""
+        """Show the user a message. Messages with the same key are shown only once."""
         if key:
             if key in self._noticed:
                 return

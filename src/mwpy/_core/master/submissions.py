@@ -139,7 +139,7 @@ class Submissions:
         return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
 
     def publish(self, pending: Mapping[int, int], runnable: int) -> None:
-        """Publish the core's counts. Call this when the core has all tasks that were taken.
+        """Publish the core's counts. Call this after the core has received all tasks that were taken.
 
         Args:
             pending: how many tasks of each algorithm, by its number, are pending in the core. The caller does not

@@ -43,7 +43,7 @@ class WatchedComputation:
     failures: FailurePause = field(factory=FailurePause)
     refusals: RefusalPause = field(factory=RefusalPause)
     finished_at: float | None = None
-    """When it was seen to be finished."""
+    """When the overseer first saw that it is finished."""
     done: bool = False
     """It is finished, and it has no jobs left."""
     surplus_since: float | None = None

@@ -1,12 +1,12 @@
 """What an overseer decides: how many jobs to submit for which computation, which jobs to remove, and what to say.
 
 Theory of operation. In each round the shell reports the content of every resource file and the batch system's list of
-jobs. Then `decide` decides, once. If a file could not be read, or the list is missing, nothing is decided from it. The
-core stores nothing that is necessary: it finds all jobs in the list, by their mark. What it stores in addition (see
-`JobTable`) only leads to fewer submissions and later removals. So an overseer that was killed and started again
-continues where it stopped.
+jobs. Then `decide` decides, once. If a file could not be read, nothing is decided for its computation. If the list is
+missing, nothing is decided at all. The core stores nothing that is necessary: it finds all jobs in the list, by their
+mark. What it stores in addition (see `JobTable`) only leads to fewer submissions and later removals. So an overseer
+that was killed and started again continues where it stopped.
 
-The parts share one `OverseerState`. `Intake` takes in files, lists, and ends of jobs; `Submissions` and `Removals`
+The parts share one `OverseerState`. `Intake` receives files, lists, and outcomes of jobs; `Submissions` and `Removals`
 decide; `Complaints` says what is wrong.
 """
 
@@ -61,7 +61,7 @@ class OverseerCore:
         return all(each.done for each in self._state.computations.values())
 
     def handle(self, event: OverseerEvent, now: float) -> None:
-        """Take in an event; `decide` makes the decisions."""
+        """Record an event; `decide` makes the decisions."""
         match event:
             case FileRead(mark, need):
                 self._intake.take_file(mark, need, now)

@@ -39,7 +39,7 @@ class FileView:
     """When a changed timestamp was last seen; None before the first change."""
 
     def take(self, need: Need, now: float) -> bool:
-        """Take in the content of the file; return whether another master has written it."""
+        """Record the content of the file. Return whether another master has written it."""
         last, self.need, self.readable = self.need, need, True
         if last is not None and need.written != last.written:
             self._changed_at = now
@@ -76,7 +76,7 @@ class FileView:
         return is_stale(age_s, self.need.interval_s)
 
     def valid_since(self, now: float) -> float:
-        """The time from which the content has been valid, for a file that is read for the first time."""
+        """Since when the content has been valid, if the file is read for the first time."""
         if self.need is None or self._changed_at is not None:
             return now
         return now - max(0.0, self.need.age_s)

@@ -1,4 +1,4 @@
-"""Takes in what resource files and the batch system say, and decides when the next round is due."""
+"""Receives what resource files and the batch system say, and decides when the next round is due."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STDERR_LINES = 20
 
 @define(eq=False)
 class Intake:
-    """Takes in resource files, lists of jobs, and how jobs ended."""
+    """Receives resource files, lists of jobs, and the outcomes of jobs."""
 
     _state: OverseerState
     _complaints: Complaints
@@ -36,7 +36,7 @@ class Intake:
     # ---- resource files --------------------------------------------------------------------------------------
 
     def take_file(self, mark: str, need: Need, now: float) -> None:
-        """Take in the content of a resource file."""
+        """Record the content of a resource file."""
         computation = self._state.computations[mark]
         self._complaints.resolve(computation, About.FILE, "the resource file is readable again")
         if computation.file.take(need, now):
@@ -47,7 +47,7 @@ class Intake:
         self._complaints.report_staleness(computation, now)
 
     def take_unreadable_file(self, mark: str, reason: str, now: float) -> None:
-        """Take in that a resource file could not be read."""
+        """Record that a resource file could not be read."""
         computation = self._state.computations[mark]
         computation.file.fail()
         self._complaints.complain(computation, About.FILE, f"nothing is decided: {reason}", now)
@@ -55,7 +55,7 @@ class Intake:
     # ---- the batch system ------------------------------------------------------------------------------------
 
     def take_list(self, jobs: Sequence[Job], now: float) -> None:
-        """Take in the list of all jobs, and ask how missing ones ended."""
+        """Record the list of all jobs, and ask how the missing jobs ended."""
         self._round_at, self._pause_s, self._listed = now, self._state.settings.interval_s, True
         self._complaints.resolve(None, About.BATCH, "the batch system answers again")
         for computation in self._state.computations.values():
@@ -70,14 +70,14 @@ class Intake:
                 self._state.actions.ask += questions
 
     def take_no_list(self, reason: str, now: float) -> None:
-        """Take in that the batch system did not answer; the next round comes later."""
+        """Record that the batch system did not answer. The next round comes later."""
         self._round_at, self._listed = now, False
         self._pause_s = min(max(2 * self._pause_s, self._state.settings.interval_s), LONGEST_PAUSE_S)
         text = f"nothing is decided, the batch system does not answer: {reason}"
         self._complaints.complain(None, About.BATCH, text, now)
 
     def take_end(self, job_id: str, outcome: Outcome | None, now: float) -> None:
-        """Take in the answer to a question."""
+        """Record the answer to a question."""
         for computation in self._state.computations.values():
             if computation.jobs.take_answer(job_id, ended=outcome is not None) and outcome is not None:
                 self._judge(computation, job_id, outcome, now)
@@ -112,7 +112,7 @@ class Intake:
     # ---- rounds ----------------------------------------------------------------------------------------------
 
     def complete_round(self) -> bool:
-        """Whether all files and the list of this round have arrived, so that it can decide; true once a round."""
+        """Whether all files and the list of this round have arrived, so that the core can decide; true once a round."""
         if not self._listed or self._state.actions.ask:
             return False
         self._listed = False

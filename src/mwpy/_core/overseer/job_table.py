@@ -46,7 +46,7 @@ class JobTable:
     # ---- what happens ----------------------------------------------------------------------------------------
 
     def take_list(self, jobs: Mapping[str, Job], now: float) -> list[Job]:
-        """Take in the list of the computation's jobs; return the jobs that are held and were not held before."""
+        """Record the list of the computation's jobs. Return the jobs that are held and were not held before."""
         before, self.listed = self.listed, jobs
         new = [job_id for job_id in jobs if job_id not in before]
         self._uncertain = max(0, self._uncertain - sum(job_id not in self._expected for job_id in new))
@@ -92,13 +92,13 @@ class JobTable:
     # ---- jobs that ended -------------------------------------------------------------------------------------
 
     def questions(self) -> list[str]:
-        """Choose the jobs for which the batch system should be asked how they ended."""
+        """Choose the ended jobs whose outcomes the overseer asks for."""
         asked = list(self._unexplained)[:QUESTIONS_AT_ONCE]
         self._unexplained = {job_id: self._unexplained[job_id] for job_id in asked}
         return [*asked, *list(self._expected)[:QUESTIONS_AT_ONCE]]
 
     def take_answer(self, job_id: str, *, ended: bool) -> bool:
-        """Take in whether it is known how a job ended; return whether the core had asked for it."""
+        """Record whether the outcome of a job is known. Return whether the core had asked for it."""
         if job_id not in self._unexplained and job_id not in self._expected:
             return False
         if ended:
@@ -116,7 +116,7 @@ class JobTable:
 
     @property
     def unexplained(self) -> bool:
-        """Whether an answer is missing about how some job ended."""
+        """Whether the overseer still asks for the outcome of some job."""
         return bool(self._unexplained)
 
     # ---- counting --------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class JobTable:
         return job_id in self._removed
 
     def live(self, *states: JobState) -> list[Job]:
-        """The listed jobs in one of these states, without removed ones."""
+        """The listed jobs in one of these states, without removed jobs."""
         return [job for job in self.listed.values() if job.state in states and job.job_id not in self._removed]
 
     @property

@@ -58,7 +58,7 @@ class FailurePause:
         return paused
 
     def limit(self, wanted: int, unproven: int, now: float) -> int:
-        """How many of the wanted jobs may be submitted while this number of other jobs is unproven."""
+        """How many of the wanted jobs may be submitted. `unproven` other jobs may still fail at their start."""
         if self._until is None:
             return wanted
         return min(wanted, 1) if now >= self._until and not unproven else 0
@@ -66,7 +66,7 @@ class FailurePause:
 
 @define(eq=False)
 class RefusalPause:
-    """Pauses submissions when the batch system refuses them, for longer after each refusal in a row."""
+    """Pauses submissions when the batch system refuses them. Each refusal in a row makes the pause longer."""
 
     until: float = 0.0
     _pause_s: float = 0.0

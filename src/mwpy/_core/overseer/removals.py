@@ -24,13 +24,13 @@ FINISH_S = 60.0
 
 @define(eq=False)
 class Removals:
-    """Decides removals, and takes in how they went."""
+    """Decides removals, and records their results."""
 
     _state: OverseerState
     _complaints: Complaints
 
     def take_refused(self, job_ids: Sequence[str], reason: str, now: float) -> None:
-        """Take in that jobs were not removed, or that it is not known whether they were."""
+        """Record that jobs were not removed, or that it is not known whether they were."""
         self._complaints.complain(None, About.REMOVAL, f"jobs could not be removed: {reason}", now)
         for computation in self._state.computations.values():
             computation.jobs.unmark_removed(job_ids)

@@ -28,7 +28,7 @@ class Wish:
 
 @frozen
 class Shortage:
-    """A computation, and how many of its useful jobs the limit of jobs in the queue does not allow."""
+    """A computation, and how many useful jobs it cannot get because of the limit of jobs in the queue."""
 
     computation: WatchedComputation
     count: int
@@ -45,7 +45,7 @@ def share(wishes: Sequence[Wish], budget: int) -> list[int]:
 
 @define(eq=False)
 class Submissions:
-    """Decides submissions, and takes in how they went."""
+    """Decides submissions, and records their results."""
 
     _state: OverseerState
     _complaints: Complaints
@@ -53,14 +53,14 @@ class Submissions:
     """The submissions of the last minute: when, and how many jobs."""
 
     def take_submitted(self, mark: str, job_ids: Sequence[str], now: float) -> None:
-        """Take in that jobs were submitted."""
+        """Record that jobs were submitted."""
         computation = self._state.computations[mark]
         computation.jobs.add_submitted(job_ids, now)
         computation.refusals.accept()
         self._complaints.resolve(computation, About.SUBMISSION, "the batch system accepts jobs again")
 
     def take_refused(self, mark: str, count: int, reason: str, now: float) -> None:
-        """Take in that jobs were not submitted, or that it is not known whether they were."""
+        """Record that jobs were not submitted, or that it is not known whether they were."""
         computation = self._state.computations[mark]
         computation.jobs.add_uncertain(count, now)
         computation.refusals.refuse(now)

@@ -15,8 +15,9 @@ become visible after its read, but only some nanoseconds later, when it leaves t
 waits a millisecond (A. Morrison and Y. Afek, "Temporally Bounding TSO for Fence-Free Asymmetric Synchronization",
 ASPLOS 2015).
 
-*Feeding*: from the moment at which the agent feeds a slave that has no tasks, and from each sending of results, the
-agent counts the silence of the slave. The slave reads the same moment, so it knows how long it may keep a result.
+*Feeding*: the agent measures how long a slave is silent. The silence begins when the agent sends tasks to a slave that
+has none, and it begins again when the slave sends results. The slave can read the time of the feeding, so it knows how
+long it may keep a result.
 
 *The journal* holds finished results that were not sent yet; see `journal.py`.
 

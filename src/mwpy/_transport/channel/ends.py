@@ -21,7 +21,7 @@ SETTLE_S = 0.001
 """How long an agent waits after a recall before it reads `started`, in seconds."""
 
 READS = 16
-"""How often one `AgentEnd.receive` reads at most, so that a slave that sends much does not keep the others waiting."""
+"""One `AgentEnd.receive` reads at most this often, so that a slave that sends much does not delay the others."""
 
 
 @frozen
@@ -100,7 +100,7 @@ class AgentEnd:
             self._unsent.clear()
 
     def receive(self) -> list[list[Buffer]]:
-        """Receive what the slave sent; sets `eof` after the last of it.
+        """Receive what the slave sent; sets `eof` after the last byte.
 
         One call reads a limited amount. If the stream can still be read, call again when it is this slave's turn.
 
@@ -140,7 +140,8 @@ class AgentEnd:
 
     @property
     def started(self) -> int:
-        """Position of the task that the slave started last; 0 if none. It is final `SETTLE_S` after a recall."""
+        """Position of the task that the slave started last; 0 if none. When `SETTLE_S` have passed after a recall, it
+        changes no more."""
         return self._memory.started[0]
 
     def fault(self, most: int) -> bytes:

@@ -3,9 +3,9 @@
 A slave writes each small result into its journal, and sends the results of the journal as a group. If the slave dies,
 or falls silent in a long task, the agent reads the journal.
 
-The journal is a table with one row for each result, followed by the payloads one after the other, so that they can be
-sent as they are. The lower half of its first 64-bit number is the number of results. The upper half is the number of
-the current *filling*: emptying the journal begins a new filling.
+The journal is a table with one row for each result. The payloads follow, one after the other, so that they can be sent
+as they are. The lower half of the journal's first 64-bit number is the number of results. The upper half is the number
+of the current *filling*: emptying the journal begins a new filling.
 
 The slave first writes a result behind the others, and then increases the number of results. So an addition never
 disturbs a read. A read during which the filling changed is discarded. One instruction stores the number. On x86, other

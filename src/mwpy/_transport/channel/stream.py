@@ -1,4 +1,4 @@
-"""Messages on a stream socket: the frames of the network protocol, after their number and lengths.
+"""Messages on a stream socket: the number of frames, their lengths, and the frames as they travel on the network.
 
 The small frames of a message are copied into one piece, which begins with the lengths of all frames. The large frames
 follow. They are not copied: each is sent from its own memory and received into new memory.
@@ -23,7 +23,7 @@ MAX_BYTES = 1 << 36
 """The largest piece that can be part of a message. Faulty code in a slave may have written larger ones."""
 
 _HEAD = struct.Struct("=QI")
-"""The size of the lengths and small frames that follow, and the number of frames."""
+"""Two numbers: the size of the lengths and small frames that follow, and the number of frames."""
 
 
 class Reader:

@@ -21,7 +21,7 @@ class Connected(Struct, frozen=True):
 
 
 class Broken(Struct, frozen=True):
-    """There is no connection any more, or there was none at any time. `fate` is `refused`, `unreachable` or `lost`."""
+    """The connection has ended, or was never made. `fate` is `refused`, `unreachable` or `lost`."""
 
     fate: str
     reason: str

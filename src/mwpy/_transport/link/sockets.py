@@ -53,7 +53,7 @@ def configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
 
 
 def milliseconds(seconds: float) -> int:
-    """Convert a time to milliseconds for a poller: rounded up, so that it does not return too early, and limited."""
+    """Convert a time to milliseconds for a poller. It is limited, and rounded up so that no poll returns too early."""
     return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
 
 

@@ -41,7 +41,7 @@ class Survey:
 
 
 def canonical(name: str) -> str:
-    """The one spelling of a package's name."""
+    """The canonical spelling of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
