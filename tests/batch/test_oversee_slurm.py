@@ -75,7 +75,7 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SlurmDesk) ->
 
 
 def test_the_overseer_shows_why_a_job_is_held(desk: SlurmDesk) -> None:
-    """A line of the user holds the job from the start."""
+    """The user has added a line that holds the job from the start."""
     desk.master()
     desk.need(1)
     overseer = desk.oversee("--line=--hold")

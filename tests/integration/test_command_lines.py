@@ -46,7 +46,7 @@ def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None
 
 
 def test_an_agent_takes_a_task_of_any_size_that_its_master_allows(stage: Stage) -> None:
-    """A limit of the agent alone does not break its connection."""
+    """An agent whose own limit is smaller keeps its connection."""
     size = 3 << 20
     master = stage.start(
         "argued.py",

@@ -182,7 +182,7 @@ def test_definitions_in_a_repl_are_sent_by_value() -> None:
 
 @pytest.mark.parametrize("group", [1, 7])
 def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
-    """No message has more tasks than the task group. Only the last has fewer results than the result group."""
+    """No message has more tasks than the task group. Only the last message has fewer results than the result group."""
     trail = stage.folder / "agent.txt"
     options = ("--mw-slave-task-group", 2 * group, "--mw-slave-result-group", group)
     run = stage.master("count.py", "--tasks", 20 * group, *options)

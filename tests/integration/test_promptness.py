@@ -31,7 +31,7 @@ def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:
 
 
 def test_a_finished_result_leaves_its_slave_at_once_even_if_the_next_task_takes_an_hour(stage: Stage) -> None:
-    """The fastest of ten quick results arrives after 50 ms. A long task follows each of them."""
+    """The fastest of ten quick results leaves its slave within 50 ms. A long task follows each of them."""
     run = stage.start("hour.py", "--mw-local", 1, "--mw-slave-task-group", 3)
     assert run.end() == 0, run.err
     assert len(run.report) == 10

@@ -101,7 +101,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.code: ExitCode | None = None
         """The expected exit code, when the agent must leave."""
         self.kill_from = 0.0
-        """When slaves may be killed, at the earliest."""
+        """The earliest time at which slaves may be killed."""
         self.exited = False
         self.sound = False
 
@@ -263,7 +263,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.exited and self.named)
     @rule(pick=picks, count=st.integers(1, 4), again=st.booleans(), cut=st.integers(0, 4))
     def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int) -> None:
-        """New tasks, or tasks that came back, in one or two groups of spans; also to a slave that ends or has ended."""
+        """Send new tasks, or tasks that came back, in one or two groups of spans. The slave may already have ended."""
         number = self.named[pick % len(self.named)]
         tasks = list(self.waiting)[:count] if again else []
         tasks = tasks or [len(self.attempts) + position for position in range(1, count + 1)]

@@ -126,7 +126,7 @@ def test_closed_ends_leave_no_descriptor_open(ends: Loopback) -> None:
 
 
 def test_a_wake_ends_the_wait(ends: Loopback) -> None:
-    """A wake from another thread ends it, and also a wake just before it."""
+    """A wake from another thread ends the wait, even if it comes just before the wait."""
     link = quiet_master(ends).link
     link.wake()
     assert link.poll(FOREVER_S, SOON) == []

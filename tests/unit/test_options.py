@@ -43,7 +43,7 @@ def test_the_key_can_come_from_the_environment() -> None:
 
 
 def test_options_after_the_resource_file_override_it() -> None:
-    """As in CL-MW, a slave uses the later of the file and the member id."""
+    """As in CL-MW, the later option counts: the resource file or the member id."""
     before, _ = parse(["--mw-member-id", "mine", "--mw-resource-file", "f"])
     after, _ = parse(["--mw-resource-file", "f", "--mw-member-id", "mine"])
     assert before.directed_to("the file's") == "the file's"

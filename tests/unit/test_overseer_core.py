@@ -140,7 +140,8 @@ def test_a_job_of_many_slaves_counts_as_many(desk: Desk) -> None:
 
 
 def test_an_evicted_job_that_its_master_has_not_missed_yet_is_left_alone() -> None:
-    """The resource file still shows the job as connected. So the job is not on its way, and not too many."""
+    """The resource file still shows the job as connected. So the job does not count as on its way, or as one job too
+    many."""
     desk = Desk(patience_s=0.0)
     desk.watch(slaves_needed=1, connected={"1.0": 1})
     desk.job("1.0", QUEUED)

@@ -372,7 +372,8 @@ def test_a_round_is_complete_with_a_list_and_all_answers(state: OverseerState, c
     ],
 )
 def test_shares(wishes: list[Wish], budget: int, shares: list[int]) -> None:
-    """Higher priorities come first. Equal priorities get equal numbers of places, old places included."""
+    """Higher priorities come first. Equal priorities get equal numbers of places. Places that they already have
+    count."""
     assert share(wishes, budget) == shares
 
 

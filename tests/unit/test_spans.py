@@ -34,7 +34,7 @@ def test_a_span_is_cut_and_joined_without_a_change_to_itself() -> None:
 
 
 def test_the_spans_of_a_master_are_taken_with_what_is_theirs() -> None:
-    """Cut in the middle, each part keeps the arguments and tags of its tasks."""
+    """When a span is cut in the middle, each part keeps the arguments and tags of its tasks."""
     span = Span(TaskId(5), 3, MAX.definition, DEFAULT_POLICY, [b"5", b"6", b"7"], [], ["five", "six", "seven"])
     held = deque([span])
     [taken] = take(held, 6, 1, 0)

@@ -49,7 +49,7 @@ class LastWords:
 
     @property
     def headline(self) -> str:
-        """The most useful line: the first of the crash report, or else the last of standard error."""
+        """The most useful line: the first line of the crash report, or else the last line of standard error."""
         line = (self.fault.strip().splitlines() or self.stderr.strip().splitlines()[-1:] or [""])[0]
         return line[:HEADLINE_CHARACTERS]
 

@@ -297,7 +297,7 @@ def _no_frames(message: Message, count: int) -> None:
 
 
 def payload(count: int, parts: Iterable[Buffer]) -> bytes:
-    """Make the first payload frame of a group from `count` encoded entries; each part has one or more of them."""
+    """Make the first payload frame of a group. The parts contain `count` encoded entries, one after the other."""
     return b"".join((LIST_PREFIX, count.to_bytes(4, "big"), *parts))
 
 

@@ -50,7 +50,7 @@ def _parser() -> Parser:
         help="the file that a master writes; or a directory: all its files *.rsc, including later ones",
     )
     add("--with", dest="system", required=True, choices=[*BATCH_SYSTEMS], help="where the agents run")
-    limit = "have at most N jobs in the queue, for all computations together; default 1000, with local one per core"
+    limit = "have at most N jobs in the queue, for all computations together; default 1000; with local, one per core"
     add("--max", type=number(0, int), metavar="N", help=limit)
     slaves = "how many slaves a job has; default 1"
     add("--processes-per-agent", type=number(1, int), default=1, metavar="N", help=slaves)
@@ -58,7 +58,7 @@ def _parser() -> Parser:
     add("--per-minute", type=number(1, int), default=200, metavar="N", help=per_minute)
     interval = "the time between two rounds; default 10"
     add("--interval", type=number(0.1, float), default=10.0, metavar="SECONDS", help=interval)
-    patience = "remove jobs that have waited or idled this long without being needed; default 60, with --once 0"
+    patience = "remove jobs that have waited or idled this long without being needed; default 60; with --once, 0"
     add("--patience", type=number(0, float), metavar="SECONDS", help=patience)
     priority = "computations with a higher number get jobs first when --max is reached; default 0 (repeatable)"
     add("--priority", type=_priority, action="append", default=[], metavar="RESOURCE_FILE=N", help=priority)

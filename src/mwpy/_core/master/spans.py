@@ -57,7 +57,8 @@ class Span(Struct, eq=False, gc=False):
         return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers)
 
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
-        """Return how a record names `count` of its tasks in an attempt, from the id `first` on."""
+        """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
+        attempt."""
         return TaskRange(first, count, attempt, self.algorithm.number, self.algorithm.name)
 
     @property

@@ -78,7 +78,7 @@ def survey(script: Path) -> Survey:
 def _find(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module that exists in part
+    except (ImportError, ValueError):  # the module is incomplete
         return None
 
 
