@@ -6,9 +6,9 @@ simulated, second by second. Masters are killed and come back. Resource files fo
 read them late or not at all. `SimulatedBatch` is the batch system. The overseer itself is killed and started again. The
 same seed always gives the same history.
 
-These facts are checked from outside: every task ends exactly once in each life of a master that is long enough; there
-are never more jobs than the tasks could have used, or than are allowed; no job that has been at work for a while is
-removed; and when the faults stop, all computations finish and no job is left.
+Checkers look from outside. Every task ends exactly once in each life of a master that is long enough. There are never
+more jobs than the tasks could have used, or than are allowed. No job that has been at work for a while is removed. When
+the faults stop, all computations finish and no job is left.
 
     >>> pool = OverseenPool(seed=1)
     >>> pool.run()
