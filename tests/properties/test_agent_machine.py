@@ -108,7 +108,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @initialize(slaves=st.integers(1, 3), ready=st.integers(0, 3))
     def begin(self, slaves: int, ready: int) -> None:
         self.slaves = slaves
-        self.core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", slaves, grace_s=5.0))
+        self.core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves), grace_s=5.0))
         self.sound = True
         if ready:
             self.master_welcomes()

@@ -29,7 +29,8 @@ from mwpy._values.errors import ExitCode, InternalError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 
-SETTINGS = AgentSettings("m", "g", "host", 1, "3.11")
+HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
+SETTINGS = AgentSettings(HELLO)
 WELCOME = messages.Welcome("AGENT-0", 30.0, 0, 1000)
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
@@ -84,11 +85,6 @@ def core() -> AgentCore:
     core.check()
     core.take_actions()
     return core
-
-
-def test_the_agent_introduces_itself_with_its_settings() -> None:
-    settings = AgentSettings("m", "g", "host", 7, "3.11", slaves=4, job="12.0")
-    assert AgentCore(settings).hello() == messages.Hello("m", "g", "host", 7, "3.11", 4, "12.0")
 
 
 # ---- tasks and results ---------------------------------------------------------------------------------------------
@@ -389,7 +385,7 @@ def test_the_last_words_of_slaves_reach_the_master_before_the_goodbye(core: Agen
 
 def test_an_agent_leaves_before_its_time_is_over() -> None:
     """The agent leaves one grace period earlier. Unstarted tasks are returned, and no task is charged."""
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11", grace_s=5.0, ends_at=100.0))
+    core = AgentCore(AgentSettings(HELLO, grace_s=5.0, ends_at=100.0))
     core.handle(heard(WELCOME), 0.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
     core.handle(tasks(1, 2), 1.0)

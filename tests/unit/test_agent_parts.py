@@ -34,7 +34,7 @@ TASKS = messages.Tasks(1, [1], [3], [1], [0])
 @pytest.fixture
 def state() -> AgentState:
     """An agent that may have two slaves, and has none."""
-    return AgentState(AgentSettings("m", "g", "host", 1, "3.11", slaves=2))
+    return AgentState(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 2)))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_journal_that_the_slave_emptied_meanwhile_is_read_again(
 
 
 def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
     core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 7, 1000)), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(Heard(TASKS), 0.0)
@@ -137,7 +137,7 @@ def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
 
 def test_only_the_first_tasks_of_an_idle_slave_begin_its_silence() -> None:
     """At that moment the slave learns the time from which it may gather results."""
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
     core.handle(Heard(WELCOME), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(Heard(TASKS), 1.0)
@@ -199,7 +199,7 @@ def test_only_the_end_by_sigkill_is_reported_late(
 
 
 def test_the_core_reports_ends_of_streams_and_processes_to_the_watch() -> None:
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
     core.handle(Heard(WELCOME), 0.0)
     core.handle(StreamEnded(1), 10.0)
     assert core.next_deadline() == 10.0 + EXIT_S
@@ -269,7 +269,7 @@ def test_a_slave_that_was_up_and_dies_prints_its_last_words_each_time(state: Age
 
 
 def test_the_core_holds_back_what_a_starting_slave_writes_for_a_while() -> None:
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
     core.handle(Heard(WELCOME), 0.0)
     core.handle(ErrorOutput(1, b"a warning\n"), 0.1)
     assert core.next_deadline() == HELD_BACK_S
@@ -278,7 +278,7 @@ def test_the_core_holds_back_what_a_starting_slave_writes_for_a_while() -> None:
 
 
 def test_the_core_prints_what_it_holds_back_when_the_slave_ends() -> None:
-    core = AgentCore(AgentSettings("m", "g", "host", 1, "3.11"))
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
     core.handle(Heard(WELCOME), 0.0)
     core.handle(ErrorOutput(1, b"no module"), 0.5)
     core.handle(SlaveExited(1, "exit code 1", FAILURE, 0, b" named x"), 0.6)

@@ -25,8 +25,7 @@ from mwpy._system import clock, packages, process
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import messages
-from mwpy._values.algorithm import PYTHON
-from mwpy._values.environment import EXAMINED, JOB_VARIABLE, SLAVE_VARIABLE
+from mwpy._values.environment import EXAMINED, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, ProtocolError
 from mwpy._values.options import Options
 
@@ -119,10 +118,8 @@ def _connection(options: Options) -> dict[str, Any]:
 
 def _visit(link: AgentLink, contact: MasterContact) -> dict[str, Any]:
     """Send Hello, wait for the answer, and send Goodbye."""
-    job = os.environ.get(JOB_VARIABLE, "")
     began = clock.monotonic()
-    hello = messages.Hello(contact.member_id, contact.generation, platform.node(), os.getpid(), PYTHON, 0, job)
-    link.send(wire.encode(hello))
+    link.send(wire.encode(contact.hello(0)))
     answer = _answer(link)
     match answer:
         case messages.Welcome(agent):

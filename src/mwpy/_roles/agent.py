@@ -10,8 +10,6 @@ memory.
 
 from __future__ import annotations
 
-import os
-import platform
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,8 +30,6 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.link import Broken
 from mwpy._values import messages, records
-from mwpy._values.algorithm import PYTHON
-from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
@@ -68,17 +64,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         return ExitCode.OK
     link = connect(contact, options.client_timeout)
     audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
-    settings = AgentSettings(
-        contact.member_id,
-        contact.generation,
-        platform.node(),
-        os.getpid(),
-        PYTHON,
-        options.slave_processes,
-        options.grace_period,
-        os.environ.get(JOB_VARIABLE, ""),
-        ends_at,
-    )
+    settings = AgentSettings(contact.hello(options.slave_processes), options.grace_period, ends_at)
     now = clock.monotonic()
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
     edges = Edges(
@@ -132,7 +118,7 @@ class Agent:
 
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
-        self._link.send(wire.encode(self._core.hello()))
+        self._link.send(wire.encode(self._core.settings.hello))
         return self._act(self._clock.monotonic())
 
     def iterate(self) -> ExitCode | None:

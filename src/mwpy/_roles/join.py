@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,9 @@ from mwpy import resource_file
 from mwpy._system import clock
 from mwpy._transport.addresses import ipv4_of
 from mwpy._transport.link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
+from mwpy._values import messages
+from mwpy._values.algorithm import PYTHON
+from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import MasterUnreachable, MwpyError, Refused, UsageError
 from mwpy._values.options import Options
 
@@ -36,6 +41,11 @@ class MasterContact:
     member: CurvePair
     member_id: str
     generation: str
+
+    def hello(self, slaves: int) -> messages.Hello:
+        """Return the first message of this process, which will start this many slaves."""
+        job = os.environ.get(JOB_VARIABLE, "")
+        return messages.Hello(self.member_id, self.generation, platform.node(), os.getpid(), PYTHON, slaves, job)
 
 
 def find_master(options: Options) -> MasterContact | None:

@@ -18,7 +18,7 @@ from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
 from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedOutlet, SimulatedSlave, Workload
 from mwpy._simulation.world import Alarm, World
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode
 
 __all__ = ["AgentHost", "AgentProcess", "Pace", "due"]
@@ -149,8 +149,8 @@ class AgentProcess:
         self.slaves: dict[int, SimulatedSlave] = {}
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
         self._signals = _Signals(self._link)
-        settings = AgentSettings("simulated", "g1", host.name, 1, "3.11", slaves=host.num_slaves, job=host.job)
-        self.core = AgentCore(settings)
+        hello = messages.Hello("simulated", "g1", host.name, 1, "3.11", host.num_slaves, host.job)
+        self.core = AgentCore(AgentSettings(hello))
         clock = _SettlingClock(world, self.slaves)
         self._agent = Agent(self.core, Edges(self._link, self, self.outlets, self._signals, _Trail(), clock))
         self._over = False

@@ -62,11 +62,6 @@ class AgentCore:
         self.agent = ""
         """The name that the master gave this agent; empty until the master has accepted the agent."""
 
-    def hello(self) -> messages.Hello:
-        """The first message on a connection."""
-        mine = self.settings
-        return messages.Hello(mine.member_id, mine.generation, mine.host, mine.pid, mine.python, mine.slaves, mine.job)
-
     @property
     def leaving(self) -> bool:
         """Whether the agent is about to exit."""
@@ -233,4 +228,4 @@ class AgentCore:
         self._state.check()
         self._starts.check()
         self._departure.check()
-        assert self.leaving or not self.agent or len(self.children) == self.settings.slaves, "too few slaves"
+        assert self.leaving or not self.agent or len(self.children) == self.settings.hello.slaves, "too few slaves"

@@ -75,7 +75,7 @@ class Departure:
         if self.code is None or state.children or state.actions.exit is not None:
             return
         state.to_master(messages.Goodbye(self.why))
-        state.record(records.Ended(self.why, state.settings.member_id))
+        state.record(records.Ended(self.why, state.settings.hello.member_id))
         state.actions.exit = self.code
 
     @property

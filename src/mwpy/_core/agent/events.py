@@ -35,16 +35,11 @@ __all__ = [
 
 @frozen
 class AgentSettings:
-    """What the core needs from the options; `options.py` documents them."""
+    """What the core needs to know about its agent."""
 
-    member_id: str
-    generation: str
-    host: str
-    pid: int
-    python: str
-    slaves: int = 1
+    hello: messages.Hello
+    """The first message on the connection."""
     grace_s: float = 5.0
-    job: str = ""
     ends_at: float | None = None
     """When the batch system will end this agent, if that is known. The agent leaves early enough to end cleanly."""
 

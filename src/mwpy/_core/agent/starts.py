@@ -34,7 +34,7 @@ class Starts:
 
     def fill(self, now: float) -> None:
         """Start slaves until there are as many as the settings want."""
-        while len(self._state.children) < self._state.settings.slaves:
+        while len(self._state.children) < self._state.settings.hello.slaves:
             self._last_number += 1
             child = Child(self._last_number, SlaveId(f"slave {self._last_number}"), now)
             self._state.children[child.number] = child

@@ -40,7 +40,7 @@ class AgentState:
 
     def check(self) -> None:
         """Compare the slaves with the settings."""
-        assert len(self.children) <= self.settings.slaves, "more slaves than the settings allow"
+        assert len(self.children) <= self.settings.hello.slaves, "more slaves than the settings allow"
         for number, child in self.children.items():
             assert child.number == number, f"slave {child.number} is stored as {number}"
             assert child.state is not ChildState.GONE, f"slave {number} is gone"
