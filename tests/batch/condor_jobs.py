@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.batch.systems import PATIENCE_S, until
+from tests.batch.systems import until
 from tests.systems.condor import CondorPool
 
 IDLE, RUNNING, REMOVED, COMPLETED, HELD = 1, 2, 3, 4, 5
@@ -59,10 +59,6 @@ class Jobs:
         ended = sorted(json.loads(report or "[]"), key=lambda job: int(job["ProcId"]))
         return [job.get("ExitCode") if job["JobStatus"] == COMPLETED else None for job in ended]
 
-    def until(self, condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait until a condition is true. If it stays false, the failure shows `shown_at_failure`."""
-        until(condition, what, patience_s)
-
     def until_resource_file(self, name: str, generation: str = "") -> dict[str, Any]:
         """Wait until a master has written its resource file. A file with the given generation is too old."""
         path = self.folder / name
@@ -70,13 +66,13 @@ class Jobs:
         def written() -> bool:
             return path.exists() and json.loads(path.read_text())["generation"] != generation
 
-        self.until(written, f"a new {name}")
+        until(written, f"a new {name}")
         report: dict[str, Any] = json.loads(path.read_text())
         return report
 
     def until_gone(self, *clusters: int) -> None:
         """Wait until these clusters, or all jobs, have left the queue."""
-        self.until(
+        until(
             lambda: not [job for job in self.queue() if not clusters or job["ClusterId"] in clusters],
             "no job left in the queue",
         )
@@ -88,7 +84,7 @@ class Jobs:
 
     def until_all(self, cluster: int, true: Callable[[dict[str, Any]], object], what: str) -> None:
         """Wait until a cluster has jobs and a condition is true for each of them."""
-        self.until(
+        until(
             lambda: (queue := self.queue(cluster)) and all(true(job) for job in queue), f"jobs of {cluster} that {what}"
         )
 

@@ -41,7 +41,7 @@ def started(jobs: Jobs, tasks: int, slaves: int, at_work: int = 0) -> tuple[int,
     master = jobs.submit("master.sub", APP="gated.py", ARGS=f"{tasks} gate")
     resource = jobs.until_resource_file("gated.rsc")
     cluster = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=slaves)
-    jobs.until(lambda: busy(jobs, master) == (at_work or slaves), f"{at_work or slaves} slaves at work")
+    until(lambda: busy(jobs, master) == (at_work or slaves), f"{at_work or slaves} slaves at work")
     return master, cluster, resource
 
 
@@ -110,7 +110,7 @@ def test_slaves_join_the_next_master_when_theirs_is_killed(jobs: Jobs) -> None:
     second = jobs.submit("master.sub", APP="gated.py", ARGS="9 gate")
     again = jobs.until_resource_file("gated.rsc", resource["generation"])
     assert again["member-id"] == f"{second}.0"
-    jobs.until(lambda: busy(jobs, second) == 3, "all slaves at the second master")
+    until(lambda: busy(jobs, second) == 3, "all slaves at the second master")
     open_gate(jobs)
     jobs.until_gone()
     assert jobs.exit_codes(second) == [0]
@@ -164,11 +164,11 @@ def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
         jobs.do("condor_vacate_job", f"{slaves}.0")
         jobs.do("condor_vacate_job", "-fast", f"{slaves}.1")
         jobs.do("condor_hold", f"{slaves}.2")
-        jobs.until(lambda: "RemoteHost" not in jobs.queue(slaves)[2], "a job that has ended, and is on hold")
+        until(lambda: "RemoteHost" not in jobs.queue(slaves)[2], "a job that has ended, and is on hold")
         jobs.do("condor_release", f"{slaves}.2")
-        jobs.until(lambda since=lines: busy(jobs, master, since) == 3, "three slaves at work again")  # type: ignore[misc]
+        until(lambda since=lines: busy(jobs, master, since) == 3, "three slaves at work again")  # type: ignore[misc]
     jobs.do("condor_rm", f"{slaves}.3")
-    jobs.until(lambda: len(jobs.queue(slaves)) == 3, "one slave less")
+    until(lambda: len(jobs.queue(slaves)) == 3, "one slave less")
     open_gate(jobs)
     jobs.until_gone()
     assert jobs.exit_codes(master) == [0]
@@ -200,7 +200,7 @@ def test_a_restart_of_the_whole_pool_loses_nothing(jobs: Jobs) -> None:
     lines = len(jobs.audit(master))
     jobs.pool.restart()
     jobs.until_resource_file("gated.rsc", resource["generation"])
-    jobs.until(lambda: busy(jobs, master, lines) == 3, "three slaves at work again")
+    until(lambda: busy(jobs, master, lines) == 3, "three slaves at work again")
     open_gate(jobs)
     jobs.until_gone()
     assert jobs.exit_codes(master) == [0]
@@ -231,7 +231,7 @@ def test_slaves_without_a_slot_wait_for_one(jobs: Jobs) -> None:
     with taken(jobs.pool, jobs.folder, left=2):
         master, slaves, _ = started(jobs, tasks=12, slaves=6, at_work=2)
         assert sorted(job["JobStatus"] for job in jobs.queue(slaves)) == [IDLE] * 4 + [RUNNING] * 2
-    jobs.until(lambda: busy(jobs, master) == 6, "all slaves at work")
+    until(lambda: busy(jobs, master) == 6, "all slaves at work")
     open_gate(jobs)
     jobs.until_gone()
     assert jobs.exit_codes(master) == [0]
@@ -242,7 +242,7 @@ def test_three_hundred_agents_all_get_an_answer(jobs: Jobs) -> None:
     """Only a few of them have slots at first. Each is shut down, or reads that the computation is finished."""
     master, slaves, _ = started(jobs, tasks=1000, slaves=AGENTS, at_work=8)
     open_gate(jobs)
-    jobs.until(lambda: not jobs.queue(), "no job left in the queue", CROWD_S)
+    until(lambda: not jobs.queue(), "no job left in the queue", CROWD_S)
     assert jobs.exit_codes(master) == [0]
     assert jobs.exit_codes(slaves) == [0] * AGENTS
     served = jobs.count(master, "AGENT-.* -> left: shut down by the master")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.batch.condor_jobs import HELD, IDLE, Jobs
+from tests.batch.systems import until
 
 
 def held(jobs: Jobs, cluster: int) -> str:
@@ -19,7 +20,7 @@ def test_the_master_reports_a_script_that_jobs_cannot_import(jobs: Jobs) -> None
     jobs.until_resource_file("lacking.rsc")
     slaves = jobs.submit("slaves.sub", APP="lacking.py", SLAVES=2)
     missing = "ModuleNotFoundError: No module named 'module_of_the_submit_machine'"
-    jobs.until(lambda: missing in jobs.text(f"master.{master}.0.err"), "the reason at the master")
+    until(lambda: missing in jobs.text(f"master.{master}.0.err"), "the reason at the master")
     report = held(jobs, slaves)
     assert report == f"slaves cannot start (exit code 6): the end of condor/slaves.{slaves}.0.err says why"
     assert missing in jobs.text(f"slaves.{slaves}.0.err")

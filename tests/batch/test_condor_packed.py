@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.batch.condor_jobs import Jobs
-from tests.batch.systems import skip
+from tests.batch.systems import skip, until
 from tests.systems.condor import CondorPool
 from tests.systems.system import ROOT
 
@@ -66,7 +66,7 @@ def test_a_packed_script_needs_only_python(jobs: Jobs, packed: Path, python: str
         master = jobs.submit("master.sub", ARGS="--pings 2000")
         jobs.until_resource_file("ping.rsc")
         shared = jobs.submit("slaves.sub", SLAVES=1)
-        jobs.until(lambda: "Failed to execute" in str(jobs.queue(shared)), "a job that does not find .venv")
+        until(lambda: "Failed to execute" in str(jobs.queue(shared)), "a job that does not find .venv")
         jobs.do("condor_rm", shared)
         slaves = jobs.submit("slaves-pex.sub", PYTHON=python, SLAVES=2)
         jobs.until_gone()
