@@ -21,6 +21,7 @@ from mwpy._core.agent.output import HELD_BACK_BYTES, HELD_BACK_S, StartOutput
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import AgentState
 from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S, SILENT_S, Watch
+from mwpy._core.holding import take_named
 from mwpy._values import messages
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
@@ -58,8 +59,8 @@ def test_a_slave_holds_tasks_until_they_are_finished(child: Child) -> None:
     child.hold(messages.Tasks(1, [9], [1], [2], [0]))
     assert (child.num_held, child.passed_on) == (4, 4)
     assert [child.running(started) for started in range(6)] == [(0, 0), (1, 1), (2, 1), (3, 1), (9, 2), (0, 0)]
-    assert child.finish(messages.Results(1, [2], [2], [1], [0.0] * 2, [])) == ([0, 1], 2)
-    assert child.finish(messages.Results(1, [1, 9], [3, 1], [1, 1], [0.0] * 4, [])) == ([0], 4)
+    assert take_named(child.held, messages.Results(1, [2], [2], [1], [0.0] * 2, [])) == [0, 1]
+    assert take_named(child.held, messages.Results(1, [1, 9], [3, 1], [1, 1], [0.0] * 4, [])) == [0]
     assert child.num_held == 1
     assert child.running(4) == (9, 2)
 

@@ -11,7 +11,8 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import are_next, take
+from mwpy._core.holding import are_next, take, take_named
+from mwpy._values import messages
 
 
 @frozen
@@ -101,6 +102,13 @@ def test_the_requested_attempt_is_found_behind_another_attempt() -> None:
     held = hold((1, 3, 1), (2, 1, 2))
     assert each(take(held, 1, 3, 2)) == [(2, 2, 3)]
     assert each(held) == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
+
+
+def test_the_tasks_that_a_message_names_are_taken_and_their_positions_returned() -> None:
+    """A position counts the tasks of the message, also those that are not held."""
+    held = hold((1, 5, 1), (20, 3, 2))
+    assert take_named(held, messages.Revoked(1, [20, 5, 9, 1], [2, 3, 1, 1], [2, 1, 1, 1])) == [0, 1, 2, 6]
+    assert ids(held) == [[2, 3, 4], [22]]
 
 
 @given(

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol, Self, TypeVar
 
-__all__ = ["Held", "are_next", "count_of", "take"]
+from mwpy._values import messages
+
+__all__ = ["Held", "are_next", "count_of", "take", "take_named"]
 
 count_of = attrgetter("count")
 """How many tasks a span has, for `map`."""
@@ -81,3 +83,19 @@ def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
         count -= span.count
     held.extendleft(reversed(passed))
     return taken
+
+
+def take_named(held: deque[H], message: messages.Results | messages.Revoked | messages.AlgorithmFailed) -> list[int]:
+    """Remove the tasks that a message names and that are held in exactly the named attempts.
+
+    Returns:
+        The positions in the message of the removed tasks.
+    """
+    positions: list[int] = []
+    start = 0
+    for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
+        for span in take(held, first, count, attempt):
+            begin = start + span.first - first
+            positions.extend(range(begin, begin + span.count))
+        start += count
+    return positions

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.holding import count_of, take
+from mwpy._core.holding import count_of, take_named
 from mwpy._system.clock import monotonic
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
@@ -266,8 +266,7 @@ class TaskRunner:
                 self._take_in(message, payload)
             case messages.Revoked():
                 self._end.recall_heard()
-                for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
-                    take(self._waiting, first, count, attempt)
+                take_named(self._waiting, message)
             case messages.Algorithms():
                 self._define(message, payload)
             case messages.SlaveNamed():

@@ -13,7 +13,7 @@ from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.holding import count_of, take
+from mwpy._core.holding import count_of
 from mwpy._values import messages
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -116,21 +116,6 @@ class Child:
             self.held.append(HeldSpan(first, count, attempt, position))
             position += count
         self.passed_on = position - 1
-
-    def finish(self, group: messages.Results) -> tuple[list[int], int]:
-        """Remove finished tasks from those that it holds.
-
-        Returns:
-            The positions in the group of the tasks that were held, and the number of tasks in the group.
-        """
-        held: list[int] = []
-        start = 0
-        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
-            for span in take(self.held, first, count, attempt):
-                begin = start + span.first - first
-                held.extend(range(begin, begin + span.count))
-            start += count
-        return held, start
 
     def take_back(self, started: int, count: int) -> messages.Revoked:
         """Remove the last tasks that it holds and has not started.

@@ -17,7 +17,7 @@ from attrs import define
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
-from mwpy._core.holding import take
+from mwpy._core.holding import take_named
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 
@@ -61,18 +61,17 @@ class Traffic:
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
         """Pass results on, except for tasks that are not held: their results were already read in the journal."""
-        kept, count = child.finish(group)
+        kept = take_named(child.held, group)
         if not kept:
             return
         actions = self._state.actions
         actions.records.append(records.ResultsSent(child.name, len(kept)))
-        if len(kept) == count:
+        if len(kept) == sum(group.counts):
             actions.to_master.append(Outgoing(group, (), received))
         else:
             actions.to_master.append(Outgoing(*messages.select(group, received[1:], kept)))
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
         """A slave cannot run an algorithm: it no longer holds the tasks that the message names."""
-        for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
-            take(child.held, first, count, attempt)
+        take_named(child.held, message)
         self._state.actions.to_master.append(Outgoing(message, (), received))
