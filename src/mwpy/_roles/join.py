@@ -75,7 +75,7 @@ def find_master(options: Options) -> MasterContact | None:
         addresses = _overridden(options, addresses)
     keys = content.keys
     member = CurvePair(keys.member_public, keys.member_secret)
-    member_id = options.directed_to(content.member_id)
+    member_id = options.member_id if "member_id" in options.after_file else content.member_id
     return MasterContact(addresses, keys.server_public, member, member_id, content.generation)
 
 

@@ -69,10 +69,6 @@ class Options:
             return self.lifetime
         return None if self.job_end is None else self.job_end - wall
 
-    def directed_to(self, member_id: str) -> str:
-        """Return the member id that a slave sends, given the member id in its resource file."""
-        return self.member_id if "member_id" in self.after_file else member_id
-
 
 def _text(value: str) -> str:
     if not value:
