@@ -129,11 +129,12 @@ def test_a_journal_that_the_slave_emptied_meanwhile_is_read_again(
 
 def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
-    core.handle(Heard(messages.Welcome("AGENT-0", 30.0, 7, 1000)), 0.0)
+    welcome = messages.Welcome("AGENT-0", 30.0, 7, 1000)
+    core.handle(Heard(welcome), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(Heard(TASKS), 0.0)
     assert core.next_deadline() is None
-    assert (core.result_group, core.max_result_bytes) == (7, 1000)
+    assert core.welcome == welcome
 
 
 def test_only_the_first_tasks_of_an_idle_slave_begin_its_silence() -> None:

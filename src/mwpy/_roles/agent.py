@@ -156,7 +156,7 @@ class Agent:
         try:
             message, _ = wire.decode(frames)
         except ProtocolError as error:
-            if self._core.agent:
+            if self._core.welcome is not None:
                 self._core.handle(events.Disconnected(f"the master sent a malformed message: {error}"), now)
             else:  # most likely a refusal by a master of another version of mwpy
                 self._core.handle(events.Heard(messages.Refused(str(error))), now)
@@ -274,8 +274,10 @@ class Agent:
             self._core.handle(events.Recalled(slave.number, slave.channel.started, count), now)
 
     def _start(self, number: int, now: float) -> None:
+        welcome = self._core.welcome
+        assert welcome is not None, "a slave is started before the master has accepted the agent"
         try:
-            parts = self._edges.launcher.start(number, self._core.result_group, self._core.max_result_bytes)
+            parts = self._edges.launcher.start(number, welcome)
         except OSError as error:
             self._core.handle(events.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
             return

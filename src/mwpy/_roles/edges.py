@@ -146,8 +146,8 @@ class SlaveParts:
 class SlaveLauncher(Protocol):
     """Starts slave processes."""
 
-    def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
-        """Start a slave.
+    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Start a slave of an agent that the master has accepted.
 
         Raises:
             OSError: it cannot be started.

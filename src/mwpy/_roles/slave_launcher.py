@@ -11,6 +11,7 @@ from mwpy._roles.edges import SlaveParts
 from mwpy._system import process
 from mwpy._system.streams import Inlet
 from mwpy._transport.channel import open_channel
+from mwpy._values import messages
 from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.last_words import LAST_WORDS_BYTES
 
@@ -27,14 +28,15 @@ class Launcher:
 
     command: Sequence[str]
 
-    def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
-        """Start a slave.
+    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Start a slave of an agent that the master has accepted.
 
         Raises:
             OSError: it cannot be started.
         """
         channel, fds = open_channel()
-        settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), result_group, max_result_bytes)
+        limits = welcome.result_group, welcome.max_result_bytes
+        settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), *limits)
         try:
             child = process.start(
                 self.command,

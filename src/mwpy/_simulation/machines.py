@@ -158,7 +158,7 @@ class AgentProcess:
         self._was_frozen = False
         self._agent.begin()
 
-    def start(self, number: int, result_group: int, max_result_bytes: int) -> SlaveParts:
+    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave, as the launcher does; sometimes fail because memory is missing."""
         if self._world.chance(0.02):
             raise OSError("no memory")

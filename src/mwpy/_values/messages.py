@@ -84,6 +84,7 @@ class Welcome(Struct, frozen=True):
     result_group: int
     """How many results a slave sends at a time; 0 lets the slave decide."""
     max_result_bytes: int
+    """The largest result that the master accepts, in bytes."""
 
 
 class Refused(Struct, frozen=True):

@@ -47,10 +47,8 @@ class AgentCore:
 
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
-        self.result_group = 0
-        """How many results a slave sends at a time; 0 leaves it to the slave."""
-        self.max_result_bytes = 1 << 30
-        """The largest result that the master accepts, in bytes."""
+        self.welcome: messages.Welcome | None = None
+        """The settings of the master; None until the master has accepted this agent."""
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
         self._traffic = Traffic(self._state)
@@ -59,8 +57,6 @@ class AgentCore:
         self._departure = Departure(self._state)
         self.children = self._state.children
         """The slaves that have not ended, by number."""
-        self.agent = ""
-        """The name that the master gave this agent; empty until the master has accepted the agent."""
 
     @property
     def leaving(self) -> bool:
@@ -129,8 +125,7 @@ class AgentCore:
                 pass  # a probe, or a message of a newer version that does not concern agents
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
-        self.agent = welcome.agent
-        self.result_group, self.max_result_bytes = welcome.result_group, welcome.max_result_bytes
+        self.welcome = welcome
         self._watch.reads_journals = not welcome.result_group
         if not self.leaving:
             self._starts.fill(now)
@@ -228,4 +223,5 @@ class AgentCore:
         self._state.check()
         self._starts.check()
         self._departure.check()
-        assert self.leaving or not self.agent or len(self.children) == self.settings.hello.slaves, "too few slaves"
+        if self.welcome is not None and not self.leaving:
+            assert len(self.children) == self.settings.hello.slaves, "too few slaves"
