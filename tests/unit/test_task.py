@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from mwpy._transport.codec import Codec
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import TaskFailed, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled
 from mwpy._values.task import Result, TaskPolicy, UnrunnableTask
 
-ALGORITHM = algorithm_of(max)
 SID = SlaveId("SLAVE-0")
 
 
