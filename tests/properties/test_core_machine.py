@@ -29,6 +29,7 @@ from mwpy._core.master import allocation
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
@@ -64,6 +65,8 @@ class _Task:
     tag: object = field(factory=object)
     attempt: int = 0
     deaths: int = 0
+    lost: int = 0
+    """How many agents vanished without notice while it was at them."""
     may_have_started: bool = False
     """A slave that held it was lost, so it may have been running there."""
     outcome: str = ""
@@ -214,7 +217,7 @@ class _MasterMachine(RuleBasedStateMachine):
         for unrunnable in actions.unrunnable:
             task = self.tasks[unrunnable.task_id - 1]
             assert unrunnable.tag is task.tag
-            assert len(unrunnable.deaths) == task.deaths
+            assert len(unrunnable.deaths) == task.deaths + task.lost
             assert self.may_be_given_up(task), (
                 f"task {task.number} was given up without a valid reason: {unrunnable.reason}"
             )
@@ -237,7 +240,7 @@ class _MasterMachine(RuleBasedStateMachine):
         task.outcome = outcome
 
     def may_be_given_up(self, task: _Task) -> bool:
-        if task.deaths >= 3 or (task.may_have_started and not task.policy.retry):
+        if task.deaths >= 3 or task.lost > LOST_AGENTS_ALLOWED or (task.may_have_started and not task.policy.retry):
             return True
         return task.policy.sid is not None and not task.policy.do_it_anyway and self.may_run_elsewhere(task)
 
@@ -305,6 +308,9 @@ class _MasterMachine(RuleBasedStateMachine):
         assert not any(task.number in other.held for other in self.slaves), f"{sending}, but another slave holds it"
         assert task.policy.retry or not task.may_have_started, f"{sending} again despite retry=False"
         assert task.deaths < 3, f"{sending} after it had killed three slaves"
+        beside = [other for each in slave.agent.slaves.values() for other in each.held.values()]
+        alone = [other.number for other in (task, *beside) if other.lost >= LOST_AGENTS_ALLOWED]
+        assert not (alone and beside), f"{sending}, but {alone} must run alone on an agent"
         mine = task.policy.sid == slave.sid
         if task.policy.sid is not None and not mine:
             assert task.policy.do_it_anyway, f"{sending}, but it is addressed to {task.policy.sid}"
@@ -370,9 +376,18 @@ class _MasterMachine(RuleBasedStateMachine):
         )
 
     def check_no_slave_is_idle(self, pending: list[_Task]) -> None:
-        """Check that no slave is idle while it may run a pending task."""
+        """Check that no slave is idle while it may run a pending task. Only a suspect keeps its agent's slaves idle."""
+        suspects = [task for task in pending if task.lost >= LOST_AGENTS_ALLOWED]
         for slave in self.slaves:
+            if self.is_reserved(slave):
+                here = [task for each in slave.agent.slaves.values() for task in each.held.values()]
+                assert here, f"nothing runs beside {slave.sid}, so the first suspect should run there"
+                assert suspects or any(task.lost >= LOST_AGENTS_ALLOWED for task in here), "reserved for nothing"
+                continue
+            beside = any(each.held for each in slave.agent.slaves.values())
             for task in [] if slave.held or slave.agent.leaving else pending:
+                if beside and task in suspects:
+                    continue
                 mine = task.policy.sid == slave.sid
                 unaddressed = task.policy.sid is None or not self.is_connected(task.policy.sid)
                 can = task.algorithm not in slave.agent.refused
@@ -388,8 +403,9 @@ class _MasterMachine(RuleBasedStateMachine):
         members, takers = self.core.state.members, [slave for slave in self.slaves if self.runs_unaddressed(slave)]
         for slave in takers:
             known = members.slaves[slave.sid]
-            able = [each for each in self.core.state.jar.pending.queues if each not in slave.agent.refused]
-            waiting = sum(self.core.state.jar.pending.num_queued[each] for each in able)
+            queues = self.core.state.jar.pending.queues
+            able = [each for each in queues if each not in slave.agent.refused]
+            waiting = sum(span.count for each in able for span in queues[each])
             if slave.just_sent * len(takers) < waiting:
                 room = allocation.room(members, known, able[0], self.group)
                 certain = len(slave.held) < 2 or all(each in known.pace for each in (*known.held.load, able[0]))
@@ -412,7 +428,11 @@ class _MasterMachine(RuleBasedStateMachine):
     def runs_unaddressed(self, slave: _Slave) -> bool:
         """Whether a slave may be sent tasks that are addressed to no slave."""
         ours = slave.kind is SlaveKind.UNORDERED or (slave.kind is SlaveKind.INTERMINGLE and not slave.freed)
-        return ours and not slave.agent.leaving
+        return ours and not slave.agent.leaving and not self.is_reserved(slave)
+
+    def is_reserved(self, slave: _Slave) -> bool:
+        """Whether the agent of a slave is reserved for a suspect."""
+        return self.core.state.members.slaves[slave.sid].agent.reserved
 
     def is_stuck(self) -> bool:
         """Whether nothing can progress: no slave holds a task, but tasks are open or the algorithm waits."""
@@ -626,20 +646,34 @@ class _MasterMachine(RuleBasedStateMachine):
     @rule(pick=picks, how=st.sampled_from(["vanish", "goodbye"]))
     def agent_disconnects(self, pick: int, how: str) -> None:
         agent = list(self.agents.values())[pick % len(self.agents)]
-        self.lose_agent(agent)
+        self.lose_agent(agent, vanishes=how == "vanish")
         if how == "vanish":
             self.handle(Vanished(agent.name, "the connection broke"))
         else:
             self.receive(agent.name, messages.Goodbye("evicted"))
         self.iterate()
 
-    def lose_agent(self, agent: _Agent) -> None:
-        """Remove an agent from the model. The tasks of its slaves may have been started."""
+    @precondition(lambda self: self.core.closing is None and any(slave.held for slave in self.slaves))
+    @rule(pick=picks, times=st.integers(1, 5), slaves=st.integers(1, 3))
+    def a_task_kills_its_agents(self, pick: int, times: int, slaves: int) -> None:
+        """The same task kills one agent after the other. After each end, another agent connects."""
+        busy = [slave for slave in self.slaves if slave.held]
+        task = next(iter(busy[pick % len(busy)].held.values()))
+        for _ in range(times):
+            slave = next((slave for slave in self.slaves if task.number in slave.held), None)
+            if slave is None:
+                return
+            self.agent_disconnects(list(self.agents.values()).index(slave.agent), "vanish")
+            self.agent_connects(slaves)
+
+    def lose_agent(self, agent: _Agent, vanishes: bool = True) -> None:
+        """Remove an agent from the model. The tasks of its slaves may have been started, and may have killed it."""
         del self.agents[agent.name]
         for slave in agent.slaves.values():
             for task in slave.held.values():
                 task.may_have_started = True
-                if not task.policy.retry:
+                task.lost += vanishes and not agent.leaving and self.core.closing is None
+                if task.lost > LOST_AGENTS_ALLOWED or not task.policy.retry:
                     self.due[task.number] = "unrunnable"
 
     # Actions of agents that are not correct, and of strangers
@@ -741,7 +775,7 @@ class _MasterMachine(RuleBasedStateMachine):
         for kind in SlaveKind:
             self.core.obey(DeallocateSlaves(1000, kind))
         for agent in [agent for agent in self.agents.values() if agent.leaving]:
-            self.lose_agent(agent)
+            self.lose_agent(agent, vanishes=False)
             self.receive(agent.name, messages.Goodbye("evicted"))
             self.iterate()
         correct = self.connect_agent()

@@ -13,6 +13,8 @@ import pytest
 import mwpy
 from mwpy._core.agent import output, watch
 from mwpy._core.master.core import Actions, MasterCore
+from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.spans import Span
 from mwpy.testing import Cluster, SimulationFailure
 
 
@@ -21,6 +23,17 @@ def test_every_task_ends_exactly_once_despite_faults(seeds: range) -> None:
     """Agents crash, freeze and leave. Connections break, and messages come twice. Slaves die and hang."""
     for seed in seeds:
         Cluster(seed).run()
+
+
+def test_tasks_that_kill_their_agent_end_even_if_there_is_only_one_agent() -> None:
+    """In some of these histories, a fifth of the tasks does so."""
+    killers = 0
+    for seed in range(40):
+        cluster = Cluster(seed, agents=1)
+        cluster.hosts[0].num_slaves = 4  # up to three of them are ordered or intermingle
+        cluster.run()
+        killers += len(cluster.checker.agent_killers)
+    assert killers > 40
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
@@ -98,6 +111,21 @@ def test_the_simulation_finds_wrong_decisions_about_time_or_output(
 ) -> None:
     """The agent reports a SIGKILL at once, delays results, waits for hanging slaves, or prints every failure."""
     monkeypatch.setattr(module, name, value)
+    assert any(found in reason for reason in map(reason_of_failure, range(60)))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "replacement", "found"),
+    [
+        (Span, "runs_alone", False, "must be alone"),
+        (ConnectedAgent, "num_busy", 0, "must be alone"),
+    ],
+)
+def test_the_simulation_finds_wrong_decisions_about_suspects(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, replacement: object, found: str
+) -> None:
+    """The master never isolates a task, or isolates it on an agent that is busy."""
+    monkeypatch.setattr(part, name, replacement)
     assert any(found in reason for reason in map(reason_of_failure, range(60)))
 
 

@@ -17,7 +17,7 @@ def charge(kept: KeptDeaths, number: int, words: LastWords) -> LastWords:
     sid = SlaveId(f"SLAVE-{number}")
     task = span(number, MAX)
     kept.note_end(SlaveEnded(sid, "killed", "", words))
-    kept.charge([task], [Charge(sid, 1, "killed")])
+    kept.charge([task], [Charge(sid, "killed")])
     return task.deaths[0].words
 
 
@@ -26,7 +26,7 @@ def test_a_charge_finds_the_last_words_of_its_slave() -> None:
     kept = KeptDeaths()
     assert charge(kept, 1, LastWords("out")) == LastWords("out")
     task = span(2, MAX)
-    kept.charge([task], [Charge(SlaveId("SLAVE-7"), 1, "killed")])
+    kept.charge([task], [Charge(SlaveId("SLAVE-7"), "killed")])
     assert task.deaths[0].words == NO_WORDS
 
 
@@ -38,6 +38,21 @@ def test_the_oldest_last_words_are_truncated_when_all_exceed_the_limit(monkeypat
     for number, task in enumerate(tasks):
         sid = SlaveId(f"SLAVE-{number}")
         kept.note_end(SlaveEnded(sid, "killed", "", LastWords("x" * 3000)))
-        kept.charge([task], [Charge(sid, 1, "killed")])
+        kept.charge([task], [Charge(sid, "killed")])
         kept.check()
     assert [task.deaths[0].words.size for task in tasks] == [deaths.OLD_WORDS_CHARACTERS, 3000, 3000]
+
+
+def test_each_death_names_the_attempt_of_its_task() -> None:
+    """Tasks in the same attempt share one death."""
+    kept = KeptDeaths()
+    tasks = [span(number, MAX) for number in range(3)]
+    tasks[2].attempt = 7
+    kept.charge(tasks, [Charge(SlaveId("SLAVE-1"), "lost", agent_lost=True)])
+    assert [(death.attempt, death.agent_lost) for task in tasks for death in task.deaths] == [
+        (0, True),
+        (0, True),
+        (7, True),
+    ]
+    assert tasks[0].deaths[0] is tasks[1].deaths[0]
+    kept.check()

@@ -10,6 +10,7 @@ from tests.spans import MIN, ids_of
 from mwpy._core.master import allocation
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._values import messages, records
 from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
@@ -22,7 +23,7 @@ def books() -> Books:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state))
+    return Dispatch(books.state, HandBack(books.state), Isolation(books.state))
 
 
 def held(*slaves: ConnectedSlave) -> list[list[int]]:

@@ -10,10 +10,11 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import DEATHS_ALLOWED, Losses
 from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._values import records
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.messages import SlaveDied
-from mwpy._values.task import TaskPolicy
+from mwpy._values.task import SlaveState, TaskPolicy
 
 DIED = "killed by signal 11"
 
@@ -87,23 +88,110 @@ def test_what_an_agent_says_of_a_death_is_cut_to_its_limits(books: Books, losses
     assert (len(end.cause), len(end.words.stdout), end.words.peak_bytes) == (1000, 65536, 0)
 
 
-def test_a_lost_agent_charges_no_task(books: Books, losses: Losses) -> None:
-    """Tasks that may run only once are handed back, because they may have started."""
+def vanishes(losses: Losses, slave: ConnectedSlave) -> None:
+    """The agent of a slave vanishes without notice."""
+    losses.state.record(records.AgentLost(slave.agent.name, "the connection broke"))
+    losses.agent_gone(slave.agent, "the connection broke", vanished=True)
+    losses.check()
+    losses.state.check()
+
+
+def test_the_tasks_of_an_agent_that_vanished_are_suspects(books: Books, losses: Losses) -> None:
+    """They keep their place at the head of the queue. Tasks that may run only once are handed back."""
     slave = books.slave()
     books.submit(1)
     books.submit(1, policy=TaskPolicy(retry=False))
     books.send(slave, 2)
-    books.state.record(records.AgentLost("AGENT-0", "the connection broke"))
-    losses.agent_lost(slave.agent, "the connection broke")
-    assert ids_of(books.state.jar.pending.queues[0]) == [1]
+    books.submit(1)
+    vanishes(losses, slave)
+    queue = books.state.jar.pending.queues[0]
+    assert ids_of(queue) == [1, 3]
+    assert [list(map(str, span.deaths)) for span in queue] == [
+        ["attempt 1 on SLAVE-0: lost with AGENT-0: the connection broke"],
+        [],
+    ]
     [unrunnable] = books.state.actions.unrunnable
     assert unrunnable.reason == (
         "SLAVE-0 was lost with AGENT-0 (the connection broke) when it may have been started, and its policy says "
         "retry=False"
     )
-    assert not unrunnable.deaths
+    assert [death.agent_lost for death in unrunnable.deaths] == [True]
     assert losses.departures == {"the connection broke": 1}
-    books.state.check()
+
+
+@pytest.mark.parametrize("how", ["goodbye", "announced"])
+def test_the_tasks_of_an_agent_that_leaves_with_notice_are_not_suspects(books: Books, losses: Losses, how: str) -> None:
+    """The connection may break between the notice and the goodbye."""
+    slave = books.slave()
+    books.give(slave, 1)
+    if how == "announced":
+        books.state.record(records.AgentLeaving("AGENT-0", "evicted"))
+    books.state.record(records.AgentLeft("AGENT-0", "evicted"))
+    losses.agent_gone(slave.agent, "evicted", vanished=how == "announced")
+    [span] = books.state.jar.pending.queues[0]
+    assert span.deaths == ()
+
+
+def test_after_three_lost_agents_a_task_is_isolated_and_after_the_fourth_it_is_handed_back(
+    books: Books, losses: Losses
+) -> None:
+    """The user hears of both."""
+    [task, _] = books.submit(2)
+    for _ in range(LOST_AGENTS_ALLOWED):
+        slave = books.slave()
+        books.send(slave, 1)
+        assert notices(books) == []
+        vanishes(losses, slave)
+    [text] = notices(books)
+    assert text == (
+        "3 agents vanished without notice while they had task 1 (max). Such a task may be the cause, so it runs alone "
+        "on an agent from now on"
+    )
+    pending = books.state.jar.pending
+    assert (ids_of(pending.queues[0]), ids_of(pending.suspects[0]), pending.count) == ([2], [task], 2)
+    slave = books.slave()
+    books.state.record(records.TasksAllocated(slave.sid, pending.heads(pending.suspects[0], 1, 1000)))
+    books.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))
+    assert slave.agent.runs_suspect
+    vanishes(losses, slave)
+    [unrunnable] = books.state.actions.unrunnable
+    assert len(unrunnable.deaths) == 4
+    assert unrunnable.reason.startswith(
+        "4 agents vanished while they had it, the last one while it ran nothing else: attempt 1 on SLAVE-0: lost with "
+        "AGENT-0: the connection broke; attempt 2 on SLAVE-1: lost with AGENT-1"
+    )
+    assert (ids_of(pending.queues[0]), pending.suspects) == ([2], {})
+
+
+def test_the_notice_about_suspects_names_one_of_them(books: Books, losses: Losses) -> None:
+    books.submit(2)
+    for _ in range(LOST_AGENTS_ALLOWED):
+        agent = books.slave().agent
+        for slave in (*agent.slaves.values(), books.slave(agent=agent.name)):
+            books.send(slave, 1)
+        vanishes(losses, slave)
+    [text] = notices(books)
+    assert "task 2 (max) and others. Such" in text or "task 1 (max) and others. Such" in text
+
+
+def test_lost_agents_and_killed_slaves_are_counted_apart(books: Books, losses: Losses) -> None:
+    """Two deaths of slaves and three lost agents do not make a task unrunnable. The third death does."""
+    [task] = books.submit(1)
+    for event in ("die", "vanish", "vanish", "die", "vanish"):
+        slave = books.slave()
+        books.send(slave, 1)
+        if event == "die":
+            dies(losses, slave, task)
+        else:
+            vanishes(losses, slave)
+    assert books.state.actions.unrunnable == []
+    pending, slave = books.state.jar.pending, books.slave()
+    books.state.record(records.TasksAllocated(slave.sid, pending.heads(pending.suspects[0], 1, 1000)))
+    books.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))
+    dies(losses, slave, task)
+    [unrunnable] = books.state.actions.unrunnable
+    assert unrunnable.reason.startswith("it was running in 3 slaves when they died")
+    assert len(unrunnable.deaths) == 6
 
 
 def test_a_slave_that_dies_while_its_agent_leaves_charges_no_task(books: Books, losses: Losses) -> None:
@@ -120,7 +208,7 @@ def test_a_visitor_without_slaves_is_no_departure(books: Books, losses: Losses) 
     """`mwpy doctor` connects, examines the connection and leaves."""
     agent = books.slave().agent
     agent.announced = 0
-    losses.agent_lost(agent, "it was an examination")
+    losses.agent_gone(agent, "it was an examination", vanished=False)
     assert losses.departures == {}
 
 
@@ -139,4 +227,7 @@ def test_a_task_that_killed_too_many_slaves_and_is_still_here_fails_the_check(bo
     losses.check()
     slave.held.spans[0].deaths = (Death(slave.sid, 1, DIED),) * DEATHS_ALLOWED
     with pytest.raises(AssertionError, match="killed 3 slaves and is not handed back"):
+        losses.check()
+    slave.held.spans[0].deaths = (Death(slave.sid, 1, DIED, agent_lost=True),) * (LOST_AGENTS_ALLOWED + 1)
+    with pytest.raises(AssertionError, match="was lost with 4 agents and is not handed back"):
         losses.check()

@@ -96,7 +96,7 @@ def test_returned_tasks_go_to_the_head_and_charged_ones_to_the_tail(books: Books
     assert waiting(books) == [3, 4, 5]
     books.state.record(records.SlaveEnded(slave.sid, "it died", "", LastWords("out")))
     charged, rest = TaskRange(1, 1, 1, 0, "max"), TaskRange(2, 1, 1, 0, "max")
-    charge = Charge(slave.sid, 1, "it died")
+    charge = Charge(slave.sid, "it died")
     books.state.record(records.TasksReturned(slave.sid, [charged], "why", (charge,)))
     books.state.record(records.TasksReturned(slave.sid, [rest], "why"))
     assert waiting(books) == [2, 3, 4, 5, 1]

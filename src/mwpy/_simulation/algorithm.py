@@ -63,6 +63,8 @@ class SimulatedAlgorithm:
             io.commands.append(AllocateSlaves(random.randint(1, 2), SlaveKind.ORDERED))
         if random.random() < 0.3:
             io.commands.append(AllocateSlaves(1, SlaveKind.INTERMINGLE))
+        self._kill_agent = random.choice([0.01] * 9 + [0.2])
+        """The share of tasks that kill their agent."""
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
@@ -119,7 +121,8 @@ class SimulatedAlgorithm:
         random = self._world.random
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
         policy = TaskPolicy(sid, retry=random.random() > 0.15, do_it_anyway=random.random() < 0.5)
-        kills = random.random() < 0.02
+        draw = random.random()
+        kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
         algorithm = random.choice(self._algorithms)
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills)

@@ -6,7 +6,7 @@ the master, what the master records, and what the master gives to the algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -19,6 +19,9 @@ __all__ = ["HistoryChecker", "SimulationFailure"]
 
 DEATHS_ALLOWED = 3
 """A task that was running in this many slaves when they died must not start again."""
+
+LOST_AGENTS_ALLOWED = 3
+"""A task that was at this many agents when they vanished must run alone on an agent, and at most once more."""
 
 
 class SimulationFailure(AssertionError):
@@ -48,43 +51,100 @@ class HistoryChecker:
     """How many slaves died while they ran each task. Only deaths that the master knows of count."""
     killers: dict[int, None] = field(factory=dict)
     """Tasks that kill their slave in each run."""
+    agent_killers: dict[int, None] = field(factory=dict)
+    """Tasks that kill their agent in each run."""
+    lost: dict[int, int] = field(factory=dict)
+    """How many agents vanished without notice while each task was at them, as far as the master knows."""
     unheard: dict[bytes, None] = field(factory=dict)
     """Connections that broke, or that the master does not listen to any more."""
+    _alone: dict[int, bool] = field(factory=dict)
+    """Whether each of these tasks was alone at the last agent that vanished with it."""
+    _at: dict[str, dict[int, None]] = field(factory=dict)
+    """The tasks that were sent to each agent and did not come back."""
+    _agent_of: dict[SlaveId, str] = field(factory=dict)
+    _announced: dict[str, None] = field(factory=dict)
+    """Agents that the master knows to leave."""
     _policies: dict[int, TaskPolicy] = field(factory=dict)
     _tags: dict[int, object] = field(factory=dict)
     _unaddressed: dict[int, None] = field(factory=dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     _last: dict[SlaveId, int] = field(factory=dict)
     """For each slave: the newest started task that is addressed to it."""
+    _begun: dict[bytes, list[messages.Message]] = field(factory=dict)
+    """The messages of each connection that must not come twice."""
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
     """Slaves that were killed together with their agent."""
     _leaving: dict[bytes, None] = field(factory=dict)
     """Connections of agents that have announced that they leave. No task is charged for what happens there."""
 
-    def submitted(self, task: int, policy: TaskPolicy, kills: bool) -> object:
-        """A task is submitted, after all tasks with lower numbers. Returns its tag."""
+    def submitted(self, task: int, policy: TaskPolicy, kills: str) -> object:
+        """A task is submitted, after all tasks with lower numbers. It kills "slave", "agent" or nothing ("").
+
+        Returns:
+            Its tag.
+        """
         self._policies[task] = policy
         self._tags[task] = object()
         if kills:
-            self.killers[task] = None
+            (self.killers if kills == "slave" else self.agent_killers)[task] = None
         return self._tags[task]
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
-        if isinstance(record, records.TasksUnaddressed):
-            for span in record.tasks:
-                for task in range(span.first, span.first + span.count):
+        match record:
+            case records.TasksUnaddressed(sid, tasks):
+                for task in _each(tasks):
                     policy = self._policies[task]
-                    assert policy.sid == record.sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
+                    assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
                     self._unaddressed[task] = None
+            case records.AgentConnected(agent):
+                self._at[agent] = {}
+            case records.SlaveConnected(sid, agent):
+                self._agent_of[sid] = agent
+            case records.AgentLeaving(agent):
+                self._announced[agent] = None
+            case records.AgentLost(agent) | records.PeerDropped(agent):
+                self._agent_vanished(agent)
+            case records.TasksAllocated(sid, tasks):
+                self._sent(self._agent_of[sid], _each(tasks))
+            case records.ResultsReceived(sid, results):
+                self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
+            case records.TasksReturned(sid, tasks):
+                self._back(self._agent_of[sid], _each(tasks))
+            case records.TasksGivenUp(sid, True, tasks):
+                self._back(self._agent_of[sid], _each(tasks))
+
+    def _sent(self, agent: str, tasks: Iterator[int]) -> None:
+        """Tasks are sent to an agent. A task that must run alone must be the only one there."""
+        here = self._at[agent]
+        here.update((task, None) for task in tasks)
+        suspects = [task for task in here if self.lost.get(task, 0) >= LOST_AGENTS_ALLOWED]
+        assert not suspects or len(here) == 1, f"{suspects} must be alone, but {agent} has {list(here)}"
+
+    def _back(self, agent: str, tasks: Iterator[int]) -> None:
+        """An agent has these tasks no more."""
+        for task in tasks:
+            del self._at[agent][task]
+
+    def _agent_vanished(self, agent: str) -> None:
+        """An agent is lost. Its tasks are suspects, unless it has announced that it leaves."""
+        here = self._at.get(agent, {})  # a peer that was dropped may be a stranger
+        for task in here if agent not in self._announced else ():
+            self.lost[task] = self.lost.get(task, 0) + 1
+            self._alone[task] = len(here) == 1
+            assert self.lost[task] <= LOST_AGENTS_ALLOWED + 1, f"task {task} was lost with {self.lost[task]} agents"
 
     def killed_together(self, peer: bytes, slave: int) -> None:
         """A batch system kills a slave, and then the agent of this connection."""
         self._uncharged[peer, slave] = None
 
     def heard(self, peer: bytes, message: messages.Message) -> None:
-        """The master gets a message about a death or a departure, perhaps a repeated one."""
+        """The master gets a message about a death, a departure or a beginning, perhaps a repeated one."""
+        if isinstance(message, messages.Hello | messages.SlaveReady):
+            if message in self._begun.setdefault(peer, []):
+                self.unheard[peer] = None  # the master drops it
+            self._begun[peer].append(message)
         if isinstance(message, messages.Leaving):
             self._leaving[peer] = None
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
@@ -95,13 +155,16 @@ class HistoryChecker:
             assert not together, f"task {message.running} is charged for a slave that was killed with its agent"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
 
-    def started(self, task: int, sid: SlaveId | None, peer: bytes) -> None:
-        """A slave starts a task."""
+    def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
+        """A slave starts a task, while the other slaves of its agent run the tasks `beside`."""
         policy = self._policies[task]
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
             assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed three slaves"
+            together = [task, *beside] if beside else []
+            suspects = [each for each in together if self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
+            assert not suspects, f"{suspects} must run alone, but one agent runs {together}"
         if policy.sid is None or task in self._unaddressed:
             return
         assert sid == policy.sid, f"task {task} is addressed to {policy.sid}, but {sid} starts it"
@@ -115,10 +178,16 @@ class HistoryChecker:
 
     def given_up(self, task: UnrunnableTask) -> None:
         """The algorithm gets a task back."""
-        heard_of = self.deaths.get(task.task_id, 0)
-        assert len(task.deaths) == heard_of, f"task {task.task_id} has {len(task.deaths)} deaths, not {heard_of}"
-        assert heard_of <= DEATHS_ALLOWED, f"task {task.task_id} killed {heard_of} slaves"
-        self._end(task.task_id, "unrunnable", task.tag)
+        number = task.task_id
+        heard_of, lost = self.deaths.get(number, 0), self.lost.get(number, 0)
+        shown = len(task.deaths)
+        assert shown == heard_of + lost, f"task {number} has {shown} deaths, not {heard_of} and {lost} lost agents"
+        assert heard_of <= DEATHS_ALLOWED, f"task {number} killed {heard_of} slaves"
+        policy = self._policies[number]
+        if policy.retry and policy.sid is None and heard_of < DEATHS_ALLOWED:
+            alone = self._alone.get(number, False)
+            assert lost > LOST_AGENTS_ALLOWED and alone, f"task {number} is given up after {lost} lost agents"
+        self._end(number, "unrunnable", task.tag)
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"
@@ -128,6 +197,12 @@ class HistoryChecker:
     def check_end(self, total: int) -> None:
         """The computation is over."""
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
-        for task in self.killers:
+        for task in (*self.killers, *self.agent_killers):
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
             assert self.ended[task] == "unrunnable" or not ran, f"task {task} kills, but it has a result"
+
+
+def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:
+    """The ids of all tasks."""
+    for span in tasks:
+        yield from range(span.first, span.first + span.count)

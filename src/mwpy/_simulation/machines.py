@@ -145,7 +145,17 @@ class AgentProcess:
         self.connection: Connection = network.connect(self.wake)
         self._link = self.connection.link
         peer = self.connection.peer
-        self._workload = Workload(world, checker, durations, start_s, host.able, peer, self._is_attentive)
+        self._workload = Workload(
+            world,
+            checker,
+            durations,
+            start_s,
+            host.able,
+            peer,
+            self._is_attentive,
+            self._running,
+            lambda: host.end(self, None),
+        )
         self.slaves: dict[int, SimulatedSlave] = {}
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
         self._signals = _Signals(self._link)
@@ -168,6 +178,9 @@ class AgentProcess:
 
     def _is_attentive(self) -> bool:
         return not self._over and self._world.now > self._frozen_until + PROMISED_S
+
+    def _running(self) -> list[int]:
+        return [slave.running for slave in self.slaves.values() if slave.running and slave.code is None]
 
     def _slave_ended(self, slave: SimulatedSlave) -> None:
         if not self._over:

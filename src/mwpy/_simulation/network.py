@@ -31,7 +31,12 @@ def _kind(message: messages.Message) -> bytes:
 
 
 REFUSED = _kind(messages.Refused(""))
-CHECKED = (_kind(messages.SlaveDied(0, 0, "", NO_WORDS)), _kind(messages.Leaving("")))
+CHECKED = (
+    _kind(messages.Hello("", "", "", 0, "", 0)),
+    _kind(messages.SlaveReady(0)),
+    _kind(messages.SlaveDied(0, 0, "", NO_WORDS)),
+    _kind(messages.Leaving("")),
+)
 """The messages that a checker wants to see when the master gets them."""
 
 

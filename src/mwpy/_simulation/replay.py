@@ -61,6 +61,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
     """Everything about tasks that must be the same."""
     return {
         "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
+        "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "pending": jar.pending.counts,
@@ -79,7 +80,7 @@ def _each(spans: deque[Span]) -> list[tuple[Any, ...]]:
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
             (span.state, span.attempt, span.sid),
-            [(death.sid, death.attempt, death.cause, death.words) for death in span.deaths],
+            [(death.sid, death.attempt, death.cause, death.words, death.agent_lost) for death in span.deaths],
         )
         for span in spans
         for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))

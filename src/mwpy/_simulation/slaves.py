@@ -54,6 +54,9 @@ class Workload:
     """The connection of their agent."""
     attentive: Callable[[], bool]
     """Whether their agent runs, and was not frozen a moment ago."""
+    running: Callable[[], list[int]]
+    """The tasks that the slaves of this agent run."""
+    kill_agent: Callable[[], None]
 
 
 @define(eq=False)
@@ -392,7 +395,7 @@ class SimulatedSlave:
 
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random
-        self._work.checker.started(task, self.sid, self._work.peer)
+        self._work.checker.started(task, self.sid, self._work.peer, self._work.running())
         self.running, self._attempt = task, attempt
         self._seconds = random.expovariate(1.0) * self._work.durations[algorithm]
         if random.random() < 0.01:
@@ -405,6 +408,10 @@ class SimulatedSlave:
             return
         if task in self._work.checker.killers:
             self.end(SIGSEGV)
+            return
+        if task in self._work.checker.agent_killers:
+            self._world.note(f"task {task} kills its agent")
+            self._work.kill_agent()
             return
         self.running = 0
         result = task, attempt, self._seconds

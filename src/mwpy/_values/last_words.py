@@ -74,13 +74,15 @@ NO_WORDS = LastWords()
 
 @define(slots=True)
 class Death:
-    """The death of a slave while it ran a task: one entry of the task's history."""
+    """The end of a slave that ran or held a task: one entry of the task's history."""
 
     sid: SlaveId
     attempt: int
     cause: str
     words: LastWords = NO_WORDS
     """Its last words. If many deaths followed, only the ends of the texts are kept (see the manual)."""
+    agent_lost: bool = False
+    """Whether its agent vanished with it. Then this task is one of those that may be the cause."""
 
     def __str__(self) -> str:
         peak = f" (peak memory {amount(self.words.peak_bytes)})" if self.words.peak_bytes else ""

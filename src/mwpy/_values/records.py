@@ -89,11 +89,12 @@ class SubmittedTasks(Struct, frozen=True):
 
 
 class Charge(Struct, frozen=True):
-    """The death of a slave that is charged to a task. The `SlaveEnded` of that slave has its last words."""
+    """The end of a slave that is charged to a task. The `SlaveEnded` of that slave has its last words."""
 
     sid: SlaveId
-    attempt: int
     cause: str
+    agent_lost: bool = False
+    """Whether its agent was lost with it, so that every task of that agent may be the cause."""
 
 
 class AlgorithmDefined(Struct, frozen=True, tag=True):

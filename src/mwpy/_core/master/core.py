@@ -8,6 +8,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 
 - `Admission` accepts agents and slaves.
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
+- `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
 - `Losses` handles the ends of slaves and agents.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
@@ -28,6 +29,7 @@ from mwpy._core.master.commands import AllocateSlaves, Command, DeallocateSlaves
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
@@ -68,7 +70,8 @@ class MasterCore:
         self.handback = HandBack(self.state)
         self.kinds = SlaveKinds(self.state, self.handback)
         self.admission = Admission(self.state, self.kinds)
-        self.dispatch = Dispatch(self.state, self.handback)
+        self.isolation = Isolation(self.state)
+        self.dispatch = Dispatch(self.state, self.handback, self.isolation)
         self.results = Results(self.state, self.kinds)
         self.losses = Losses(self.state, self.kinds, self.handback)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
@@ -146,7 +149,7 @@ class MasterCore:
                 agent = self.state.members.peers.get(peer)
                 if agent is not None:
                     self.state.record(records.AgentLost(agent.name, reason))
-                    self.losses.agent_lost(agent, reason)
+                    self.losses.agent_gone(agent, reason, vanished=True)
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
 
@@ -179,7 +182,7 @@ class MasterCore:
                 self.admission.retire(agent, reason or "it gave no reason")
             case messages.Goodbye(reason):
                 self.state.record(records.AgentLeft(agent.name, reason))
-                self.losses.agent_lost(agent, reason)
+                self.losses.agent_gone(agent, reason, vanished=False)
                 self.state.actions.forget.append(event.peer)
             case messages.Hello():
                 raise ProtocolError("a second Hello on one connection")
@@ -189,7 +192,7 @@ class MasterCore:
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
         agent = self.admission.drop(peer, address, reason)
         if agent is not None:
-            self.losses.agent_lost(agent, reason)
+            self.losses.agent_gone(agent, reason, vanished=True)
 
     # ---- deciding ------------------------------------------------------------------------------------------
 
@@ -230,6 +233,14 @@ class MasterCore:
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""
         self.state.check()
-        for part in (self.handback, self.kinds, self.admission, self.dispatch, self.results, self.losses):
+        for part in (
+            self.handback,
+            self.kinds,
+            self.admission,
+            self.isolation,
+            self.dispatch,
+            self.results,
+            self.losses,
+        ):
             part.check()
         self.silence.watch.check()

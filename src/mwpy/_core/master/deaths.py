@@ -51,9 +51,13 @@ class KeptDeaths:
         """Add deaths to the history of tasks."""
         for charge in charges:
             words = self._last_end.words if charge.sid == self._last_end.sid else NO_WORDS
-            death = Death(charge.sid, charge.attempt, charge.cause, words)
-            self._keep(death)
+            by_attempt: dict[int, Death] = {}
             for span in spans:
+                death = by_attempt.get(span.attempt)
+                if death is None:
+                    death = Death(charge.sid, span.attempt, charge.cause, words, charge.agent_lost)
+                    by_attempt[span.attempt] = death
+                    self._keep(death)
                 span.deaths = (*span.deaths, death)
 
     def _keep(self, death: Death) -> None:

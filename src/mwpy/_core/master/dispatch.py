@@ -10,6 +10,7 @@ from attrs import define
 from mwpy._core.holding import count_of
 from mwpy._core.master import allocation
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
@@ -28,12 +29,15 @@ class Dispatch:
 
     state: MasterState
     handback: HandBack
+    isolation: Isolation
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""
 
     def decide(self, now: float) -> None:
         """Send tasks to slaves that have room. If no task is pending then, take tasks back for idle slaves."""
         pending = self.state.jar.pending
+        if pending.suspects or self.isolation.reserved:
+            self._send_suspects(now)
         if pending.addressed:
             self._send_addressed(now)
         if pending.queues:
@@ -41,6 +45,12 @@ class Dispatch:
         self.look_again = None
         if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
             self._take_back(now)
+
+    def _send_suspects(self, now: float) -> None:
+        """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
+        pending = self.state.jar.pending
+        for slave, algorithm in self.isolation.places():
+            self._feed(slave, pending.heads(pending.suspects[algorithm], 1, allocation.MAX_GROUP_BYTES), now)
 
     def _send_addressed(self, now: float) -> None:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
@@ -54,7 +64,7 @@ class Dispatch:
                     self.handback.release(sid, queue[0], reason)
                     continue
                 count = allocation.room(self.state.members, slave, algorithm, fixed)
-                if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or not count:
+                if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or slave.agent.reserved or not count:
                     break
                 self._feed(slave, pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused), now)
 

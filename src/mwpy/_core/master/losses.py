@@ -1,7 +1,9 @@
 """Slaves and agents that are gone, and what that means for the tasks that they held.
 
-When the connection to an agent breaks, the tasks that its slaves held are pending again, and no task is charged. If the
-agent comes back, it is a new agent with new slaves. When a slave dies, its death is charged to the task that it ran.
+When a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged.
+When an agent vanishes without notice, a task may have killed it. The master does not know which tasks its slaves ran,
+so all tasks that they held are suspects. Most of them are innocent: they run again, and after several such losses they
+run alone (see `isolation.py`). If an agent comes back, it is a new agent with new slaves.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from mwpy._core.holding import take
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
-from mwpy._core.master.spans import Span
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.ids import SlaveId
@@ -53,19 +55,32 @@ class Losses:
         self.state.record(records.SlaveEnded(slave.sid, cause, named, words))
         if agent.leaving:
             self._return(slave, unstarted, f"{agent.name} is leaving")
-            self._lose_uncharged(slave, running, f"{agent.name} is leaving", agent.leaving)
+            self._lose(slave, running, f"{agent.name} is leaving", agent.leaving)
             return
         for span in running:
             self._charge(slave, span, cause, words)
         self._return(slave, unstarted, "its slave died before starting it")
         self.kinds.lost(slave, cause)
 
-    def agent_lost(self, agent: ConnectedAgent, reason: str) -> None:
-        """Handle the loss of an agent and of all its slaves."""
+    def agent_gone(self, agent: ConnectedAgent, reason: str, *, vanished: bool) -> None:
+        """Handle the end of an agent and of all its slaves.
+
+        Args:
+            vanished: whether it said no goodbye. Then its tasks are suspects, unless it announced that it leaves.
+        """
+        suspected = vanished and not agent.leaving
+        isolated: list[Span] = []
         for slave in list(agent.slaves.values()):
             cause = f"{agent.name} is gone: {reason}; its last output is lost too"
             self.state.record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
-            self._lose_uncharged(slave, list(slave.held.spans), f"{agent.name} is gone", reason)
+            returned = self._lose(slave, list(slave.held.spans), f"{agent.name} is gone", reason, suspected)
+            isolated += [span for span in returned if span.runs_alone and suspected]
+        if isolated:
+            self.state.notice(
+                f"{LOST_AGENTS_ALLOWED} agents vanished without notice while they had {isolated[0]}"
+                f"{' and others' if len(isolated) > 1 else ''}. Such a task may be the cause, so it runs alone on an "
+                f"agent from now on"
+            )
         if agent.announced or agent.leaving:  # else it was an examination, which starts no slaves
             self.departures[reason] = self.departures.get(reason, 0) + 1
 
@@ -83,10 +98,10 @@ class Losses:
 
     def _charge(self, slave: ConnectedSlave, running: Span, cause: str, words: LastWords) -> None:
         """Charge the death of a slave to the task that it ran, and decide whether the task is tried again."""
-        charges = (Charge(slave.sid, running.attempt, cause),)
-        killed = len(running.deaths) + 1
+        charges = (Charge(slave.sid, cause),)
+        killed = running.slaves_killed + 1
         if killed >= DEATHS_ALLOWED:
-            story = "; ".join(map(str, (*running.deaths, Death(slave.sid, running.attempt, cause, words))))
+            story = _story(running, Death(slave.sid, running.attempt, cause, words))
             reason = f"it was running in {killed} slaves when they died: {story}"
         elif not running.policy.retry:
             reason = f"its slave died ({cause}) and its policy says retry=False"
@@ -96,26 +111,59 @@ class Losses:
             return
         self.handback.give_up(slave.sid, [running.whole], reason, held=True, charges=charges)
 
-    def _lose_uncharged(self, slave: ConnectedSlave, held: Sequence[Span], what: str, reason: str) -> None:
-        """Handle the tasks of a slave that is lost with its agent. They may have started, but they are not at fault."""
-        self._return(slave, [span for span in held if span.policy.retry], what)
-        rest = [span.whole for span in held if not span.policy.retry]
-        if rest:
+    def _lose(
+        self, slave: ConnectedSlave, held: Sequence[Span], what: str, reason: str, suspected: bool = False
+    ) -> Sequence[Span]:
+        """Handle the tasks of a slave that is lost with its agent. They may have started.
+
+        Args:
+            what: why they are pending again.
+            reason: why the agent is lost.
+            suspected: whether they may have killed the agent. Then they are charged.
+
+        Returns:
+            The tasks that are pending again.
+        """
+        name, cause = slave.agent.name, f"lost with {slave.agent.name}: {reason}"
+        charges = (Charge(slave.sid, cause, agent_lost=True),) if suspected else ()
+        once = [span for span in held if not span.policy.retry]
+        alone = [span for span in held if suspected and span.runs_alone]
+        again = [span for span in held if span.policy.retry and not (suspected and span.runs_alone)]
+        returned = self._return(slave, again, what, charges)
+        for span in alone:
+            story = _story(span, Death(slave.sid, span.attempt, cause))
             why = (
-                f"{slave.sid} was lost with {slave.agent.name} ({reason}) when it may have been "
+                f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
+                f"{story}. Does it kill its agent, or need more memory than the machine or the job has?"
+            )
+            self.handback.give_up(slave.sid, [span.whole], why, held=True, charges=charges)
+        if once:
+            why = (
+                f"{slave.sid} was lost with {name} ({reason}) when it may have been "
                 f"started, and its policy says retry=False"
             )
-            self.handback.give_up(slave.sid, rest, why, held=True)
+            self.handback.give_up(slave.sid, [span.whole for span in once], why, held=True, charges=charges)
         self.kinds.lost(slave, reason)
+        return returned
 
-    def _return(self, slave: ConnectedSlave, held: Sequence[Span], reason: str) -> None:
-        if held:
-            self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason))
+    def _return(
+        self, slave: ConnectedSlave, held: Sequence[Span], reason: str, charges: tuple[Charge, ...] = ()
+    ) -> Sequence[Span]:
+        if not held:
+            return ()
+        return self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason, charges))
 
     def check(self) -> None:
         """Assert that each task has fewer deaths than `DEATHS_ALLOWED`."""
         for span in self.state.jar.spans():
-            assert len(span.deaths) < DEATHS_ALLOWED, f"{span} killed {len(span.deaths)} slaves and is not handed back"
+            killed, lost = span.slaves_killed, len(span.deaths) - span.slaves_killed
+            assert killed < DEATHS_ALLOWED, f"{span} killed {killed} slaves and is not handed back"
+            assert lost <= LOST_AGENTS_ALLOWED, f"{span} was lost with {lost} agents and is not handed back"
+
+
+def _story(span: Span, last: Death) -> str:
+    """The history of a task in words, with its last death."""
+    return "; ".join(map(str, (*span.deaths, last)))
 
 
 def _split(slave: ConnectedSlave, running: int) -> tuple[list[Span], list[Span]]:

@@ -80,6 +80,18 @@ class ConnectedAgent:
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
     """Why it is about to leave; empty while it serves."""
+    reserved: bool = False
+    """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
+
+    @property
+    def num_busy(self) -> int:
+        """How many of its slaves hold tasks."""
+        return sum(bool(slave.held.spans) for slave in self.slaves.values())
+
+    @property
+    def runs_suspect(self) -> bool:
+        """Whether it was sent a task that must run alone."""
+        return any(span.runs_alone for slave in self.slaves.values() for span in slave.held.spans)
 
     @property
     def coming(self) -> int:
@@ -118,7 +130,7 @@ class ConnectedSlave:
     @property
     def runs_unaddressed(self) -> bool:
         """Whether it may be sent tasks that are addressed to no slave."""
-        return self.kind is not _ORDERED and not self.freed
+        return self.kind is not _ORDERED and not self.freed and not self.agent.reserved
 
 
 @define(eq=False)

@@ -3,6 +3,7 @@
 Pending tasks wait in queues. Each slave that tasks are addressed to has a queue of them, in the order of submission.
 All other tasks wait in one queue for each algorithm, for two reasons: a group of tasks of one algorithm can be sized
 by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
+Suspects, which must run alone on an agent, have queues of their own (see `isolation.py`).
 
 A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died goes
 to the tail instead. If the task killed the slave, the other tasks run before it kills the next slave. If another fault
@@ -37,10 +38,12 @@ class PendingTasks:
 
     queues: dict[int, deque[Span]] = field(factory=dict)
     """Pending tasks that any slave may run, by algorithm. No queue is empty. The first queue has the next turn."""
+    suspects: dict[int, deque[Span]] = field(factory=dict)
+    """Pending tasks that any slave may run if nothing else runs on its agent, by algorithm. No queue is empty."""
     addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
     """Pending tasks that are addressed to a slave. No queue is empty."""
     num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many tasks of each algorithm are in `queues`. No number is zero."""
+    """How many tasks of each algorithm are in `queues` and `suspects`. No number is zero."""
     num_addressed: dict[int, int] = field(factory=lambda: defaultdict(int))
     """How many tasks of each algorithm are in `addressed`. No number is zero."""
     count: int = 0
@@ -88,7 +91,7 @@ class PendingTasks:
 
     def spans(self) -> Iterator[Span]:
         """All spans, queue by queue."""
-        for queue in (*self.queues.values(), *self.addressed.values()):
+        for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             yield from queue
 
     def next_turn(self, algorithm: int) -> None:
@@ -121,17 +124,21 @@ class PendingTasks:
         sid = span.policy.sid
         if sid is not None:
             return self.addressed.setdefault(sid, deque()), self.num_addressed
-        queue = self.queues.get(span.algorithm.number)
+        queues = self.suspects if span.deaths and span.runs_alone else self.queues
+        queue = queues.get(span.algorithm.number)
         if queue is None:
-            queue = self.queues[span.algorithm.number] = deque()
+            queue = queues[span.algorithm.number] = deque()
         return queue, self.num_queued
 
     def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
         queue: deque[Span] | None = self.addressed.get(sid)
-        counted = self.num_addressed
+        queues, counted = self.queues, self.num_addressed
         if not queue or queue[0].first != tasks[0].first:
-            queue, counted = self.queues.get(tasks[0].algorithm), self.num_queued
+            queue, counted = queues.get(tasks[0].algorithm), self.num_queued
+            if not queue or queue[0].first != tasks[0].first:
+                queues = self.suspects
+                queue = queues.get(tasks[0].algorithm)
         spans: list[Span] = []
         for each in tasks:
             if not queue or queue[0].first != each.first or queue[0].count < each.count:
@@ -149,21 +156,25 @@ class PendingTasks:
             if counted is self.num_addressed:
                 del self.addressed[sid]
             else:
-                del self.queues[tasks[0].algorithm]
+                del queues[tasks[0].algorithm]
         return spans
 
     def check(self) -> None:
         """Recompute the counts, and compare the queues with the tasks' states."""
         queued: Counter[int] = Counter()
-        for number, queue in self.queues.items():
-            queued[number] = sum(map(count_of, queue))
+        for queues in (self.queues, self.suspects):
+            for number, queue in queues.items():
+                queued[number] += sum(map(count_of, queue))
+                assert all(span.runs_alone is (queues is self.suspects) for span in queue), (
+                    "a task waits in a wrong queue"
+                )
         assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
         addressed: Counter[int] = Counter()
         for span in (span for queue in self.addressed.values() for span in queue):
             addressed[span.algorithm.number] += span.count
         assert addressed == self.num_addressed, "the addressed tasks were miscounted"
         assert self.count == queued.total() + addressed.total(), "the pending tasks were miscounted"
-        for queue in (*self.queues.values(), *self.addressed.values()):
+        for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"
             for span in queue:
                 assert span.count, "a span without tasks was kept"

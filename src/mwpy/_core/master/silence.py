@@ -137,13 +137,14 @@ class Silence:
         vacancies = [kind.value for kind in self.kinds.vacancies()]
         if not serving:
             return "no slave", f"no slave is connected ({jar.runnable} tasks wait). {self._why_no_slave()}"
-        if jar.pending.queues and not any(slave.runs_unaddressed for slave in serving):
+        waiting = jar.pending.num_queued
+        if waiting and not any(slave.runs_unaddressed for slave in serving):
             return "no unordered slave", (
                 f"{jar.pending.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
                 f"with mw.free_slave, or start more slaves"
             )
-        if jar.pending.queues:
-            return "refused", self._which_agent_refuses(next(iter(jar.pending.queues)))
+        if waiting:
+            return "refused", self._which_agent_refuses(next(iter(waiting)))
         if jar.runnable:
             return "leaving", (
                 f"{jar.runnable} tasks are at slaves that are leaving, or addressed to them: when these slaves are "

@@ -13,7 +13,11 @@ from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskPolicy, TaskState
 
-__all__ = ["Span"]
+__all__ = ["LOST_AGENTS_ALLOWED", "Span"]
+
+LOST_AGENTS_ALLOWED = 3
+"""A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
+number."""
 
 
 class Span(Struct, eq=False, gc=False):
@@ -42,6 +46,16 @@ class Span(Struct, eq=False, gc=False):
     def ids(self) -> range:
         """The ids of its tasks."""
         return range(self.first, self.first + self.count)
+
+    @property
+    def slaves_killed(self) -> int:
+        """How many slaves died while they ran it."""
+        return sum(not death.agent_lost for death in self.deaths)
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether nothing else may run on its agent: each of its tasks was at several agents when they vanished."""
+        return sum(death.agent_lost for death in self.deaths) >= LOST_AGENTS_ALLOWED
 
     @property
     def sizes(self) -> list[int]:

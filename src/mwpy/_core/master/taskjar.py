@@ -154,8 +154,8 @@ class Taskjar:
         _move(spans, _RETURN)
         for span in spans:
             span.sid = None
-        if record.charges:
-            self.deaths.charge(spans, record.charges)
+        self.deaths.charge(spans, record.charges)
+        if any(not charge.agent_lost for charge in record.charges):
             self.pending.add(spans)
         else:
             self.pending.put_back(spans)

@@ -1,0 +1,89 @@
+"""Agents that are reserved for suspects.
+
+When an agent vanishes without notice, a task of its slaves may be the cause, and the master cannot know which one. So
+all of them become suspects. A task that was at several agents when they vanished runs alone from then on: nothing else
+runs on its agent. If that agent vanishes too, no other task is lost with it, and the task is given up.
+
+A suspect gets an agent whose slaves are all idle. If there is none, one agent gets no more tasks until its slaves are
+idle, and the other agents continue. Each iteration decides this again, so it does not matter which agents leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from mwpy._core.holding import count_of
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.state import MasterState
+from mwpy._values.task import SlaveState
+
+__all__ = ["Isolation"]
+
+_SERVING = (SlaveState.IDLE, SlaveState.BUSY)
+
+
+@define(eq=False)
+class Isolation:
+    """Reserves agents, each for one suspect."""
+
+    state: MasterState
+    reserved: list[ConnectedAgent] = field(factory=list)
+    """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
+
+    def places(self) -> list[tuple[ConnectedSlave, int]]:
+        """Reserve agents for the pending suspects, and release those on which no suspect runs.
+
+        Returns:
+            Slaves, each alone on its agent, and the algorithm of the suspect that the caller must send to it now.
+        """
+        before, self.reserved = self.reserved, []
+        for agent in before:
+            agent.reserved = False
+            if agent.runs_suspect:
+                self._reserve(agent)
+        found: list[tuple[ConnectedSlave, int]] = []
+        empties_one = False
+        for number, queue in self.state.jar.pending.suspects.items():
+            for _ in range(sum(map(count_of, queue))):
+                slave = self._least_busy(number, before)
+                if slave is None or (empties_one and slave.agent.num_busy):
+                    break
+                self._reserve(slave.agent)
+                if slave.agent.num_busy:
+                    empties_one = True
+                    break
+                found.append((slave, number))
+        return found
+
+    def _reserve(self, agent: ConnectedAgent) -> None:
+        agent.reserved = True
+        self.reserved.append(agent)
+
+    def _least_busy(self, number: int, before: Sequence[ConnectedAgent]) -> ConnectedSlave | None:
+        """A slave that can run an algorithm, on the agent with the fewest busy slaves.
+
+        If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
+        gets idle sooner, and some agent gets idle in the end.
+        """
+        best: tuple[int, bool] | None = None
+        found: ConnectedSlave | None = None
+        for agent in self.state.members.agents.values():
+            rank = agent.num_busy, agent not in before
+            if agent.reserved or number in agent.refused or (best is not None and rank >= best):
+                continue
+            slaves = (slave for slave in agent.slaves.values() if slave.runs_unaddressed and slave.state in _SERVING)
+            slave = next(slaves, None)
+            if slave is not None:
+                best, found = rank, slave
+        return found
+
+    def check(self) -> None:
+        """Assert that a suspect is the only task of its agent, and that only agents for suspects are reserved."""
+        for agent in self.state.members.agents.values():
+            held = [span for slave in agent.slaves.values() for span in slave.held.spans]
+            if agent.runs_suspect:
+                assert agent.reserved, f"{agent.name} runs a suspect and is not reserved"
+                assert sum(map(count_of, held)) == 1, f"a suspect is not alone on {agent.name}"
+            assert agent.reserved == (agent in self.reserved), f"{agent.name} is reserved for nothing"
