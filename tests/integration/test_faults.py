@@ -6,13 +6,14 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, slaves_of, until
+from tests.integration.apps.stage import APPS, PATIENCE_S, Running, Stage, kill, slaves_of, until
 
 TIMEOUT_S = 2
 """The client timeout in these tests."""
@@ -131,6 +132,34 @@ def test_a_task_that_kills_its_slaves_becomes_unrunnable(
     assert all(cause in death for death in given_up["deaths"])
     assert cause in given_up["reason"]
     assert run.report["came"] == [number for number in range(41) if number != 20]
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize("slaves", [1, 3])
+def test_a_task_that_kills_its_agent_becomes_unrunnable(stage: Stage, slaves: int) -> None:
+    """Four agents on this machine are lost. All other tasks have results, and the master says what it does."""
+    run = stage.start("killer.py", "agent", "--mw-local", slaves, "--mw-audit-file", stage.audit)
+    assert run.end() == 0, run.err
+    [given_up] = run.report["unrunnable"]
+    assert given_up["tag"] == 20
+    assert [f"lost with AGENT-{number}" in death for number, death in enumerate(given_up["deaths"])] == [True] * 4
+    assert given_up["reason"].startswith("4 agents vanished while they had it, the last one while it ran nothing else")
+    assert run.report["came"] == [number for number in range(41) if number != 20]
+    assert "3 agents vanished without notice while they had" in run.err
+    assert run.err.count("starting another") >= 3
+    stage.no_process_left()
+
+
+def test_a_task_that_kills_its_agent_spares_the_tasks_of_others(stage: Stage) -> None:
+    """A shell restarts each of two agents, as a batch system does."""
+    master = stage.master("killer.py", "agent")
+    loop = 'until "$@"; do :; done'
+    agent = [sys.executable, APPS / "killer.py", "--mw-slave", "--mw-resource-file", stage.resource]
+    for _ in range(2):
+        stage.start("", *agent, "--mw-slave-processes", 2, program=["sh", "-c", loop, "sh"])
+    assert master.end() == 0, master.err
+    assert [len(task["deaths"]) for task in master.report["unrunnable"]] == [4]
+    assert master.report["came"] == [number for number in range(41) if number != 20]
     stage.no_process_left()
 
 

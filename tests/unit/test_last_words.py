@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.last_words import NO_WORDS, LastWords
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS, Death, LastWords, story_of
 
 TRACE = "Fatal Python error: Segmentation fault\n\nCurrent thread\n"
 
@@ -38,3 +39,11 @@ def test_a_long_text_loses_its_beginning() -> None:
     assert cut == LastWords("bc", "ef", "hi", 0)
     assert cut.size == 6
     assert cut.cut(2) == cut
+
+
+def test_a_story_shows_the_last_words_of_the_last_slave_that_died_alone() -> None:
+    """A slave that was lost with its agent left no words."""
+    died = Death(SlaveId("SLAVE-0"), 1, "killed", LastWords("out"))
+    lost = Death(SlaveId("SLAVE-1"), 2, "lost", agent_lost=True)
+    assert story_of([died, lost]) == "The last words of SLAVE-0:\nstdout:\nout"
+    assert story_of([lost]) == ""

@@ -12,25 +12,25 @@ from mwpy._values.errors import ExitCode
 def core() -> LocalAgentCore:
     """An agent that was started at 100 s."""
     core = LocalAgentCore("python app.py")
-    core.started(100.0)
+    core.started(100.0, 4)
     return core
 
 
 def test_an_agent_that_ends_is_replaced(core: LocalAgentCore) -> None:
     expected = Verdict(True, "the local agent ended (exit code 1); starting another")
-    assert core.ended(1, "exit code 1", 500.0) == expected
+    assert core.ended(1, "exit code 1", 500.0, 4) == expected
 
 
 def test_an_agent_that_cannot_start_any_slave_is_not_replaced(core: LocalAgentCore) -> None:
     """The agent has printed the reason itself."""
-    assert core.ended(ExitCode.CANNOT_START, "exit code 78", 101.0) == Verdict(False)
+    assert core.ended(ExitCode.CANNOT_START, "exit code 78", 101.0, 4) == Verdict(False)
 
 
 def test_the_third_agent_in_a_row_that_ends_early_is_not_replaced(core: LocalAgentCore) -> None:
     """The message shows the command that starts the agent."""
-    assert core.ended(1, "exit code 1", 100.0 + EARLY_S - 0.1).start_another
-    assert core.ended(None, "cannot be started: no memory", 105.0).start_another
-    verdict = core.ended(-9, "killed by signal 9", 106.0)
+    assert core.ended(1, "exit code 1", 100.0 + EARLY_S - 0.1, 4).start_another
+    assert core.ended(None, "cannot be started: no memory", 105.0, 4).start_another
+    verdict = core.ended(-9, "killed by signal 9", 106.0, 4)
     assert not verdict.start_another
     assert verdict.notice.startswith("3 local agents in a row ended within seconds of their start (killed by signal 9)")
     assert "`python app.py`" in verdict.notice
@@ -39,10 +39,17 @@ def test_the_third_agent_in_a_row_that_ends_early_is_not_replaced(core: LocalAge
 
 def test_an_agent_that_was_of_use_forgives_the_early_ends_before_it(core: LocalAgentCore) -> None:
     for _ in range(2):
-        assert core.ended(1, "exit code 1", 101.0).start_another
-    assert core.ended(1, "exit code 1", 100.0 + EARLY_S).start_another
-    core.started(200.0)
+        assert core.ended(1, "exit code 1", 101.0, 4).start_another
+    assert core.ended(1, "exit code 1", 100.0 + EARLY_S, 4).start_another
+    core.started(200.0, 4)
     for _ in range(2):
-        assert core.ended(1, "exit code 1", 201.0).start_another
-    assert not core.ended(1, "exit code 1", 201.0).start_another
+        assert core.ended(1, "exit code 1", 201.0, 4).start_another
+    assert not core.ended(1, "exit code 1", 201.0, 4).start_another
     core.check()
+
+
+def test_an_agent_whose_slave_was_ready_has_not_ended_early(core: LocalAgentCore) -> None:
+    """A task may kill its agent again and again, until the master gives the task up."""
+    for joined in range(5, 15):
+        assert core.ended(-9, "killed by signal 9", 101.0, joined).start_another
+        core.started(100.0, joined)

@@ -2,7 +2,8 @@
 
 An agent ends when a user kills it, when the machine is out of memory, or when it cannot run the script at all. The
 master starts another one, but not forever. If several agents in a row end soon after their start, the master stops and
-prints what may be wrong.
+prints what may be wrong. An agent whose slaves were ready does not count: if a task killed it, the master isolates this
+task and gives it up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mwpy._values.errors import ExitCode
 __all__ = ["EARLY_ENDS_ALLOWED", "EARLY_S", "LocalAgentCore", "Verdict"]
 
 EARLY_S = 10.0
-"""An agent that ends within this many seconds has ended early."""
+"""An agent that ends within this many seconds, before a slave was ready, has ended early."""
 
 EARLY_ENDS_ALLOWED = 3
 """When this many agents in a row have ended early, the last one is not replaced."""
@@ -39,24 +40,28 @@ class LocalAgentCore:
 
     command: str
     _started_at: float = 0.0
+    _joined_before: int = 0
+    """How many slaves had joined the master when the agent was started."""
     _early_ends: int = 0
     """How many agents in a row have ended soon after their start."""
 
-    def started(self, now: float) -> None:
-        """An agent was started."""
-        self._started_at = now
+    def started(self, now: float, joined: int) -> None:
+        """An agent was started, when `joined` slaves had ever joined the master."""
+        self._started_at, self._joined_before = now, joined
 
-    def ended(self, code: int | None, how: str, now: float) -> Verdict:
+    def ended(self, code: int | None, how: str, now: float, joined: int) -> Verdict:
         """The agent ended.
 
         Args:
             code: its exit code, or the negative number of a signal; None if it could not be started.
             how: the same as a text for the user.
             now: the time, on the same clock as in `started`.
+            joined: how many slaves have ever joined the master.
         """
         if code == ExitCode.CANNOT_START:
             return Verdict(False)  # the agent printed the reason, and the master's core reports it, too
-        self._early_ends = self._early_ends + 1 if now < self._started_at + EARLY_S else 0
+        early = now < self._started_at + EARLY_S and joined == self._joined_before
+        self._early_ends = self._early_ends + 1 if early else 0
         if self._early_ends < EARLY_ENDS_ALLOWED:
             return Verdict(True, f"the local agent ended ({how}); starting another")
         return Verdict(

@@ -35,12 +35,16 @@ class LocalAgents:
         start: the function that starts a process.
         clock: the time.
         notify: the function that prints a message for the user.
+        joined: how many slaves have ever joined the master.
     """
 
-    def __init__(self, start: ProcessStarter, clock: Clock, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, start: ProcessStarter, clock: Clock, notify: Callable[[str], None], joined: Callable[[], int]
+    ) -> None:
         self._start_process = start
         self._clock = clock
         self._notify = notify
+        self._joined = joined
         self._agents: list[_LocalAgent] = []
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -54,7 +58,7 @@ class LocalAgents:
         self._agents.append(agent)
 
     def _start(self, agent: _LocalAgent) -> None:
-        agent.core.started(self._clock.monotonic())
+        agent.core.started(self._clock.monotonic(), self._joined())
         agent.process = self._start_process(agent.command, environment=agent.environment)
 
     def look(self) -> None:
@@ -65,7 +69,7 @@ class LocalAgents:
                 self._replace(agent, code, how)
 
     def _replace(self, agent: _LocalAgent, code: int | None, how: str) -> None:
-        verdict = agent.core.ended(code, how, self._clock.monotonic())
+        verdict = agent.core.ended(code, how, self._clock.monotonic(), self._joined())
         if verdict.notice:
             self._notify(verdict.notice)
         if verdict.start_another:

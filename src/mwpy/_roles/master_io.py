@@ -84,7 +84,7 @@ class MasterIo:
     ) -> None:
         self.core = core
         self.link = link
-        self.local = LocalAgents(start, clock, self._notice)
+        self.local = LocalAgents(start, clock, self._notice, lambda: core.state.members.slaves_seen)
         """The agents on this machine."""
         self.submissions = Submissions()
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""

@@ -91,6 +91,7 @@ class Death:
 
 def story_of(deaths: Sequence[Death]) -> str:
     """Return the last words of the last slave that died while it ran a task; empty if it wrote nothing."""
-    if not deaths or not deaths[-1].words.size:
+    died = [death for death in deaths if not death.agent_lost]
+    if not died or not died[-1].words.size:
         return ""
-    return f"The last words of {deaths[-1].sid}:\n{deaths[-1].words.shown()}"
+    return f"The last words of {died[-1].sid}:\n{died[-1].words.shown()}"

@@ -1,4 +1,4 @@
-"""Submits a task that kills its slave, among harmless tasks, and prints the outcome of each task."""
+"""Submits a task that kills its slave or its agent, among harmless tasks, and prints the outcome of each task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import mwpy
 from mwpy._transport.channel.journal import Journal
 
 NEIGHBOURS = 20
-"""Number of harmless tasks before the task that kills its slave. The same number of tasks follows it."""
+"""Number of harmless tasks before the task that kills. The same number of tasks follows it."""
 
 
 @mwpy.task_algorithm
@@ -21,6 +21,9 @@ def run(number: int, how: str) -> int:
     """Kill this process in the given way, or return."""
     if how == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "agent":
+        os.kill(os.getppid(), signal.SIGKILL)
+        signal.pause()  # this process ends with its agent
     elif how == "exit":
         os._exit(3)
     elif how == "segfault":
