@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.environment import SlaveSettings
+from mwpy._values.environment import SlaveSettings, thread_limits
 from mwpy._values.errors import UsageError
 
 
@@ -17,3 +17,19 @@ def test_slave_settings_survive_the_environment() -> None:
 def test_settings_that_no_agent_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_SLAVE is set, but not by an agent"):
         SlaveSettings.from_json(text)
+
+
+@pytest.mark.parametrize(("cores", "slaves", "share"), [(64, 64, "1"), (64, 6, "10"), (2, 8, "1"), (8, 1, "8")])
+def test_a_slave_gets_its_share_of_the_cores_for_the_threads_of_numeric_libraries(
+    cores: int, slaves: int, share: str
+) -> None:
+    limits = thread_limits({}, cores, slaves)
+    assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"} <= set(limits)
+    assert set(limits.values()) == {share}
+
+
+def test_the_users_own_limit_of_threads_is_kept() -> None:
+    """Each library reads OMP_NUM_THREADS if its own variable is missing, so the limit there counts for all of them."""
+    assert "MKL_NUM_THREADS" not in thread_limits({"MKL_NUM_THREADS": "3"}, 8, 2)
+    assert thread_limits({"MKL_NUM_THREADS": "3"}, 8, 2)["OMP_NUM_THREADS"] == "4"
+    assert thread_limits({"OMP_NUM_THREADS": "2"}, 8, 2) == {}

@@ -69,7 +69,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
     edges = Edges(
         link,
-        Launcher(list(command)),
+        Launcher(list(command), options.slave_processes),
         {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams},
         Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)),
         audit,

@@ -12,7 +12,7 @@ from mwpy._system import process
 from mwpy._system.streams import Inlet
 from mwpy._transport.channel import open_channel
 from mwpy._values import messages
-from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
+from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings, thread_limits
 from mwpy._values.last_words import LAST_WORDS_BYTES
 
 __all__ = ["Launcher"]
@@ -24,9 +24,11 @@ class Launcher:
 
     Args:
         command: the command line that starts a slave.
+        slaves: how many slaves share the cores of this agent.
     """
 
     command: Sequence[str]
+    slaves: int
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave of an agent that the master has accepted.
@@ -37,10 +39,11 @@ class Launcher:
         channel, fds = open_channel()
         limits = welcome.result_group, welcome.max_result_bytes
         settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), *limits)
+        share = thread_limits(os.environ, process.count_cores(), self.slaves)
         try:
             child = process.start(
                 self.command,
-                environment={SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1"},
+                environment={SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1", **share},
                 pass_fds=fds.numbers(),
                 keep_output=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from attrs import asdict, frozen
 
@@ -10,6 +11,7 @@ from mwpy._values.errors import UsageError
 
 __all__ = [
     "AGENT_VARIABLE",
+    "BREAKPOINT_VARIABLE",
     "END_VARIABLE",
     "EXAMINED",
     "FAULT_HANDLER",
@@ -17,6 +19,7 @@ __all__ = [
     "KEY_VARIABLE",
     "SLAVE_VARIABLE",
     "SlaveSettings",
+    "thread_limits",
 ]
 
 AGENT_VARIABLE = "MWPY_AGENT"
@@ -42,6 +45,38 @@ EXAMINED = "examined"
 FAULT_HANDLER = "PYTHONFAULTHANDLER"
 """Makes an interpreter report crashes from its start on. The slave reports them to standard error, and later to the
 shared memory."""
+
+BREAKPOINT_VARIABLE = "PYTHONBREAKPOINT"
+"""Names the function that `breakpoint()` calls."""
+
+OPENMP_VARIABLE = "OMP_NUM_THREADS"
+
+THREAD_VARIABLES = (
+    OPENMP_VARIABLE,
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+"""Each numeric library reads one of them when it is loaded. Without a limit it starts one thread per core."""
+
+
+def thread_limits(environment: Mapping[str, str], cores: int, slaves: int) -> dict[str, str]:
+    """Return the variables that limit a slave's numeric libraries to the slave's share of the cores.
+
+    A variable that is set keeps its value. If `OMP_NUM_THREADS` is set, nothing is added: on Linux, all these libraries
+    read it when their own variable is missing.
+
+    Args:
+        environment: the variables that the slave inherits.
+        cores: how many cores the agent may use.
+        slaves: how many slaves share them.
+    """
+    if OPENMP_VARIABLE in environment:
+        return {}
+    share = str(max(1, cores // slaves))
+    return {name: share for name in THREAD_VARIABLES if name not in environment}
 
 
 @frozen
