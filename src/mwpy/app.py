@@ -150,6 +150,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         slaves: how many slave processes; 0 for one per core.
 
     Raises:
+        UsageError: the number of slaves is negative.
         MwpyError: it cannot start.
 
     Example:
@@ -161,6 +162,8 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     from mwpy._transport.link import new_key
     from mwpy.audit import AuditFile
 
+    if slaves < 0:
+        raise UsageError(f"local_master cannot start {slaves} slaves: give 1 or more, or 0 for one per core")
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, *AGENT]
     computation = start(

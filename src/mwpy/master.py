@@ -8,6 +8,7 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from operator import index
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
@@ -159,10 +160,16 @@ class Master:
 
         Returns:
             How much of each can be fetched.
+
+        Raises:
+            UsageError: the timeout is not a number.
         """
         inbox = self._inbox
         inbox.receive()
-        deadline = None if timeout is None else clock.monotonic() + timeout
+        try:
+            deadline = None if timeout is None else clock.monotonic() + timeout
+        except TypeError:
+            raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
         while not any(counts := inbox.counts()):
             left = None if deadline is None else deadline - clock.monotonic()
             if left is not None and left <= 0:
@@ -214,17 +221,17 @@ class Master:
             kind: `ordered`, `intermingle` or `unordered`.
 
         Raises:
-            UsageError: there is no such kind.
+            UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(AllocateSlaves(max(0, amount), _kind(kind)))
+        self._access.io.command(AllocateSlaves(_count(amount), _kind(kind)))
 
     def deallocate_slaves(self, amount: int = 0, kind: KindName = "unordered") -> None:
         """Want fewer slaves of a kind; no slave is stopped.
 
         Raises:
-            UsageError: there is no such kind.
+            UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(DeallocateSlaves(max(0, amount), _kind(kind)))
+        self._access.io.command(DeallocateSlaves(_count(amount), _kind(kind)))
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered, as soon as it has finished the tasks that it holds."""
@@ -233,8 +240,12 @@ class Master:
     # ---- figures ----------------------------------------------------------------------------------------------
 
     def set_target_number(self, number: int, algorithm: Callable[..., Any] | None = None) -> None:
-        """Set how many pending tasks (of one algorithm, or of all) you want in memory; advisory."""
-        self._targets[_key(algorithm)] = max(0, number)
+        """Set how many pending tasks (of one algorithm, or of all) you want in memory; advisory.
+
+        Raises:
+            UsageError: the number is not a whole number.
+        """
+        self._targets[_key(algorithm)] = _count(number)
 
     def get_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """The target number (of one algorithm, or of all); 0 if it was never set."""
@@ -263,6 +274,13 @@ class Master:
 
 def _key(algorithm: Callable[..., Any] | None) -> Algorithm | None:
     return None if algorithm is None else algorithm_of(algorithm)
+
+
+def _count(number: int) -> int:
+    try:
+        return max(0, index(number))
+    except TypeError:
+        raise UsageError(f"a whole number is needed here, not {number!r}") from None
 
 
 def _kind(kind: str) -> SlaveKind:

@@ -15,12 +15,12 @@ import platform
 import signal
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from mwpy._roles.task_runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
 from mwpy._transport.channel import SlaveEnd, SlaveFds
-from mwpy._values.environment import EXAMINED, FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
-from mwpy._values.errors import ExitCode
+from mwpy._values.environment import BREAKPOINT_VARIABLE, EXAMINED, FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
+from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.ids import SlaveId
 
 __all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "exit_code", "run"]
@@ -136,7 +136,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
 
 def exit_code(returned: object, algorithm: str) -> int:
     """The exit code of a process whose algorithm returned this value. If the value is not an exit code, report that."""
-    if isinstance(returned, int) and 0 <= returned <= 255:
+    if isinstance(returned, int) and not isinstance(returned, bool) and 0 <= returned <= 255:
         return int(returned)
     shown = f"{returned!r}"[:100]
     text = f"mwpy: the {algorithm} returned {shown}, which is no exit code: it must return 0 to 255, and 0 for success"
@@ -159,5 +159,14 @@ def _prepare_process(agent_pid: int, fault: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     faulthandler.enable(fault)
+    if BREAKPOINT_VARIABLE not in os.environ:  # a user may name a debugger that needs no terminal
+        sys.breakpointhook = _refuse_breakpoint
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a task prints is visible at once, and survives a kill
+
+
+def _refuse_breakpoint(*_args: object, **_kwargs: object) -> NoReturn:
+    raise UsageError(
+        "breakpoint() in a task: a slave has no terminal for a debugger. Call the function in the script itself, or "
+        f"set {BREAKPOINT_VARIABLE} to a debugger that needs no terminal"
+    )

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +139,47 @@ def test_the_target_number_determines_how_many_tasks_are_missing(mw: mwpy.Master
     mw.set_target_number(before[1], abs)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda mw: mw.loop("x"), "the timeout must be a number of seconds or None, not 'x'"),
+        (lambda mw: mw.set_target_number("x"), "a whole number is needed here, not 'x'"),
+        (lambda mw: mw.allocate_slaves("2"), "a whole number is needed here, not '2'"),
+        (lambda mw: mw.deallocate_slaves(1.5), "a whole number is needed here, not 1.5"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(mw: mwpy.Master, call: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(mwpy.UsageError, match=message):
+        call(mw)
+
+
+def test_a_negative_number_of_slaves_is_refused() -> None:
+    with pytest.raises(mwpy.UsageError, match="local_master cannot start -1 slaves"), mwpy.local_master(slaves=-1):
+        pass
+
+
 def test_the_slaves_of_a_local_master_end_with_it() -> None:
     with mwpy.local_master(slaves=2) as mw:
         pids = {result.value for result in mw.map(lambda _: os.getpid(), range(50))}
     assert pids
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_slaves_share_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every slave sees its share before it imports anything. A variable of the user keeps its value."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    cores = len(os.sched_getaffinity(0))
+    for slaves, share in [(1, cores), (2 * cores, 1)]:
+        with mwpy.local_master(slaves=slaves) as mw:
+            names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
+            seen = {result.tag: result.value for result in mw.map(os.getenv, names)}
+        assert seen == {"OMP_NUM_THREADS": str(share), "OPENBLAS_NUM_THREADS": str(share), "MKL_NUM_THREADS": "5"}
+
+
+def test_a_breakpoint_in_a_task_says_why_it_cannot_stop(mw: mwpy.Master) -> None:
+    (result,) = mw.map(lambda _: breakpoint(), [0])  # noqa: T100
+    assert "a slave has no terminal for a debugger" in str(result.error)
 
 
 def test_an_error_in_the_block_ends_the_slaves_and_is_raised() -> None:

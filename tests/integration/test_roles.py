@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -275,6 +276,10 @@ def test_an_agent_of_a_finished_computation_exits_with_0(stage: Stage) -> None:
     late = stage.agent("count.py")
     assert late.end() == 0, late.err
     assert "finished" in late.err
+    command = [sys.executable, "-m", "mwpy", "slave", "no_such.py", "--mw-resource-file", str(stage.resource)]
+    missing = stage.start("", program=command)
+    assert missing.end() == 2
+    assert "there is no script no_such.py" in missing.err
 
 
 def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> None:

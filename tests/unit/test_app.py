@@ -91,7 +91,7 @@ def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("returned", "code"), [(0, 0), (7, 7), (255, 255), (True, 1), (256, 255), (-1, 255), (None, 255), ("done", 255)]
+    ("returned", "code"), [(0, 0), (7, 7), (255, 255), (True, 255), (256, 255), (-1, 255), (None, 255), ("done", 255)]
 )
 def test_a_valid_return_value_of_an_algorithm_is_the_exit_code(
     returned: object, code: int, capsys: pytest.CaptureFixture[str]

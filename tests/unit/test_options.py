@@ -82,6 +82,7 @@ def test_an_agent_may_run_until_the_end_of_its_job_or_for_its_lifetime() -> None
         (["--mw-member-id="], "must not be empty"),
         (["--mw-master=yes"], "takes no value"),
         (["--mw-master", "--mw-slave"], "exclude each other"),
+        (["--mw-examine"], "--mw-examine is for agents: write --mw-slave --mw-examine"),
     ],
 )
 def test_a_mistake_is_reported_in_one_line_with_the_remedy(argv: list[str], words: str) -> None:
@@ -109,5 +110,9 @@ def test_a_local_agent_uses_the_options_of_its_environment_and_the_arguments_of_
     assert (options.role, options.master_host, options.master_port) == (Role.SLAVE, "h", 7)
     assert (options.key, options.local) == ("k", None)
     assert rest == ["a", "--", "--mw-x"]
+
+
+@pytest.mark.parametrize("text", ["", "yes", "[1, 2]", '{"a": "b"}'])
+def test_directions_that_no_master_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_AGENT is set, but not by a master: unset it"):
-        parse([], {"MWPY_AGENT": "yes"})
+        parse([], {"MWPY_AGENT": text})

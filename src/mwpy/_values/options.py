@@ -266,13 +266,20 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
                 after_file[option.field] = None
     environment = environment or {}
     if (directions := environment.get(AGENT_VARIABLE)) is not None:
-        try:
-            given: list[str] = json.loads(directions)
-        except ValueError:
-            raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it") from None
+        given = _directions(directions)
         directed, _ = parse(given, {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
         return directed, rest
     return _options(values, frozenset(after_file), environment), rest
+
+
+def _directions(text: str) -> list[str]:
+    try:
+        words = json.loads(text)
+    except ValueError:
+        words = None
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"{AGENT_VARIABLE} is set, but not by a master: unset it")
+    return words
 
 
 def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
@@ -303,6 +310,8 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
         raise UsageError("--mw-master and --mw-slave exclude each other: start two processes")
     if slave and "local" in values:
         raise UsageError("--mw-local is for masters: with --mw-slave, --mw-slave-processes N sets the number of slaves")
+    if not slave and "examine" in values:
+        raise UsageError("--mw-examine is for agents: write --mw-slave --mw-examine")
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
     options = Options(role=role, key=environment.get(KEY_VARIABLE), **values)
     return evolve(options, after_file=after_file, job_end=_moment(environment.get(END_VARIABLE, "")))

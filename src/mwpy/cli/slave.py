@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from mwpy import slave
 from mwpy._values.environment import SLAVE_VARIABLE
-from mwpy._values.errors import ExitCode
+from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import help_text, parse
 from mwpy.app import AGENT, run_agent
 
@@ -32,4 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.help:
         print(help_text("mwpy slave [SCRIPT]"))
         return ExitCode.OK
-    return run_agent(options, [sys.executable, *(script or AGENT)])
+    code = run_agent(options, [sys.executable, *(script or AGENT)])
+    if code == ExitCode.OK and script and not script[0].startswith("-") and not os.path.exists(script[0]):
+        raise UsageError(f"there is no script {script[0]}; no slave was started")
+    return code
