@@ -143,7 +143,7 @@ def keys_of_a_resource_file() -> list[str]:
         1,
         "python",
         ("app.py",),
-        {"1.0": 1},
+        connected_jobs={"1.0": 1},
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "app.rsc"

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mwpy import slave
@@ -91,7 +90,7 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, not for programs that its tasks start
     if options.examine:
         return examination.run(options, slave_command, VERSION)
-    return agent.run(options, _audit(options, sys.stdout), slave_command)
+    return agent.run(options, _audit(options), slave_command)
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
@@ -115,7 +114,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     computation = start(
         options,
-        audit=_audit(options, sys.stdout if options.role is Role.MASTER else None),
+        audit=_audit(options),
         key=_key(options),
         slave_command=published,
         local_command=_command_line(),
@@ -168,7 +167,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     command = [sys.executable, *AGENT]
     computation = start(
         Options(),
-        audit=AuditFile(None),
+        audit=AuditFile(),
         key=new_key(),
         slave_command=command,
         local_command=command,
@@ -204,13 +203,15 @@ def _program() -> list[str]:
     return [sys.executable, *AGENT, *words]
 
 
-def _audit(options: Options, otherwise: object) -> AuditFile:
-    from mwpy.audit import AuditFile
+def _audit(options: Options) -> AuditFile:
+    """The audit file that the options name. Without one, standard error shows what a person wants to see."""
+    from mwpy.audit import AuditFile, Level
 
-    if options.audit_file == "-" or (options.audit_file is None and otherwise is not None):
-        return AuditFile(None, sys.stdout)
-    path = Path(options.audit_file) if options.audit_file is not None else None
-    return AuditFile(path, None, options.audit_file_max_size)
+    path, level = options.audit_file, Level(options.audit_level or "groups")
+    if path is None and options.audit_level == "groups":
+        raise UsageError("--mw-audit-level groups is for files: give --mw-audit-file FILE, too")
+    shows_events = path is None and options.role is not Role.LOCAL
+    return AuditFile(path, level, options.audit_file_max_size, shows_events=shows_events)
 
 
 def _key(options: Options) -> str:

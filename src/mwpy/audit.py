@@ -16,22 +16,51 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
-from typing import TextIO
 
 from attrs import frozen
 
+from mwpy._system import clock
+from mwpy._system.background import TextWriter
+from mwpy._system.lines import RotatedFile, WholeLines, put_on_stream
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
 from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.records import TaskRange
 
-__all__ = ["AuditFile", "End", "read_ends", "text_of"]
+__all__ = ["AuditFile", "End", "Level", "read_ends", "text_of"]
 
 KEPT = 4
 """How many old audit files are kept; FILE.1 is the newest."""
+
+CLOSE_S = 2.0
+"""How long the end of a process waits for a file or a stream that does not accept the last lines, in seconds."""
+
+
+class Level(Enum):
+    """Which records become lines."""
+
+    EVENTS = "events"
+    """What a person wants to see: agents that come and go, refusals, deaths, tasks that failed, notices."""
+    GROUPS = "groups"
+    """Everything, with a line for each group of tasks and results."""
+
+
+_EVENTS = (
+    records.Started,
+    records.Ended,
+    records.Notice,
+    records.AgentConnected,
+    records.AgentRefused,
+    records.AgentLost,
+    records.AgentLeft,
+    records.PeerDropped,
+    records.AlgorithmRefused,
+    records.TasksGivenUp,
+    records.TasksFailed,
+)
 
 _UNSEEN = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
@@ -182,85 +211,98 @@ def _names(tasks: Sequence[TaskRange]) -> str:
     return first_of(named, _count(tasks))
 
 
-class AuditFile:
-    """Writes records as lines to a file that rotates by size, or to a stream, or nowhere.
+def lines_of(happened: Sequence[records.Record], now: float, level: Level) -> str:
+    """Describe records that happened at Unix time `now`, one line for each that the level shows."""
+    texts = [text_of(record) for record in happened if level is Level.GROUPS or _is_event(record)]
+    if not any(texts):
+        return ""
+    moment = clock.date(now, "milliseconds")
+    return "".join(f"{moment} [A] {text}\n" for text in texts if text)
 
-    Notices are also printed on standard error. If the file cannot be written later, for example because the disk is
+
+def _is_event(record: records.Record) -> bool:
+    """Whether a person wants to see a record. Of the ends of slaves, these are the deaths during a task."""
+    return isinstance(record, _EVENTS) or (isinstance(record, records.SlaveEnded) and bool(record.running))
+
+
+class AuditFile:
+    """Writes records as lines to a file that rotates by size, to standard output, to standard error, or nowhere.
+
+    Notices are also shown on standard error. No caller ever waits for a disk, a pipe or a terminal: lines that have no
+    room are left out, and a line says how many. If the file cannot be written later, for example because the disk is
     full, a message says so once, and the computation goes on.
 
     Args:
-        path: the file, to which lines are appended; None or the null device for no file.
-        stream: a stream to write to instead of a file.
+        path: the file, to which lines are appended; `-` is standard output, and None is no file.
+        level: which records become lines of the file.
         max_bytes: the size at which the file is rotated.
+        shows_events: whether the records of `Level.EVENTS` are shown on standard error.
 
     Raises:
         UsageError: the file cannot be written; the message names the option.
     """
 
-    def __init__(self, path: Path | None, stream: TextIO | None = None, max_bytes: int = 64 << 20) -> None:
-        self._path = path if path != Path(os.devnull) else None
-        self._stream = stream
-        self._max_bytes = max_bytes
-        self._fd: int | None = None
-        self._size = 0
-        self._failing = False
-        if path is not None:
-            try:
-                self._open(path)
-            except OSError as error:
-                raise UsageError(
-                    f"cannot write the audit file {path}: {error.strerror}; give another --mw-audit-file"
-                ) from error
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        level: Level = Level.GROUPS,
+        max_bytes: int = 64 << 20,
+        *,
+        shows_events: bool = False,
+    ) -> None:
+        self._level = level
+        self._shows_events = shows_events
+        self._screen = TextWriter(_show, lambda count: f"mwpy: {count} lines are left out here\n", "mwpy-stderr")
+        self._writer: TextWriter | None = None
+        if path is not None and str(path) != os.devnull:
+            put = _put_on_standard_output if str(path) == "-" else _opened(Path(path), max_bytes).put
+            self._writer = TextWriter(WholeLines(put, _gap, self._report).write, _gap, "mwpy-audit")
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
-        """Write records that happened at Unix time `now`, with one call of the operating system."""
+        """Write records that happened at Unix time `now`."""
         for record in happened:
             if isinstance(record, records.Notice):
-                print(f"mwpy: {record.text}", file=sys.stderr, flush=True)
-        if not happened or (self._path is None and self._stream is None):
-            return
-        moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        lines: list[str] = []
-        for record in happened:
-            if text := text_of(record):
-                lines.append(f"{moment} [A] {text}\n")
-        if lines:
-            self._put("".join(lines))
+                self._say(record.text)
+        if self._writer is not None and (text := lines_of(happened, now, self._level)):
+            self._writer.write(text)
+        if self._shows_events and (text := lines_of(happened, now, Level.EVENTS)):
+            self._screen.write(text)
 
-    def _put(self, text: str) -> None:
-        try:
-            if self._stream is not None:
-                self._stream.write(text)
-                self._stream.flush()
-            elif self._path is not None:
-                data = text.encode(errors="backslashreplace")
-                if self._size and self._size + len(data) > self._max_bytes:
-                    self._rotate(self._path)
-                if self._fd is None:
-                    self._open(self._path)
-                self._size += os.write(self._fd or 0, data)
-            self._failing = False
-        except (OSError, ValueError) as error:
-            if not self._failing:
-                self._failing = True
-                print(
-                    f"mwpy: lines are missing in the audit file, because it cannot be written: {error}", file=sys.stderr
-                )
+    def _say(self, text: str) -> None:
+        self._screen.write(f"mwpy: {text}\n")
 
-    def _open(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._size = os.fstat(self._fd).st_size
-
-    def _rotate(self, path: Path) -> None:
-        self.close()
-        for number in range(KEPT, 0, -1):
-            older = path.with_name(f"{path.name}.{number}")
-            newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
-            if newer.exists():
-                os.replace(newer, older)
+    def _report(self, error: Exception) -> None:
+        self._say(f"lines are missing in the audit file, because it cannot be written: {error}")
 
     def close(self) -> None:
-        """Close the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Wait until everything is written, but not for long."""
+        if self._writer is not None and not self._writer.close(CLOSE_S):
+            self._say("the last lines of the audit file are lost, because they could not be written in time")
+        self._screen.close(CLOSE_S)
+
+
+def _opened(path: Path, max_bytes: int) -> RotatedFile:
+    try:
+        return RotatedFile(path, max_bytes, KEPT)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the audit file {path}: {error.strerror}; give another --mw-audit-file"
+        ) from error
+
+
+def _gap(count: int) -> str:
+    return lines_of([records.Notice(f"{count} lines are missing here")], clock.wall(), Level.EVENTS)
+
+
+def _put_on_standard_output(data: memoryview) -> int:
+    return put_on_stream(sys.stdout, sys.__stdout__, data)
+
+
+def _show(text: str) -> None:
+    """Write to standard error. If that fails, nobody will ever read it."""
+    data = memoryview(text.encode(errors="backslashreplace"))
+    try:
+        while data:
+            data = data[put_on_stream(sys.stderr, sys.__stderr__, data) :]
+    except (OSError, ValueError):
+        return

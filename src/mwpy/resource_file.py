@@ -62,6 +62,8 @@ class ResourceFile:
     """How many slaves are missing. It is never more than the unfinished tasks can use."""
     slave_executable: str
     slave_arguments: tuple[str, ...]
+    client_timeout: float = 30.0
+    """After this silence of the network, in seconds, an agent counts its master as gone."""
     connected_jobs: dict[str, int] = field(factory=dict)
     """The connected jobs of a batch system. The value is the number of slaves of the job that hold tasks, are reserved
     for tasks, or are still starting."""
@@ -154,6 +156,7 @@ def _content(reader: _Reader) -> ResourceFile:
         slaves_needed=reader.take("slaves-needed", int),
         slave_executable=reader.take("slave-executable", str),
         slave_arguments=reader.texts("slave-arguments"),
+        client_timeout=reader.seconds("client-timeout", 30.0),
         connected_jobs=reader.counts("connected-jobs"),
     )
 
@@ -203,6 +206,13 @@ class _Reader:
             raise ResourceFileError(
                 f"the resource file {self.path} has a number under {key!r} that is too large"
             ) from None
+
+    def seconds(self, key: str, default: float) -> float:
+        """Return a duration; the default if the key is missing, because older masters do not write it."""
+        value = self.number(key) if key in self.document else default
+        if not 0.1 <= value <= 1e9:
+            raise ResourceFileError(f"the resource file {self.path} needs 0.1 to 1e9 seconds under the key {key!r}")
+        return value
 
     def counts(self, key: str) -> dict[str, int]:
         """Return a dictionary of numbers; empty if the key is missing, because older masters do not write it."""

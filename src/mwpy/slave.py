@@ -58,12 +58,18 @@ class Slave:
 
     @property
     def sid(self) -> SlaveId:
-        """The id that the master gave this slave. Reading it makes the slave ready for tasks, and waits for the id."""
+        """The id that the master gave this slave. Reading it makes the slave ready for tasks, and waits for the id.
+
+        Raises:
+            SystemExit: the computation ended before this slave had an id, so the slave ends, too. Nobody's fault.
+        """
         runner = self._runner
         runner.get_ready()
         while runner.sid is None and not runner.ended:
             runner.receive(FOREVER_S)
-        return runner.sid or SlaveId("")
+        if runner.sid is None:
+            raise SystemExit(self._end())
+        return runner.sid
 
     def loop_simple(self) -> int:
         """Run tasks until the computation is over.
@@ -74,7 +80,10 @@ class Slave:
         runner = self._runner
         while not runner.ended:
             runner.turn(None, sys.maxsize)
-        return int(ExitCode.OK if runner.shut_down else ExitCode.FAILED)
+        return self._end()
+
+    def _end(self) -> int:
+        return int(ExitCode.OK if self._runner.shut_down else ExitCode.FAILED)
 
     def loop(self, timeout: float | None = None) -> SlaveLoop:
         """Wait for tasks, run the tasks that have arrived, and return. Tasks that arrive during this call are left for

@@ -254,6 +254,54 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
+class FreezingDisk:
+    """A file system that can be frozen: then every write to it hangs, and no signal ends the wait."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._frozen = False
+
+    def freeze(self, frozen: bool = True) -> None:
+        if frozen != self._frozen:
+            subprocess.run(["fsfreeze", "--freeze" if frozen else "--unfreeze", self.path], check=True)
+            self._frozen = frozen
+
+
+@pytest.fixture
+def freezing_disk(tmp_path: Path) -> Iterator[FreezingDisk]:
+    """A file system of 8 MiB. Only root can mount it."""
+    if os.geteuid() != 0:
+        pytest.skip("the test mounts and freezes a file system, which needs root: run `sudo make test-processes`")
+    disk, image = tmp_path / "disk", tmp_path / "image"
+    disk.mkdir()
+    image.write_bytes(bytes(8 << 20))
+    subprocess.run(["mkfs.ext4", "-q", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+    made = FreezingDisk(disk)
+    try:
+        yield made
+    finally:
+        made.freeze(False)
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_file_system_that_hangs_delays_no_task(stage: Stage, freezing_disk: FreezingDisk) -> None:
+    """The audit file and the resource file are on it. All tasks run, and the master says what it could not write."""
+    audit, resource = freezing_disk.path / "audit", freezing_disk.path / "computation.rsc"
+    go = stage.folder / "go"
+    role = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-local", 2, "--mw-slave-task-group", 1)
+    files = ("--mw-audit-file", audit, "--mw-resource-file", resource, "--mw-resource-file-update-interval", 0.5)
+    master = stage.start("count.py", "--tasks", 1000, "--after", go, *role, *files)
+    until(lambda: audit.exists() and "SLAVE-1 " in audit.read_text(), "two slaves")
+    freezing_disk.freeze()
+    go.touch()
+    until(lambda: "computation.rsc: its file system hangs" in master.err, lambda: f"a notice: {master.err}")
+    until(lambda: "the last lines of the audit file are lost" in master.err, lambda: f"a notice: {master.err}")
+    assert '"came": 1000' in master.out
+    freezing_disk.freeze(False)
+    assert all_came_once(master) == 1000
+
+
 def test_a_full_disk_loses_audit_lines_but_no_results(stage: Stage, small_disk: Path) -> None:
     """The audit file and the resource file are on this disk. The master reports the gap once and gets all results."""
     audit, resource = small_disk / "audit", small_disk / "computation.rsc"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import signal
@@ -46,6 +47,37 @@ def until_it_says(stage: Stage, key: str, value: object) -> Any:
     """Wait for a value in the resource file. Return the whole document."""
     until(lambda: content(stage)[key] == value, lambda: f"{key} {value!r} in {content(stage)}")
     return content(stage)
+
+
+# ---- one master ---------------------------------------------------------------------------------------------
+
+
+def test_a_second_master_is_refused_with_the_name_of_the_first(stage: Stage) -> None:
+    first = obeying(stage)
+    second = stage.start("obey.py", stage.folder / "orders", "--mw-master", "--mw-resource-file", stage.resource)
+    assert second.end() == 2
+    assert f"{stage.resource} belongs to another master (process {first.pid} on {platform.node()}, " in second.err
+    assert "give another --mw-resource-file" in second.err
+    order(stage, "return", 0)
+    assert first.end() == 0, first.err
+
+
+def test_the_file_of_a_killed_master_is_free(stage: Stage) -> None:
+    """Its lock ended with it. Slaves that it had started do not hold the lock."""
+    first = obeying(stage, "--mw-local", 1)
+    first.send(signal.SIGKILL)
+    first.end()
+    second = obeying(stage)
+    order(stage, "return", 0)
+    assert second.end() == 0, second.err
+
+
+def test_a_file_that_was_deleted_is_back_in_seconds(stage: Stage) -> None:
+    obeying(stage)
+    before = content(stage)
+    stage.resource.unlink()
+    until(stage.resource.exists, "the restored file")
+    assert content(stage) == before | {"timestamp": content(stage)["timestamp"]}
 
 
 # ---- the master writes --------------------------------------------------------------------------------------
@@ -123,8 +155,9 @@ def test_an_agent_warns_about_an_old_resource_file_and_uses_it(stage: Stage) -> 
     """The agent warns after three missed updates, but not after two."""
     master = obeying(stage, "--mw-resource-file-update-interval", 1000)
     now = time.time()
-    fresh = agent_of(stage, "--mw-resource-file", edited(stage, "fresh.rsc", timestamp=now - 2500))
-    stale = agent_of(stage, "--mw-resource-file", edited(stage, "stale.rsc", timestamp=now - 3500))
+    quiet = ("--mw-audit-file", os.devnull)
+    fresh = agent_of(stage, "--mw-resource-file", edited(stage, "fresh.rsc", timestamp=now - 2500), *quiet)
+    stale = agent_of(stage, "--mw-resource-file", edited(stage, "stale.rsc", timestamp=now - 3500), *quiet)
     for agent in (fresh, stale):
         until_connected(stage, agent)
     order(stage, "return", 0)

@@ -385,7 +385,7 @@ def test_a_resource_file_that_appears_late_and_in_part_is_read_again(stage: Stag
     content = stage.resource.read_bytes()
     shown.touch()
     with readings(shown) as until_read:
-        agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", shown)
+        agent = stage.start("count.py", "--mw-slave", "--mw-resource-file", shown, "--mw-audit-file", os.devnull)
         until_read()
         shown.write_bytes(content[: len(content) // 2])
         until_read()

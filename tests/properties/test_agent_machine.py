@@ -257,7 +257,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @rule()
     def master_welcomes(self) -> None:
         self.welcomed = self.welcomed or self.code is None
-        self.happens(_heard(messages.Welcome("AGENT-0", 30.0, 0, 1000)))
+        self.happens(_heard(messages.Welcome("AGENT-0", 0, 1000)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)

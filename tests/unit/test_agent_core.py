@@ -31,7 +31,7 @@ from mwpy._values.last_words import NO_WORDS, LastWords
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
 SETTINGS = AgentSettings(HELLO)
-WELCOME = messages.Welcome("AGENT-0", 30.0, 0, 1000)
+WELCOME = messages.Welcome("AGENT-0", 0, 1000)
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +16,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.task import SlaveKind, SlaveState
-from mwpy.audit import KEPT, AuditFile, End, read_ends, text_of
+from mwpy.audit import KEPT, AuditFile, End, Level, read_ends, text_of
 
 SID = SlaveId("SLAVE-0")
 ONE = [records.TaskRange(1, 1, 1, 0, "max")]
@@ -76,18 +78,45 @@ def test_every_kind_of_record_except_three_has_a_text() -> None:
     assert {type(record) for record, text in TEXTS if not text} == silent
 
 
+def write(audit: AuditFile, *happened: records.Record) -> None:
+    """Write records that happened half a second after the beginning of 1970, and close the file."""
+    audit.write(happened, 0.5)
+    audit.close()
+
+
 def test_a_record_with_line_breaks_is_one_line_with_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = io.StringIO()
-    AuditFile(None, stream).write([records.Notice("a\nb\\\r"), records.TasksSubmitted([span(1, MAX, 7).facts()])], 0.5)
-    assert stream.getvalue() == "1970-01-01T00:00:00.500Z [A] NOTICE a\\nb\\\\\\r\n"
-    assert capsys.readouterr().err == "mwpy: a\nb\\\r\n"
+    write(AuditFile("-"), records.Notice("a\nb\\\r"), records.TasksSubmitted([span(1, MAX, 7).facts()]))
+    shown = capsys.readouterr()
+    assert shown.out == "1970-01-01T00:00:00.500Z [A] NOTICE a\\nb\\\\\\r\n"
+    assert shown.err == "mwpy: a\nb\\\r\n"
 
 
 def test_without_a_file_only_notices_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    audit = AuditFile(None)
-    audit.write([records.Notice("n"), records.AgentLeft("A", "why")], 0.0)
-    audit.close()
+    write(AuditFile(), records.Notice("n"), records.AgentLeft("A", "why"))
     assert capsys.readouterr() == ("", "mwpy: n\n")
+
+
+def test_standard_error_shows_what_a_person_wants_to_see(capsys: pytest.CaptureFixture[str]) -> None:
+    """A slave that died during a task is shown. A slave that ended without a task is not, and no group of tasks is."""
+    died = records.SlaveEnded(SID, "killed", "task 12 (max), attempt 1", NO_WORDS)
+    ended = records.SlaveEnded(SID, "exit code 0", "", NO_WORDS)
+    groups = records.TasksAllocated(SID, TASKS)
+    write(AuditFile(shows_events=True), records.AgentLeft("A", "why"), groups, died, ended, records.Notice("n"))
+    assert capsys.readouterr() == (
+        "",
+        "mwpy: n\n"
+        "1970-01-01T00:00:00.500Z [A] A -> left: why\n"
+        "1970-01-01T00:00:00.500Z [A] SLAVE-0 -> gone while it ran task 12 (max), attempt 1: killed\n"
+        "1970-01-01T00:00:00.500Z [A] NOTICE n\n",
+    )
+
+
+def test_a_file_has_a_line_for_each_group_unless_only_events_are_wanted(tmp_path: Path) -> None:
+    happened = (records.AgentLeft("A", "why"), records.TasksAllocated(SID, TASKS))
+    write(AuditFile(tmp_path / "groups"), *happened)
+    write(AuditFile(tmp_path / "events", Level.EVENTS), *happened)
+    assert (tmp_path / "groups").read_text().splitlines()[1].endswith("SLAVE-0 <- 7 tasks")
+    assert len((tmp_path / "events").read_text().splitlines()) == 1
 
 
 def test_a_full_file_is_rotated_and_four_old_files_are_kept(tmp_path: Path) -> None:
@@ -104,9 +133,7 @@ def test_a_full_file_is_rotated_and_four_old_files_are_kept(tmp_path: Path) -> N
 def test_an_existing_file_is_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "x.audit"
     path.write_text("old\n")
-    audit = AuditFile(path)
-    audit.write([records.AgentLeft("A", "why")], 0.0)
-    audit.close()
+    write(AuditFile(path), records.AgentLeft("A", "why"))
     assert path.read_text().startswith("old\n1970-")
 
 
@@ -115,13 +142,38 @@ def test_an_unwritable_file_is_a_usage_error(tmp_path: Path) -> None:
         AuditFile(tmp_path / "missing" / "x.audit")
 
 
-def test_a_failed_write_is_reported_once_and_raises_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    stream = io.StringIO()
-    stream.close()
-    audit = AuditFile(None, stream)
+def test_a_failed_write_is_reported_once_and_raises_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    audit = AuditFile("-")
     for _ in range(2):
         audit.write([records.AgentLeft("A", "why")], 0.0)
+    audit.close()
     assert capsys.readouterr().err.count("lines are missing in the audit file") == 1
+
+
+def test_a_pipe_that_nobody_reads_stops_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no room is left out. When the pipe is read again, a line says how many lines are missing."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as stream, os.fdopen(read_end, encoding="utf-8") as reader:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "__stdout__", stream)
+        audit = AuditFile("-")
+        long = records.AgentLeft("A", "x" * 100_000)
+        for _ in range(100):
+            audit.write([long], 0.0)
+        lines = iter(reader)
+        for _ in range(20):
+            next(lines)
+        while True:  # until the thread has written enough that there is room again
+            audit.write([records.AgentLeft("B", "later")], 0.0)
+            if " lines are missing here" in (line := next(lines)):
+                break
+        assert int(line.split(" lines")[0].rpartition(" ")[2]) > 10
+        audit.close()
 
 
 # ---- reading the file -----------------------------------------------------------------------------------------------

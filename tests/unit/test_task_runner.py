@@ -238,7 +238,18 @@ def test_a_slave_algorithm_sees_what_the_runner_knows(end: _End) -> None:
     assert slave.loop_simple() == 0
 
 
+def test_a_slave_algorithm_without_an_id_ends_with_the_computation(end: _End) -> None:
+    """The slave started while the master shut down. An algorithm must not go on with an empty id."""
+    slave = Slave(_runner(end))
+    end.arrive(messages.Shutdown(True, 0.0))
+    with pytest.raises(SystemExit) as ended:
+        _ = slave.sid
+    assert ended.value.code == 0
+
+
 def test_a_slave_whose_agent_is_gone_has_no_id_and_ends_with_255(end: _End) -> None:
     slave = Slave(_runner(end))
-    assert slave.sid == ""
+    with pytest.raises(SystemExit) as ended:
+        _ = slave.sid
+    assert ended.value.code == 255
     assert slave.loop_simple() == 255

@@ -106,7 +106,7 @@ def _connection(options: Options) -> dict[str, Any]:
     found["addresses"] = []
     for address in contact.addresses:
         began = clock.monotonic()
-        link = try_address(contact, address, options.client_timeout)
+        link = try_address(contact, address)
         fault, fate = ("", "") if isinstance(link, AgentLink) else (link.reason, link.fate)
         found["addresses"].append(Address(address, fault, clock.monotonic() - began, fate))
         if isinstance(link, AgentLink):  # like an agent, try no other address

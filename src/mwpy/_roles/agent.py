@@ -62,7 +62,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     contact = find_master(options)
     if contact is None:
         return ExitCode.OK
-    link = connect(contact, options.client_timeout)
+    link = connect(contact)
     audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
     settings = AgentSettings(contact.hello(options.slave_processes), options.grace_period, ends_at)
     now = clock.monotonic()

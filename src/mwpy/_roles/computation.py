@@ -12,6 +12,7 @@ from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.access import Access
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._system import clock, process
 from mwpy._transport import wire
 from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
@@ -82,23 +83,23 @@ def start(
     io = MasterIo(MasterCore(_settings(options, generation)), link, audit, clock, process.start)
     addresses = candidates(link.port, "127.0.0.1" if _only_here(options) else published)
     member = member_keys(key)
-    io.resource_path = options.resource_file
-    io.resource = ResourceFile(
-        resource_file.IN_PROGRESS,
-        clock.wall(),
-        options.resource_file_update_interval,
-        options.member_id,
-        generation,
-        addresses,
-        MemberKeys(server_keys(key).public, member.public, member.secret),
-        0,
-        0,
-        0,
-        slave_command[0],
-        tuple(slave_command[1:]),
-    )
     if options.resource_file is not None:
-        resource_file.write(options.resource_file, io.resource)
+        content = ResourceFile(
+            resource_file.IN_PROGRESS,
+            clock.wall(),
+            options.resource_file_update_interval,
+            options.member_id,
+            generation,
+            addresses,
+            MemberKeys(server_keys(key).public, member.public, member.secret),
+            0,
+            0,
+            0,
+            slave_command[0],
+            tuple(slave_command[1:]),
+            client_timeout=options.silence_s(),
+        )
+        io.resource = ResourceKeeper(options.resource_file, content)
     audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
     if local_slaves:
         directions = json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves))
@@ -112,7 +113,6 @@ def _settings(options: Options, generation: str) -> MasterSettings:
     return MasterSettings(
         options.member_id,
         generation,
-        options.client_timeout,
         options.slave_task_group,
         options.slave_result_group or 0,
         options.max_read_buffer_size,
@@ -130,7 +130,7 @@ def _listen(options: Options, published: str | None, key: str) -> MasterLink:
         )
     largest = max(options.max_read_buffer_size, options.max_write_buffer_size)
     probe = wire.encode(messages.Probe())
-    return MasterLink(host, options.master_port or 0, key, options.client_timeout, largest, probe)
+    return MasterLink(host, options.master_port or 0, key, options.silence_s(), largest, probe)
 
 
 def _only_here(options: Options) -> bool:
@@ -144,4 +144,4 @@ def _directions(options: Options, host: str, port: int, slaves: int) -> list[str
     directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
     directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
     directions += ["--mw-grace-period", str(options.grace_period)]
-    return [*directions, "--mw-client-timeout", str(options.client_timeout)]
+    return [*directions, "--mw-client-timeout", str(options.silence_s())]

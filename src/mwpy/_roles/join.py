@@ -41,6 +41,8 @@ class MasterContact:
     member: CurvePair
     member_id: str
     generation: str
+    client_timeout: float
+    """After this silence of the network, in seconds, the master is gone."""
 
     def hello(self, slaves: int) -> messages.Hello:
         """Return the first message of this process, which will start this many slaves."""
@@ -76,7 +78,8 @@ def find_master(options: Options) -> MasterContact | None:
     keys = content.keys
     member = CurvePair(keys.member_public, keys.member_secret)
     member_id = options.member_id if "member_id" in options.after_file else content.member_id
-    return MasterContact(addresses, keys.server_public, member, member_id, content.generation)
+    silence_s = options.silence_s(content.client_timeout)
+    return MasterContact(addresses, keys.server_public, member, member_id, content.generation, silence_s)
 
 
 def _read(path: str) -> resource_file.ResourceFile:
@@ -112,7 +115,8 @@ def _from_options(options: Options) -> MasterContact:
             "without a resource file a slave needs the master's key: give --mw-key-file FILE, or set MWPY_KEY"
         )
     address = f"tcp://{options.master_host}:{options.master_port}"
-    return MasterContact([address], server_keys(key).public, member_keys(key), options.member_id, "")
+    member_id, silence_s = options.member_id, options.silence_s()
+    return MasterContact([address], server_keys(key).public, member_keys(key), member_id, "", silence_s)
 
 
 def read_key(options: Options) -> str | None:
@@ -132,7 +136,7 @@ def read_key(options: Options) -> str | None:
     return key
 
 
-def connect(contact: MasterContact, client_timeout: float) -> AgentLink:
+def connect(contact: MasterContact) -> AgentLink:
     """Try the candidate addresses one after the other.
 
     Raises:
@@ -142,7 +146,7 @@ def connect(contact: MasterContact, client_timeout: float) -> AgentLink:
     tried: list[str] = []
     refused = False
     for address in contact.addresses:
-        found = try_address(contact, address, client_timeout)
+        found = try_address(contact, address)
         if isinstance(found, AgentLink):
             return found
         refused = refused or found.fate == "refused"
@@ -153,7 +157,7 @@ def connect(contact: MasterContact, client_timeout: float) -> AgentLink:
     )
 
 
-def try_address(contact: MasterContact, address: str, client_timeout: float) -> AgentLink | Broken:
+def try_address(contact: MasterContact, address: str) -> AgentLink | Broken:
     """Connect to one candidate address; return the connection, or why there is none.
 
     The reason is a reason of the link, or `unknown host`.
@@ -162,7 +166,7 @@ def try_address(contact: MasterContact, address: str, client_timeout: float) -> 
     found = ipv4_of(host)
     if found is None:
         return Broken("unknown host", "no such host is known here")
-    link = AgentLink(f"tcp://{found}:{port}", contact.server_public, contact.member, client_timeout)
+    link = AgentLink(f"tcp://{found}:{port}", contact.server_public, contact.member, contact.client_timeout)
     fate = _first_fate(link)
     if isinstance(fate, Connected):
         return link

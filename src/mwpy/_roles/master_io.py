@@ -23,10 +23,11 @@ from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
 from mwpy._roles.local_agents import LocalAgents
+from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, StrangerSeen, Unreachable
 from mwpy._values import records
-from mwpy._values.errors import MwpyError, ProtocolError
+from mwpy._values.errors import ProtocolError
 from mwpy.resource_file import ResourceFile
 
 __all__ = ["MasterIo", "updated"]
@@ -42,9 +43,6 @@ FAREWELL_S = 2.5
 
 LINGER_S = 0.5
 """Seconds for sending the last messages."""
-
-NOTICE_S = 60.0
-"""A resource file that cannot be written is reported after this many seconds, because the next attempt may succeed."""
 
 
 def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFile:
@@ -84,7 +82,9 @@ class MasterIo:
     ) -> None:
         self.core = core
         self.link = link
-        self.local = LocalAgents(start, clock, self._notice, lambda: core.state.members.slaves_seen)
+        self.local = LocalAgents(
+            start, clock, lambda text: self._notice([text]), lambda: core.state.members.slaves_seen
+        )
         """The agents on this machine."""
         self.submissions = Submissions()
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
@@ -92,14 +92,12 @@ class MasterIo:
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.waiting = Waiting.NOT
-        self.resource_path: str | None = None
-        self.resource: ResourceFile | None = None
+        self.resource: ResourceKeeper | None = None
+        """The resource file; None if there is none."""
         self._audit = audit
         self._clock = clock
         self._news: Actions | None = None
         """Outcomes for the algorithm's thread."""
-        self._written: ResourceFile | None = None
-        """The resource file as it was written last."""
         self._tick_at = 0.0
         self._end_by: float | None = None
         self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
@@ -150,9 +148,9 @@ class MasterIo:
         self._do(self.core.take_actions())
         closing = self.core.state.closing
         if now >= self._tick_at:
-            self._deliver()  # first, because writing files may take long
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
-            self._write_resource_file()
+            if self.resource is not None:
+                self._notice(self.resource.offer(self._content(self.resource), now))
             if closing is None:
                 self.local.look()
         if closing is None:
@@ -205,25 +203,15 @@ class MasterIo:
 
     # ---- resource file and end -----------------------------------------------------------------------------
 
-    def _write_resource_file(self, end: bool = False) -> None:
-        if self.resource_path is None or self.resource is None:
-            return
-        new = updated(self.resource, self.core, self._clock.wall())
-        if not resource_file.due(self._written, new):
-            return
-        try:
-            resource_file.write(self.resource_path, new)
-            self._written = new
-        except MwpyError as error:
-            if end or self._written is None or new.timestamp - self._written.timestamp > NOTICE_S:
-                self._notice(str(error))
-                self._written = evolve(self._written or new, timestamp=new.timestamp)
+    def _content(self, resource: ResourceKeeper) -> ResourceFile:
+        return updated(resource.template, self.core, self._clock.wall())
 
-    def _notice(self, text: str) -> None:
-        self._audit.write([records.Notice(text)], self._clock.wall())
+    def _notice(self, texts: Sequence[str]) -> None:
+        self._audit.write([records.Notice(text) for text in texts], self._clock.wall())
 
     def _clean_up(self) -> None:
-        self._write_resource_file(end=True)
+        if self.resource is not None:
+            self._notice(self.resource.close(self._content(self.resource)))
         self.local.close()
         self.link.close(LINGER_S)
         self._audit.close()

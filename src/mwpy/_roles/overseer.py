@@ -13,7 +13,6 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Protocol
 
 from mwpy import resource_file
@@ -84,7 +83,7 @@ def run(options: OverseerOptions, batch: Batch) -> int:
     """
 
     def say(text: str) -> None:
-        moment = datetime.fromtimestamp(clock.wall(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        moment = clock.date(clock.wall())
         print(f"{moment} {'(dry run) ' if options.dry_run else ''}{text}", flush=True)
 
     files = OverseenFiles(options, say)

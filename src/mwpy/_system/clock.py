@@ -6,9 +6,10 @@ Code that also runs in simulated time receives a `Clock`. This module is a `Cloc
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "monotonic", "sleep", "wall"]
+__all__ = ["Clock", "date", "monotonic", "sleep", "wall"]
 
 
 class Clock(Protocol):
@@ -29,6 +30,12 @@ monotonic = time.monotonic
 
 wall = time.time
 """Seconds since 1970: comparable with the clocks of other machines."""
+
+
+def date(wall_s: float, timespec: str = "seconds") -> str:
+    """Write a time, in seconds since 1970, as a date in UTC, like 2026-11-21T01:02:03Z."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
 
 sleep = time.sleep
 """Do nothing for this many seconds. Use it for short moments only, because the thread handles no event meanwhile."""

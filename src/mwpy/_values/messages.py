@@ -80,7 +80,6 @@ class Welcome(Struct, frozen=True):
     """Master to agent: the agent is admitted, and these are the master's settings."""
 
     agent: str
-    client_timeout_s: float
     result_group: int
     """How many results a slave sends at a time; 0 lets the slave decide."""
     max_result_bytes: int

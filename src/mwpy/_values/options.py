@@ -17,9 +17,10 @@ from attrs import evolve, field, frozen
 from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 
-__all__ = ["OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
+__all__ = ["DEFAULT_CLIENT_TIMEOUT_S", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
 
 DEFAULT_MEMBER_ID = "default-member-id"
+DEFAULT_CLIENT_TIMEOUT_S = 30.0
 
 
 class Role(Enum):
@@ -41,8 +42,9 @@ class Options:
     master_port: int | None = None
     max_read_buffer_size: int = 1 << 30
     max_write_buffer_size: int = 1 << 30
-    client_timeout: float = 30.0
+    client_timeout: float | None = None
     audit_file: str | None = None
+    audit_level: str | None = None
     audit_file_max_size: int = 64 << 20
     resource_file: str | None = None
     resource_file_update_interval: float = 300.0
@@ -69,6 +71,10 @@ class Options:
             return self.lifetime
         return None if self.job_end is None else self.job_end - wall
 
+    def silence_s(self, published: float = DEFAULT_CLIENT_TIMEOUT_S) -> float:
+        """Return after which silence of the network a peer is gone: the user's value, or else the master's."""
+        return self.client_timeout or published
+
 
 def _text(value: str) -> str:
     if not value:
@@ -91,6 +97,12 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
 
 def _group(value: str) -> int | None:
     return None if value == "auto" else _COUNT(value)
+
+
+def _level(value: str) -> str:
+    if value not in ("events", "groups"):
+        raise ValueError("must be events or groups")
+    return value
 
 
 _COUNT = _number(1, 1e6, int)
@@ -175,7 +187,7 @@ OPTIONS: tuple[Option, ...] = (
         "SECONDS",
         _SECONDS,
         "A peer counts as gone after this silence of the network.",
-        "30",
+        f"{DEFAULT_CLIENT_TIMEOUT_S:.0f} s; for a slave, the value in its resource file",
     ),
     Option(
         "grace-period",
@@ -212,7 +224,14 @@ OPTIONS: tuple[Option, ...] = (
         "FILE",
         _text,
         "Where the record of what happened is written; `-` is standard output.",
-        "standard output; none when no role is given",
+        "the events, on standard error; nothing when no role is given",
+    ),
+    Option(
+        "audit-level",
+        "events|groups",
+        _level,
+        "What the audit file shows: the events that a person wants to see, or also a line for each group of tasks.",
+        "groups",
     ),
     Option(
         "audit-file-max-size",

@@ -64,7 +64,7 @@ class Admission:
         self.state.record(records.AgentConnected(name, address, hello.host, hello.pid, hello.job, slaves, hello.python))
         agent = self.state.members.connect(name, peer)
         mine = self.state.settings
-        self.state.send(agent, messages.Welcome(name, mine.client_timeout_s, mine.result_group, mine.max_result_bytes))
+        self.state.send(agent, messages.Welcome(name, mine.result_group, mine.max_result_bytes))
         for number in range(len(self.state.jar.definitions)):
             self._compare_python(agent, number)
 

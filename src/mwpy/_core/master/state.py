@@ -37,7 +37,6 @@ class MasterSettings:
 
     member_id: str
     generation: str
-    client_timeout_s: float = 30.0
     task_group: int | None = None
     result_group: int = 0
     max_result_bytes: int = 1 << 30
