@@ -40,7 +40,7 @@ class LoopCounts(NamedTuple):
 
 
 class Master:
-    """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used by one thread.
+    """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used only by the thread that made it.
 
     Example:
         >>> @mwpy.master_algorithm                             # doctest: +SKIP

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,42 @@ def test_the_target_number_determines_how_many_tasks_are_missing(mw: mwpy.Master
 def test_an_argument_of_a_wrong_type_is_named(mw: mwpy.Master, call: Callable[[Any], object], message: str) -> None:
     with pytest.raises(mwpy.UsageError, match=message):
         call(mw)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda mw: list(mw.map(abs, [1])),
+        lambda mw: mw.submit(mwpy.task(abs, 1)),
+        lambda mw: mw.loop(),
+        lambda mw: mw.results(),
+        lambda mw: mw.unrunnable_tasks(),
+        lambda mw: mw.pending_tasks(),
+    ],
+    ids=["map", "submit", "loop", "results", "unrunnable_tasks", "pending_tasks"],
+)
+def test_another_thread_cannot_use_a_master(mw: mwpy.Master, use: Callable[[mwpy.Master], object]) -> None:
+    """The error names both threads, and says how to go on. The owner can use the master as before."""
+    with ThreadPoolExecutor(1, "helper") as helpers, pytest.raises(mwpy.UsageError) as caught:
+        helpers.submit(use, mw).result()
+    assert "belongs to the thread MainThread, and the thread helper_0 uses it" in str(caught.value)
+    assert [result.value for result in mw.map(abs, [-1])] == [1]
+
+
+def test_a_map_cannot_be_continued_in_another_thread(mw: mwpy.Master) -> None:
+    results = mw.map(abs, itertools.count())
+    next(results)
+    with ThreadPoolExecutor(1) as helpers, pytest.raises(mwpy.UsageError, match="belongs to the thread MainThread"):
+        helpers.submit(list, results).result()
+
+
+def test_threads_can_have_a_master_each() -> None:
+    def compute(number: int) -> list[int]:
+        with mwpy.local_master(slaves=1) as own:
+            return [result.value for result in own.map(lambda x: x * number, range(3), ordered=True)]
+
+    with ThreadPoolExecutor(2) as helpers:
+        assert list(helpers.map(compute, [2, 3])) == [[0, 2, 4], [0, 3, 6]]
 
 
 def test_a_negative_number_of_slaves_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
@@ -61,7 +62,7 @@ def io() -> _Io:
 
 @pytest.fixture
 def access(io: _Io) -> Access:
-    return Access(cast(MasterIo, io))
+    return Access(cast(MasterIo, io), threading.current_thread())
 
 
 def _result(number: int, tag: object = None) -> Result[Any]:

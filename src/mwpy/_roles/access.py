@@ -1,10 +1,12 @@
-"""The way from a master algorithm's thread to the I/O thread; it is closed when the computation ends."""
+"""The way from a master algorithm's thread to the I/O thread; it is closed when the computation ends.
+
+Only one thread may use a master. Two threads would take each other's results, or wait for each other forever.
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, cast
-
-from attrs import define
 
 from mwpy._values.errors import UsageError
 
@@ -13,21 +15,46 @@ if TYPE_CHECKING:
 
 __all__ = ["Access"]
 
+OVER = "the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)"
 
-class _Ended:
-    """Replaces the I/O thread after the end, and raises an error for every use. Otherwise a wait would never end."""
+
+class _Refusal:
+    """Replaces the I/O thread where it must not be used, and raises an error for every use.
+
+    Args:
+        reason: the text of the error.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     def __getattr__(self, name: str) -> object:
-        raise UsageError("the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)")
+        raise UsageError(self._reason)
 
 
-@define(eq=False)
-class Access:
-    """Holds the I/O thread for all parts of the master that use it."""
+class Access(threading.local):
+    """Holds the I/O thread for all parts of the master that use it.
+
+    Each thread has its own attributes here, because this costs each submission less than a comparison of threads.
+    Python calls `__init__` with the same arguments when another thread uses this object for the first time.
+
+    Args:
+        io: the I/O thread.
+        owner: the thread that may use it.
+    """
 
     io: MasterIo
     """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
 
+    def __init__(self, io: MasterIo, owner: threading.Thread) -> None:
+        user = threading.current_thread()
+        refusal = _Refusal(
+            f"this master belongs to the thread {owner.name}, and the thread {user.name} uses it: let {owner.name} do "
+            f"this (other threads can ask it through a queue.Queue), or start a master in each thread with "
+            f"mwpy.local_master"
+        )
+        self.io = io if user is owner else cast("MasterIo", refusal)
+
     def close(self) -> None:
-        """Make every later use of `io` a `UsageError`."""
-        self.io = cast("MasterIo", _Ended())
+        """Make every later use of `io` in this thread a `UsageError`."""
+        self.io = cast("MasterIo", _Refusal(OVER))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 
 from attrs import define
@@ -105,7 +106,7 @@ def start(
         directions = json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves))
         io.local.start(local_command, {AGENT_VARIABLE: directions, KEY_VARIABLE: key, **(environment or {})})
     io.thread.start()
-    access = Access(io)
+    access = Access(io, threading.current_thread())
     return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
 
 
