@@ -19,8 +19,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def oversee(stage: Stage, *arguments: object) -> Running:
-    program = [sys.executable, "-m", "mwpy", "oversee", str(stage.resource), "--with", "local", "--interval", "0.2"]
+def oversee(stage: Stage, *arguments: object, interval_s: float = 0.2) -> Running:
+    program = [sys.executable, "-m", "mwpy", "oversee", str(stage.resource), "--with", "local"]
+    program += ["--interval", str(interval_s)]
     return stage.start("", *arguments, program=program, variables={"XDG_STATE_HOME": str(stage.folder / "state")})
 
 
@@ -75,6 +76,15 @@ def test_an_overseer_adjusts_the_jobs_to_its_master_and_ends_with_it(stage: Stag
     assert "is finished, and no job of it is left" in second.out
     assert (first.err, second.err) == ("", "")
     stage.no_process_left()
+
+
+def test_the_first_jobs_do_not_wait_for_the_next_round(stage: Stage) -> None:
+    """The interval between two rounds is longer than this test. Files are read more often."""
+    overseer = oversee(stage, interval_s=3600)
+    until(lambda: "nothing is decided" in overseer.out, lambda: overseer.out)
+    waves(stage)
+    order(stage, "tasks 2 never")
+    until_jobs(stage, 1, 1)
 
 
 def test_a_job_of_several_slaves_counts_as_several(stage: Stage) -> None:

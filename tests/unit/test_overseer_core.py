@@ -161,7 +161,8 @@ def test_submitted_jobs_that_never_show_in_the_list_are_given_up(desk: Desk) -> 
     """The core first asks how the jobs ended. A job that is known to have ended is replaced at once."""
     desk.watch(slaves_needed=2)
     desk.look()
-    desk.submitted("1.0", "1.1", shown=False)
+    desk.submitted("1.0", shown=False)
+    desk.submitted("1.1", shown=False)
     desk.outcomes["1.1"] = Outcome.of_process(5, 2.0, "")
     assert count(desk.look()) == 1
     assert desk.asked == ["1.0", "1.1"]
@@ -169,6 +170,69 @@ def test_submitted_jobs_that_never_show_in_the_list_are_given_up(desk: Desk) -> 
     actions = desk.look(30.0)
     assert "1 job never showed in the queue after the submission: 1.0" in said(actions)
     assert count(actions) == 1
+
+
+def test_jobs_that_end_between_two_looks_were_in_the_queue(desk: Desk) -> None:
+    """The core asks for all of them in one round. If some ends are not known, the others show that all had entered."""
+    desk.watch(slaves_needed=12)
+    desk.look()
+    job_ids = [f"1.{number}" for number in range(12)]
+    desk.submitted(*job_ids, shown=False)
+    desk.outcomes = dict.fromkeys(job_ids[:8], Outcome.of_process(0, 2.0, ""))
+    assert count(desk.look()) == 8
+    assert desk.asked == job_ids
+    assert "never showed" not in said(desk.look(30.0))
+
+
+def test_the_overseer_stays_no_longer_than_its_jobs(desk: Desk) -> None:
+    """All jobs ended between the submission and the next look, and their computation has finished."""
+    desk.watch(slaves_needed=12)
+    desk.look()
+    job_ids = [f"1.{number}" for number in range(12)]
+    desk.submitted(*job_ids, shown=False)
+    desk.outcomes = dict.fromkeys(job_ids, DIED)
+    desk.outcomes |= dict.fromkeys(job_ids[1:], Outcome.of_process(0, 2.0, ""))
+    desk.need(finished=True)
+    desk.look()
+    assert said(desk.look()) == ""
+    assert desk.core.done
+
+
+def test_the_first_jobs_are_submitted_without_delay(desk: Desk) -> None:
+    """The batch system is asked early for the first jobs of a computation, and at the interval for further jobs."""
+    desk.watch(slaves_needed=0)
+    desk.look()
+
+    def is_due(after_s: float) -> bool:
+        need = desk.needs["a"]
+        assert isinstance(need, Need)
+        desk.core.handle(FileRead("a", need), desk.now + after_s)
+        return desk.core.is_due(desk.now + after_s)
+
+    assert not is_due(1.0)
+    desk.need(slaves_needed=1)
+    assert is_due(1.0)
+    assert count(desk.look(1.0)) == 1
+    desk.submitted("1.0", shown=False)
+    desk.need(slaves_needed=5)
+    assert not is_due(1.0)
+    assert is_due(10.0)
+    desk.look()
+    desk.need(finished=True)
+    assert is_due(1.0)
+    desk.look(1.0)
+    assert not is_due(1.0)
+
+
+def test_nothing_is_early_if_the_batch_system_is_down_or_allows_no_job() -> None:
+    desk = Desk(max_jobs=0)
+    desk.watch(slaves_needed=1)
+    desk.look()
+    assert not desk.core.is_due(desk.now + 1.0)
+    desk = Desk()
+    desk.watch(slaves_needed=1)
+    desk.look(listed=False)
+    assert not desk.core.is_due(desk.now + 1.0)
 
 
 def test_a_submission_without_an_answer_is_not_repeated_blindly(desk: Desk) -> None:

@@ -85,7 +85,8 @@ def test_another_generation_is_another_master() -> None:
 
 def test_submitted_jobs_count_until_the_list_shows_them() -> None:
     table = JobTable()
-    table.add_submitted(["1", "2"], 0.0)
+    table.add_submitted(["1"], 0.0)
+    table.add_submitted(["2"], 0.0)
     assert (table.unlisted, table.occupied) == (2, 2)
     table.take_list(jobs(**{"1": QUEUED}), 1.0)
     assert (table.unlisted, table.occupied) == (1, 2)

@@ -41,6 +41,9 @@ from mwpy.resource_file import ResourceFile
 
 __all__ = ["Files", "Overseer", "remove", "run"]
 
+LOOK_S = 1.0
+"""Seconds between two looks at the files. The batch system is asked less often, because that costs more."""
+
 
 class Files(Protocol):
     """The resource files that an overseer watches."""
@@ -151,17 +154,26 @@ class Overseer:
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
         while True:
-            self.run_round()
-            if self._core.done and not self._files.more_may_come:
-                return
-            self._clock.sleep(max(0.0, self._core.next_deadline() - self._clock.monotonic()))
+            self._look()
+            if self._core.is_due(self._clock.monotonic()):
+                self._finish_round()
+                if self._core.done and not self._files.more_may_come:
+                    return
+            left_s = self._core.next_deadline() - self._clock.monotonic()
+            self._clock.sleep(min(LOOK_S, max(0.0, left_s)))
 
     def run_round(self) -> None:
         """Look at the files and the batch system, decide once, and act."""
+        self._look()
+        self._finish_round()
+
+    def _look(self) -> None:
         for computation in self._files.find():
             self._core.watch(computation)
         for mark in self._core.computations:
             self._read(mark)
+
+    def _finish_round(self) -> None:
         self._list()
         while (actions := self._decide()).ask:
             for job_id in actions.ask:

@@ -51,6 +51,11 @@ class WatchedComputation:
     _idle_since: dict[str, float] = field(factory=dict)
     """Connected jobs without work, and since when."""
 
+    @property
+    def has_just_finished(self) -> bool:
+        """Whether its file says that it is finished, and nothing was decided about that yet."""
+        return self.file.finished and self.file.readable and self.finished_at is None
+
     def resume(self) -> None:
         """Record that it is not finished, or has begun again."""
         self.finished_at, self.done = None, False

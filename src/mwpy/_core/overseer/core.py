@@ -86,7 +86,7 @@ class OverseerCore:
             return
         self._submissions.settle(now)
         for each in self._state.computations.values():
-            if each.file.finished and (each.file.readable or each.finished_at is not None):
+            if each.has_just_finished or (each.file.finished and each.finished_at is not None):
                 self._removals.finish(each, now)
         active = self._state.active(now)
         for each in active:
@@ -103,8 +103,16 @@ class OverseerCore:
             self._complaints.report_limit(shortage.computation, shortage.count, now)
         self._removals.cut(active, excess, now)
 
+    def is_due(self, now: float) -> bool:
+        """Whether the next round is due. It is due early if a computation has just finished, or needs its first job."""
+        if now >= self._intake.next_round_at:
+            return True
+        active = self._state.active(now)
+        new_end = any(each.has_just_finished for each in self._state.computations.values())
+        return self._intake.answers and (new_end or self._submissions.is_urgent(active, now))
+
     def next_deadline(self) -> float:
-        """When the next round is due."""
+        """When the next round is due at the latest."""
         return self._intake.next_round_at
 
     def take_actions(self) -> OverseerActions:

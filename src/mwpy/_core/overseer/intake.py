@@ -28,6 +28,8 @@ class Intake:
 
     _state: OverseerState
     _complaints: Complaints
+    answers: bool = False
+    """Whether the batch system answered the last time."""
     _listed: bool = False
     """Whether a list has arrived since the last decision."""
     _round_at: float = 0.0
@@ -56,7 +58,8 @@ class Intake:
 
     def take_list(self, jobs: Sequence[Job], now: float) -> None:
         """Record the list of all jobs, and ask how the missing jobs ended."""
-        self._round_at, self._pause_s, self._listed = now, self._state.settings.interval_s, True
+        self._round_at, self._pause_s = now, self._state.settings.interval_s
+        self._listed = self.answers = True
         self._complaints.resolve(None, About.BATCH, "the batch system answers again")
         for computation in self._state.computations.values():
             own = {job.job_id: job for job in jobs if job.mark == computation.mark}
@@ -65,13 +68,14 @@ class Intake:
                 self._state.say(computation, text)
                 self._count_failure(computation, text, "", now)
             self._notice_success(computation, now)
-            questions = computation.jobs.questions()
-            if computation.finished_at is None:
-                self._state.actions.ask += questions
+            if computation.finished_at is not None:
+                computation.jobs.stop_asking()
+            self._state.actions.ask += computation.jobs.questions()
 
     def take_no_list(self, reason: str, now: float) -> None:
         """Record that the batch system did not answer. The next round comes later."""
-        self._round_at, self._listed = now, False
+        self._round_at = now
+        self._listed = self.answers = False
         self._pause_s = min(max(2 * self._pause_s, self._state.settings.interval_s), LONGEST_PAUSE_S)
         text = f"nothing is decided, the batch system does not answer: {reason}"
         self._complaints.complain(None, About.BATCH, text, now)
@@ -79,8 +83,12 @@ class Intake:
     def take_end(self, job_id: str, outcome: Outcome | None, now: float) -> None:
         """Record the answer to a question."""
         for computation in self._state.computations.values():
-            if computation.jobs.take_answer(job_id, ended=outcome is not None) and outcome is not None:
+            if not computation.jobs.take_answer(job_id, ended=outcome is not None) or outcome is None:
+                continue
+            if computation.finished_at is None:
                 self._judge(computation, job_id, outcome, now)
+            if not is_failure(outcome):
+                self._state.actions.ask += computation.jobs.next_question()
 
     def _judge(self, computation: WatchedComputation, job_id: str, outcome: Outcome, now: float) -> None:
         if is_failure(outcome):

@@ -28,13 +28,22 @@ QUESTIONS_AT_ONCE = 5
 
 
 @define(eq=False)
+class _Submission:
+    at: float
+    entered: bool = False
+    """Whether one of its jobs was in a list, or is known to have ended. Then the others were in the queue, too."""
+
+
+@define(eq=False)
 class JobTable:
     """The jobs of one computation."""
 
     listed: Mapping[str, Job] = field(factory=dict)
     """The jobs in the last list."""
-    _expected: dict[str, float] = field(factory=dict)
-    """Jobs that were submitted and have not been in a list yet, and when they were submitted."""
+    _expected: dict[str, _Submission] = field(factory=dict)
+    """Jobs that were submitted and have not been in a list yet. They may have ended."""
+    _unasked: list[str] = field(factory=list)
+    """Those of them that were not asked for since the last list."""
     _uncertain: int = 0
     """How many jobs may exist because an attempt to submit them ended without an answer."""
     _uncertain_at: float = 0.0
@@ -51,7 +60,8 @@ class JobTable:
         new = [job_id for job_id in jobs if job_id not in before]
         self._uncertain = max(0, self._uncertain - sum(job_id not in self._expected for job_id in new))
         for job_id in new:
-            self._expected.pop(job_id, None)
+            if (submission := self._expected.pop(job_id, None)) is not None:
+                submission.entered = True
             self._unexplained.pop(job_id, None)
         for job_id, job in before.items():
             if job_id not in jobs and job.state is not JobState.LEAVING and job_id not in self._removed:
@@ -66,20 +76,24 @@ class JobTable:
 
     def add_submitted(self, job_ids: Sequence[str], now: float) -> None:
         """Add jobs that were submitted."""
-        self._expected.update((job_id, now) for job_id in job_ids if job_id not in self.listed)
+        submission = _Submission(now)
+        self._expected.update((job_id, submission) for job_id in job_ids if job_id not in self.listed)
 
     def add_uncertain(self, count: int, now: float) -> None:
         """Add jobs that may have been submitted."""
         self._uncertain, self._uncertain_at = self._uncertain + count, now
 
     def settle(self, now: float) -> list[str]:
-        """Stop waiting for submitted jobs that never appeared in the list; return those ids that are known."""
+        """Stop waiting for submitted jobs that never appeared in the list. Return those that never were in the queue.
+
+        The other jobs of their submissions were not there either.
+        """
         if now >= self._uncertain_at + SETTLE_S:
             self._uncertain = 0
-        lost = [job_id for job_id, since in self._expected.items() if now >= since + SETTLE_S]
-        for job_id in lost:
+        late = {job_id: its for job_id, its in self._expected.items() if now >= its.at + SETTLE_S}
+        for job_id in late:
             del self._expected[job_id]
-        return lost
+        return [job_id for job_id, submission in late.items() if not submission.entered]
 
     def mark_removed(self, job_ids: Iterable[str], now: float) -> None:
         """Record that these jobs are removed now."""
@@ -95,14 +109,22 @@ class JobTable:
         """Choose the ended jobs whose outcomes the overseer asks for."""
         asked = list(self._unexplained)[:QUESTIONS_AT_ONCE]
         self._unexplained = {job_id: self._unexplained[job_id] for job_id in asked}
-        return [*asked, *list(self._expected)[:QUESTIONS_AT_ONCE]]
+        expected = list(self._expected)
+        self._unasked = expected[QUESTIONS_AT_ONCE:]
+        return [*asked, *expected[:QUESTIONS_AT_ONCE]]
+
+    def next_question(self) -> list[str]:
+        """Choose one more submitted job that is in no list; none if the overseer has asked for all."""
+        asked, self._unasked = self._unasked[:1], self._unasked[1:]
+        return asked
 
     def take_answer(self, job_id: str, *, ended: bool) -> bool:
         """Record whether the outcome of a job is known. Return whether the core had asked for it."""
         if job_id not in self._unexplained and job_id not in self._expected:
             return False
         if ended:
-            self._expected.pop(job_id, None)
+            if (submission := self._expected.pop(job_id, None)) is not None:
+                submission.entered = True
             self._unexplained.pop(job_id, None)
         elif job_id in self._unexplained:
             self._unexplained[job_id] += 1

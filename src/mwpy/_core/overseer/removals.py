@@ -47,7 +47,6 @@ class Removals:
         self._remove(computation, waiting, "no longer needed", now)
         if now >= computation.finished_at + FINISH_S:
             self._remove(computation, running, f"still running {FINISH_S:.0f} s after the end", now)
-        computation.jobs.stop_asking()
         computation.done = not computation.jobs.occupied and not computation.jobs.listed
         if computation.done:
             self._state.say(computation, "is finished, and no job of it is left")

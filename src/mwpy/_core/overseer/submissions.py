@@ -93,6 +93,11 @@ class Submissions:
             left = max(0, left - wish.count)
         return shortages
 
+    def is_urgent(self, active: Sequence[WatchedComputation], now: float) -> bool:
+        """Whether a computation without any job needs one, and can get it now."""
+        wishes = [self._wish(each, now) for each in active]
+        return any(wish.count and not wish.occupied for wish in wishes) and min(self.free, self._allowance(now)) > 0
+
     @property
     def free(self) -> int:
         """How many places the limit leaves free; negative if there are too many jobs."""
