@@ -107,7 +107,7 @@ class Desk:
         return jobs
 
     def queue(self) -> list[dict[str, Any]]:
-        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark"
+        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark,JobBatchName"
         constraint = f'Iwd == "{self.folder}"'
         report = self.pool("condor_q", "-json", "-attributes", shown, "-constraint", constraint).stdout
         jobs: list[dict[str, Any]] = json.loads(report or "[]")
@@ -134,9 +134,12 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) 
     first = desk.oversee("--max", 4, "--patience", 1)
     before = desk.until_jobs(3)
     assert [len({job["MwpyMark"] for job in desk.queue()}), len(desk.queue())] == [1, 3]
+    assert {job["JobBatchName"] for job in desk.queue()} == {"waves"}
     first.send(signal.SIGKILL)
     first.end()
-    assert "submits" not in desk.once("--patience", 60)
+    again = desk.once("--patience", 60)
+    assert "waves.rsc: continues with 3 jobs of an earlier overseer: " in again
+    assert "submits" not in again
 
     desk.order("tasks 4 second")
     second = desk.oversee("--max", 4, "--patience", 1)

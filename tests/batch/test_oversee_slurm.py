@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ PATIENT_S = 8
 class SlurmDesk(Desk):
     """A desk whose overseer uses Slurm."""
 
-    def oversee(self, *words: object) -> Run:
-        options = ("--with", "slurm", "--interval", 0.5)
-        return self.start(self.folder / ".venv/bin/mwpy", "oversee", self.resource, *options, *words)
+    def oversee(self, *words: object, variables: Sequence[str] = ()) -> Run:
+        program = ("env", *variables, self.folder / ".venv/bin/mwpy", "oversee", self.resource)
+        return self.start(*program, "--with", "slurm", "--interval", 0.5, *words)
 
     def queue(self) -> list[dict[str, Any]]:
         lines = self.pool("squeue", "-h", "-r", "-o", "%i|%T|%j|%Z").stdout.splitlines()
@@ -63,6 +63,17 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: SlurmD
     assert "waves.rsc: is finished, and no job of it is left" in second.out
     assert desk.queue() == []
     assert second.out.count("submits 1 job:") == 1, second.out
+
+
+def test_a_surrounding_job_does_not_change_the_jobs(desk: SlurmDesk) -> None:
+    """An overseer may be a job itself. The end of this job is not the end of the jobs that it submits."""
+    desk.master()
+    desk.order("tasks 1 never")
+    overseer = desk.oversee(variables=("SLURM_JOB_END_TIME=1", "SLURM_MEM_PER_GPU=5"))
+    [job] = desk.until_jobs(1)
+    assert overseer.out.count("submits 1 job:") == 1, overseer.out
+    assert "removed 1 job" in desk.once("--remove")
+    until(lambda: job not in desk.report()["connected-jobs"], "no job left")
 
 
 def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: SlurmDesk) -> None:

@@ -39,6 +39,7 @@ def test_a_job_gets_a_fresh_resource_file_and_uses_the_other_files_in_place() ->
     assert f"END = {END}\n" in POLICY.read_text()
     assert found["MY.MwpyMark"] == '"cubes-0123456789ab"'
     assert found["error"] == "/home/me/logs/cubes-0123456789ab.$(CLUSTER).$(PROCESS).err"
+    assert found["batch_name"] == "cubes"
     assert found["request_cpus"] == "4"
     assert (found["request_memory"], found["request_disk"], found["+Project"]) == ("3GB", "2GB", "x")
     assert "on_exit_remove" not in found

@@ -131,7 +131,10 @@ def test_an_overseer_that_was_started_again_finds_its_jobs_by_their_mark(desk: D
     desk.job("1.0", QUEUED)
     desk.job("1.1", RUNNING)
     desk.job("9.0", QUEUED, mark="other")
-    assert desk.look().submit == [Submit("a", 1)]
+    actions = desk.look()
+    assert actions.submit == [Submit("a", 1)]
+    assert actions.say[0] == "A: continues with 2 jobs of an earlier overseer: 1.0, 1.1"
+    assert "continues" not in said(desk.look())
 
 
 def test_a_job_of_many_slaves_counts_as_many(desk: Desk) -> None:
@@ -575,6 +578,7 @@ def test_a_job_that_comes_back_into_the_list_has_not_ended(desk: Desk) -> None:
 def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -> None:
     """A held job takes a place of --max and counts as a failure, because the reason usually holds for all jobs."""
     desk.watch(slaves_needed=1)
+    desk.look()
     desk.job("1.0", HELD, note="no such file: app.py")
     actions = desk.look()
     assert actions.say[0] == "A: job 1.0 is held: no such file: app.py"
@@ -605,6 +609,7 @@ def test_jobs_that_run_and_never_connect_are_replaced_after_ten_minutes(desk: De
 
 def test_the_reason_for_waiting_is_said_after_minutes(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
+    desk.look()
     desk.job("1.0", QUEUED, note="BadConstraints")
     assert desk.look().say == []
     assert desk.look(299.0).say == []

@@ -141,6 +141,7 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "output": f"{logs}.$(CLUSTER).$(PROCESS).out",
         "error": f"{logs}.$(CLUSTER).$(PROCESS).err",
         "log": f"{logs}.log",
+        "batch_name": _verbatim(resource.stem),
         "notification": "NEVER",
         "MY.MwpyMark": f'"{launch.mark}"',
     }

@@ -59,8 +59,12 @@ ENDS = {
 ASK_END = "SLURM_TIME_FORMAT=%s timeout 10 squeue -h -j $MWPY_JOB -o %e 2>/dev/null"
 """Prints inside a job when its time limit ends, in Unix seconds. Without a limit the output is not a number."""
 
-LEFT_OUT = ("SQUEUE_", "SCANCEL_", "MWPY_")
-"""Prefixes of environment variables that are removed for the commands, and therefore also for the jobs."""
+LEFT_OUT = ("SLURM_", "SQUEUE_", "SCANCEL_", "MWPY_")
+"""Prefixes of environment variables that are removed for the commands, and therefore also for the jobs. If this process
+is in a job, it has many variables SLURM_*, which describe only that job."""
+
+KEPT = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT")
+"""Variables that tell the commands how to reach Slurm."""
 
 
 class Slurm:
@@ -166,7 +170,7 @@ def outcome(shown: str) -> Outcome | None:
 
 def _run(words: Sequence[str], *, standard_input: str = "", hint: str = "is slurmctld overloaded?") -> process.Finished:
     """Run a command of Slurm; `hint` is the advice if it takes too long."""
-    left_out = {name: None for name in os.environ if name.startswith(LEFT_OUT)}
+    left_out = {name: None for name in os.environ if name.startswith(LEFT_OUT) and name not in KEPT}
     try:
         return process.run(words, timeout_s=TIMEOUT_S, standard_input=standard_input.encode(), environment=left_out)
     except process.TimedOut as error:

@@ -46,6 +46,8 @@ class WatchedComputation:
     """When the overseer first saw that it is finished."""
     done: bool = False
     """It is finished, and it has no jobs left."""
+    listed: bool = False
+    """Whether a list of jobs has arrived since it is watched."""
     surplus_since: float | None = None
     """Since when more jobs wait than are needed."""
     _idle_since: dict[str, float] = field(factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import define
 
@@ -12,6 +12,7 @@ from mwpy._core.overseer.failures import YOUNG_S, explain, is_failure
 from mwpy._core.overseer.files import Need
 from mwpy._core.overseer.state import OverseerState
 from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.phrases import counted, first_of
 
 __all__ = ["Intake"]
 
@@ -63,6 +64,7 @@ class Intake:
         self._complaints.resolve(None, About.BATCH, "the batch system answers again")
         for computation in self._state.computations.values():
             own = {job.job_id: job for job in jobs if job.mark == computation.mark}
+            self._report_adoption(computation, own)
             for job in computation.jobs.take_list(own, now):
                 text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
                 self._state.say(computation, text)
@@ -71,6 +73,14 @@ class Intake:
             if computation.finished_at is not None:
                 computation.jobs.stop_asking()
             self._state.actions.ask += computation.jobs.questions()
+
+    def _report_adoption(self, computation: WatchedComputation, jobs: Mapping[str, Job]) -> None:
+        """Name the jobs that an earlier overseer submitted, when a computation's first list arrives."""
+        found = [job_id for job_id, job in jobs.items() if job.state is not JobState.LEAVING]
+        if found and not computation.listed:
+            text = f"continues with {counted(len(found), 'job')} of an earlier overseer: {first_of(found, len(found))}"
+            self._state.say(computation, text)
+        computation.listed = True
 
     def take_no_list(self, reason: str, now: float) -> None:
         """Record that the batch system did not answer. The next round comes later."""
