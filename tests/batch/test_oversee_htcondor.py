@@ -107,7 +107,7 @@ class Desk:
         return jobs
 
     def queue(self) -> list[dict[str, Any]]:
-        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark,JobBatchName"
+        shown = "ClusterId,ProcId,JobStatus,NumJobStarts,MwpyMark,JobBatchName,LastRejMatchReason"
         constraint = f'Iwd == "{self.folder}"'
         report = self.pool("condor_q", "-json", "-attributes", shown, "-constraint", constraint).stdout
         jobs: list[dict[str, Any]] = json.loads(report or "[]")
@@ -242,6 +242,39 @@ def test_jobs_with_a_missing_file_are_held_and_stop_the_submissions(desk: Desk) 
     overseer.send(signal.SIGTERM)
     assert overseer.end() == 130
     assert "removed 3 jobs" in desk.once("--remove")
+
+
+SUBMITTING = """
+import sys
+from pathlib import Path
+from mwpy._batch import Launch
+from mwpy._batch.htcondor import HTCondor
+folder = Path.cwd()
+(folder / "r.rsc").touch()
+command = ("/bin/sh", "-c", "sleep 300", "--mw-slave")
+for avoided in ((), (sys.argv[1],)):
+    print(*HTCondor("20MB", "20MB").submit(Launch("m", f"{folder}/r.rsc", command, 1, str(folder), (), avoided), 1))
+"""
+
+LISTING = """
+from mwpy._batch.htcondor import HTCondor
+print(*(job.host for job in HTCondor().jobs() if job.host))
+"""
+
+
+def test_a_job_does_not_start_on_a_machine_that_it_avoids(desk: Desk) -> None:
+    """The overseer knows this machine by the name that its running jobs have."""
+    python = desk.folder / ".venv/bin/python"
+    machine = desk.pool("condor_status", "-af", "Machine").stdout.split()[0]
+    submitting = desk.start(python, "-c", SUBMITTING, machine)
+    assert submitting.end() == 0, submitting.out
+
+    def states() -> list[tuple[int, bool]]:
+        return [(job["JobStatus"], "LastRejMatchReason" in job) for job in desk.queue()]
+
+    until(lambda: [state for state, _ in states()] == [2, 1] and states()[1][1], lambda: f"one that runs: {states()}")
+    listing = desk.start(python, "-c", LISTING)
+    assert (listing.end(), {*listing.out.split()}) == (0, {machine}), listing.out
 
 
 def test_an_overseer_can_be_a_job_itself(desk: Desk) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from tests.batch.systems import until
 from tests.systems.slurm import SlurmNode
 
@@ -71,6 +72,17 @@ def test_jobs_are_submitted_listed_and_removed(edge: Slurm, slurm_dir: Path, lau
     assert (outcome.description, outcome.exit_code) == ("cancelled", None)
     assert outcome.ran_s >= 1
     assert "CANCELLED" in outcome.stderr
+
+
+def test_a_job_does_not_start_on_a_node_that_it_avoids(edge: Slurm, launch: Callable[..., Launch]) -> None:
+    """Slurm refuses a job that avoids all nodes. The overseer knows a node by the name that its running jobs have."""
+    edge.submit(launch("sleep 300"), 1)
+    until(lambda: [job.state for job in mine(edge, launch)] == [JobState.RUNNING], "a job that runs")
+    [job] = mine(edge, launch)
+    with pytest.raises(BatchUnavailable, match="Requested node configuration is not available"):
+        edge.submit(evolve(launch("sleep 300"), avoided=(job.host,)), 1)
+    edge.remove([job.job_id])
+    assert ended(edge, job.job_id).host == job.host
 
 
 def test_a_removed_job_that_does_not_end_is_leaving(

@@ -55,9 +55,15 @@ class Desk:
         self.needs[mark] = evolve(old, **changes)  # type: ignore[arg-type]
 
     def job(
-        self, job_id: str, state: JobState = RUNNING, running_s: float = 0.0, mark: str = "a", note: str = ""
+        self,
+        job_id: str,
+        state: JobState = RUNNING,
+        running_s: float = 0.0,
+        mark: str = "a",
+        note: str = "",
+        host: str = "",
     ) -> None:
-        self.jobs[job_id] = Job(job_id, mark, state, running_s, note)
+        self.jobs[job_id] = Job(job_id, mark, state, running_s, note, host)
 
     def gone(self, *job_ids: str, outcome: Outcome | None = None) -> None:
         for job_id in job_ids:
@@ -551,6 +557,71 @@ def test_nothing_is_submitted_before_it_is_known_how_the_last_jobs_ended(desk: D
     assert count(desk.look()) == 0
     assert count(desk.look()) == 1
     assert desk.asked == ["1.0"] * 3
+
+
+def on(host: str, outcome: Outcome = DIED) -> Outcome:
+    """The same outcome on this machine."""
+    return evolve(outcome, host=host)
+
+
+def test_a_machine_on_which_jobs_fail_is_avoided_if_jobs_run_well_elsewhere(desk: Desk) -> None:
+    """The other submissions go on. After an hour the machine is tried again."""
+    desk.watch(slaves_needed=4)
+    desk.job("0.0", RUNNING, 100.0, host="good")
+    assert count(failing(desk, "1.0", "1.1", outcome=on("bad"))) == 3
+    desk.submitted("2.0", "2.1", "2.2")
+    desk.look()
+    desk.gone("2.0", outcome=on("bad"))
+    actions = desk.look()
+    assert actions.submit == [Submit("a", 1, ("bad",))]
+    assert "A: jobs fail at their start on bad and run well elsewhere, so none is submitted to it" in said(actions)
+    assert "A: submits 1 job, not to bad: 4 slaves missing, 3 jobs on the way" in said(actions)
+    desk.submitted("3.0")
+    desk.gone("2.1", outcome=on("bad"))
+    assert desk.look().submit == [Submit("a", 1, ("bad",))]
+    desk.submitted("4.0")
+    desk.gone("2.2")
+    desk.outcomes["2.2"] = on("bad", Outcome.of_process(0, 50.0, ""))
+    assert desk.look(3600.0).submit == [Submit("a", 1)]
+
+
+def test_a_new_master_may_use_all_machines_again(desk: Desk) -> None:
+    desk.watch(slaves_needed=4)
+    desk.job("0.0", RUNNING, 100.0, host="good")
+    assert failing(desk, "1.0", "1.1", "1.2", outcome=on("bad")).submit == [Submit("a", 3, ("bad",))]
+    desk.need(generation="g2", written=101.0)
+    assert desk.look().submit == [Submit("a", 3)]
+
+
+def test_failures_on_all_machines_are_not_the_fault_of_one(desk: Desk) -> None:
+    """A machine where jobs failed after others ran well is no evidence against another machine."""
+    desk.watch(slaves_needed=4)
+    desk.job("0.0", RUNNING, 100.0, host="good")
+    failing(desk, "1.0", outcome=on("good"))
+    assert "nothing is submitted for 60 s" in said(failing(desk, "2.0", "2.1", "2.2", outcome=on("bad")))
+
+
+def test_a_job_is_tried_on_another_machine(desk: Desk) -> None:
+    """The first one avoids the machine on which all jobs failed. If it runs well, this machine stays avoided."""
+    desk.watch(slaves_needed=4)
+    assert failing(desk, "1.0", "1.1", "1.2", outcome=on("bad")).submit == []
+    assert desk.look(60.0).submit == [Submit("a", 1, ("bad",))]
+    desk.submitted("2.0")
+    desk.job("2.0", RUNNING, 31.0, host="good")
+    desk.need(slaves_needed=3, connected={"2.0": 1})
+    assert desk.look(60.0).submit == [Submit("a", 3, ("bad",))]
+
+
+def test_without_another_machine_the_only_one_is_tried(desk: Desk) -> None:
+    """A tried job that finds no other machine is removed after five minutes."""
+    desk.watch(slaves_needed=4)
+    failing(desk, "1.0", "1.1", "1.2", outcome=on("only"))
+    assert desk.look(60.0).submit == [Submit("a", 1, ("only",))]
+    desk.submitted("2.0")
+    assert desk.look(299.0).remove == []
+    actions = desk.look(1.0)
+    assert (actions.remove, actions.submit) == (["2.0"], [Submit("a", 1)])
+    assert "waiting, and there is no other machine" in said(actions)
 
 
 def test_a_failure_counts_for_its_own_computation(desk: Desk) -> None:

@@ -13,21 +13,21 @@ from mwpy._batch.slurm import ASK_END, Slurm, outcome, queue, script, seconds
 SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
 
 QUEUE = """\
-1_0|RUNNING|0:01|None|mwpy.a-1
-4_0|PENDING|0:00|JobHeldUser|mwpy.b
-5_1|PENDING|0:00|PartitionConfig|mwpy.b
-6_0|PENDING|0:00|Priority|mwpy.b
-7_3|COMPLETING|1:00|None|mwpy.a-1
-8_3|REQUEUE_HOLD|0:00|job_requeued_in_held_state|mwpy.a-1
-9|RUNNING|1-02:03:04|None|a|b
-10|RUNNING|0:04|None|mwpy
+1_0|RUNNING|0:01|None|n1|mwpy.a-1
+4_0|PENDING|0:00|JobHeldUser||mwpy.b
+5_1|PENDING|0:00|PartitionConfig||mwpy.b
+6_0|PENDING|0:00|Priority||mwpy.b
+7_3|COMPLETING|1:00|None|n1|mwpy.a-1
+8_3|REQUEUE_HOLD|0:00|job_requeued_in_held_state||mwpy.a-1
+9|RUNNING|1-02:03:04|None|n1|a|b
+10|RUNNING|0:04|None|n1|mwpy
 """
 
 SHOWN = (
     "JobId=2 ArrayJobId=1 ArrayTaskId=0 JobName=mwpy.a b UserId=submit(20001) GroupId=submit(20001) MCS_label=N/A "
     "Priority=4294901759 Nice=0 Account=(null) QOS=(null) JobState={state} Reason=NonZeroExitCode Dependency=(null) "
     "Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code} RunTime=1-00:00:03 TimeLimit=00:05:00 TimeMin=N/A "
-    "ReqB:S:C:T=0:0:*:* CPUs/Task=1 Command=/w/job.sh 2 4 WorkDir=/w StdErr={stderr} StdIn=/dev/null "
+    "ReqB:S:C:T=0:0:*:* NodeList=n1 CPUs/Task=1 Command=/w/job.sh 2 4 WorkDir=/w StdErr={stderr} StdIn=/dev/null "
     "StdOut=/w/1_0.out Power= \n"
 )
 
@@ -35,14 +35,21 @@ SHOWN = (
 def test_only_jobs_of_mwpy_are_read_from_the_queue() -> None:
     """Each job has its mark, its state, and the reason why it waits."""
     assert queue(QUEUE) == [
-        Job("1_0", "a-1", JobState.RUNNING, 1.0),
+        Job("1_0", "a-1", JobState.RUNNING, 1.0, host="n1"),
         Job("4_0", "b", JobState.HELD, 0.0, "JobHeldUser"),
         Job("5_1", "b", JobState.QUEUED, 0.0, "PartitionConfig"),
         Job("6_0", "b", JobState.QUEUED),
-        Job("7_3", "a-1", JobState.LEAVING),
+        Job("7_3", "a-1", JobState.LEAVING, host="n1"),
         Job("8_3", "a-1", JobState.HELD, 0.0, "job_requeued_in_held_state"),
     ]
     assert queue("") == []
+
+
+def test_all_nodes_to_avoid_are_in_one_option() -> None:
+    """Slurm uses only the last option. The user's own nodes stay."""
+    launch = Launch("m", "/r", ("x", "--mw-slave"), 1, "/logs", ("--exclude=a,b", "--time=5"), ("c", "d"))
+    assert [line for line in script(launch).splitlines() if "exclude" in line] == ["#SBATCH --exclude=a,b,c,d"]
+    assert "#SBATCH --time=5" in script(launch)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_times_are_seconds(shown: str, meant: float) -> None:
 def test_the_end_of_a_job_is_read(state: str, code: str, end: End, text: str, exit_code: int | None) -> None:
     """There is an exit code only if the job exited by itself."""
     shown = SHOWN.format(state=state, code=code, stderr="/none/such")
-    assert outcome(shown) == Outcome(end, text, exit_code, 86403.0, "")
+    assert outcome(shown) == Outcome(end, text, exit_code, 86403.0, "", "n1")
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "REQUEUED"])

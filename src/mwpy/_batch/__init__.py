@@ -43,6 +43,8 @@ class Launch:
     """The absolute path of the folder for its output and error files. The folder exists."""
     extra: tuple[str, ...] = ()
     """Lines that the user adds to each submission, in the batch system's own language."""
+    avoided: tuple[str, ...] = ()
+    """The machines on which the jobs must not run, as `Job.host` names them."""
 
     def agent_command(self, resource_path: str) -> list[str]:
         """The agent's command line. `resource_path` is the path of the resource file on the agent's machine."""

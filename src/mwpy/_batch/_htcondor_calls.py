@@ -19,6 +19,7 @@ ATTRIBUTES = (
     *("ClusterId", "ProcId", "MwpyMark", "JobStatus", "JobCurrentStartDate", "ServerTime", "LastRejMatchReason"),
     *("HoldReason", "HoldReasonCode", "HoldReasonSubCode", "EnteredCurrentStatus"),
     *("RemoveReason", "ExitBySignal", "ExitCode", "ExitSignal", "Err"),
+    *("RemoteHost", "LastRemoteHost"),
 )
 
 

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
+
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
 from mwpy._system import clock
@@ -145,7 +147,10 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "notification": "NEVER",
         "MY.MwpyMark": f'"{launch.mark}"',
     }
-    return "\n".join([*(f"{name} = {value}" for name, value in lines.items()), *launch.extra]) + "\n"
+    text = [*(f"{name} = {value}" for name, value in lines.items()), *launch.extra]
+    for host in launch.avoided:  # in addition to the requirements that the user's lines may contain
+        text.append(f'requirements = ($(requirements:true)) && (TARGET.Machine =!= "{host}")')
+    return "\n".join(text) + "\n"
 
 
 def _arguments(words: Sequence[str]) -> str:
@@ -167,7 +172,12 @@ def _job(ad: dict[str, Any]) -> Job:
         codes = f"code {ad.get('HoldReasonCode', '?')}, sub code {ad.get('HoldReasonSubCode', '?')}"
         note = f"{ad.get('HoldReason') or 'no reason is given'} ({codes})"
     running_s = max(0.0, ran_s) if state is JobState.RUNNING else 0.0
-    return Job(f"{ad['ClusterId']}.{ad['ProcId']}", ad["MwpyMark"], state, running_s, note)
+    return Job(f"{ad['ClusterId']}.{ad['ProcId']}", ad["MwpyMark"], state, running_s, note, _host(ad))
+
+
+def _host(ad: dict[str, Any]) -> str:
+    """The machine on which a job runs or ran last. HTCondor gives the name of a slot, `slot1_2@MACHINE`."""
+    return str(ad.get("RemoteHost") or ad.get("LastRemoteHost", "")).rpartition("@")[2]
 
 
 def _outcome(ad: dict[str, Any]) -> Outcome:
@@ -175,4 +185,4 @@ def _outcome(ad: dict[str, Any]) -> Outcome:
     if ad["JobStatus"] == 3 or not {"ExitCode", "ExitSignal"} & ad.keys():
         return Outcome(End.REMOVED, f"removed: {ad.get('RemoveReason', 'no reason is given')}", None, ran_s)
     returncode = -ad["ExitSignal"] if ad.get("ExitBySignal") else ad["ExitCode"]
-    return Outcome.of_process(returncode, ran_s, end_of(ad["Err"]))
+    return evolve(Outcome.of_process(returncode, ran_s, end_of(ad["Err"])), host=_host(ad))

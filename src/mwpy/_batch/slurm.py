@@ -18,6 +18,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
 from mwpy._system import process
@@ -32,8 +34,12 @@ WARNED_S = 60
 
 PREFIX = "mwpy."
 
-QUEUE_FORMAT = "%i|%T|%M|%r|%j"
-"""Id, state, time since the start, reason, name. The name comes last, because other jobs' names may contain a `|`."""
+OPTION = ("-", "#")
+EXCLUDE = "--exclude="
+"""The beginnings of a user's lines that are options, and of the option that names nodes which a job avoids."""
+
+QUEUE_FORMAT = "%i|%T|%M|%r|%N|%j"
+"""Id, state, time since the start, reason, node, name. The name is last: other jobs' names may contain a `|`."""
 
 ORDINARY = ("None", "Priority", "Resources", "BeginTime", "Dependency", "JobArrayTaskLimit")
 """Reasons that squeue gives for a waiting job which will start by itself."""
@@ -112,18 +118,27 @@ class Slurm:
 
 def script(launch: Launch) -> str:
     """The batch script of a launch: options, then the agent, which replaces the shell so that signals reach it."""
-    options = [line for line in launch.extra if line.startswith(("-", "#"))]
     lines = [
         "#!/bin/sh",
         f"#SBATCH --cpus-per-task={launch.slaves}",
         f"#SBATCH --signal=B:TERM@{WARNED_S}",
-        *(f"#SBATCH {line}" if line.startswith("-") else line for line in options),
+        *(f"#SBATCH {line}" if line.startswith("-") else line for line in _options(launch)),
         'export MWPY_JOB="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"',
         f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"',  # older versions of Slurm do not set it
-        *(line for line in launch.extra if line not in options),
+        *(line for line in launch.extra if not line.startswith(OPTION)),
         f"exec {shlex.join(launch.agent_command(launch.resource_path))}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _options(launch: Launch) -> list[str]:
+    """The user's options. Slurm uses only the last `--exclude`, so all avoided nodes must be in one."""
+    options = [line for line in launch.extra if line.startswith(OPTION)]
+    own = [line for line in options if line.startswith(EXCLUDE)]
+    if launch.avoided:
+        nodes = [*(line.removeprefix(EXCLUDE) for line in own), *launch.avoided]
+        options = [*(line for line in options if line not in own), EXCLUDE + ",".join(nodes)]
+    return options
 
 
 def queue(shown: str) -> list[Job]:
@@ -131,17 +146,17 @@ def queue(shown: str) -> list[Job]:
     return [
         _job(*fields)
         for line in shown.splitlines()
-        if len(fields := line.split("|", 4)) == 5 and fields[4].startswith(PREFIX)
+        if len(fields := line.split("|", 5)) == 6 and fields[5].startswith(PREFIX)
     ]
 
 
-def _job(job_id: str, word: str, ran: str, reason: str, name: str) -> Job:
+def _job(job_id: str, word: str, ran: str, reason: str, host: str, name: str) -> Job:
     state = STATES.get(word, JobState.QUEUED)
     if state is JobState.QUEUED and "held" in reason.lower():
         state = JobState.HELD
     running_s = seconds(ran) if state is JobState.RUNNING else 0.0
     waits = state in (JobState.QUEUED, JobState.HELD) and reason.strip("()") not in ORDINARY
-    return Job(job_id, name.removeprefix(PREFIX), state, running_s, reason if waits else "")
+    return Job(job_id, name.removeprefix(PREFIX), state, running_s, reason if waits else "", host)
 
 
 def seconds(shown: str) -> float:
@@ -159,12 +174,13 @@ def outcome(shown: str) -> Outcome | None:
     state = fields.get("JobState", "")
     ran_s = seconds(fields.get("RunTime", ""))
     stderr = end_of(fields.get("StdErr", "")).strip()
+    host = fields.get("NodeList", "").replace("(null)", "")
     if state in BY_EXIT_CODE:
         code, _, number = fields.get("ExitCode", "0:0").partition(":")
-        return Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr)
+        return evolve(Outcome.of_process(-int(number or 0) or int(code), ran_s, stderr), host=host)
     if state in ENDS:
         end, text = ENDS[state]
-        return Outcome(end, text, None, ran_s, stderr)
+        return Outcome(end, text, None, ran_s, stderr, host)
     return None
 
 

@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, _ssh_host
 from mwpy._system import clock, process
@@ -144,10 +144,11 @@ class _Host:
         """How many slaves it may have."""
         return self.cores if self.line.slots is None else self.line.slots
 
-    @property
-    def free(self) -> int:
-        """How many more slaves it may have; none while it does not answer."""
-        return 0 if self.failures else self.slots - sum(placed.slaves for placed in self.placed.values())
+    def free(self, launch: Launch) -> int:
+        """How many more slaves it may have for this launch; none while it does not answer."""
+        if self.failures or self.line.name in launch.avoided:
+            return 0
+        return self.slots - sum(placed.slaves for placed in self.placed.values())
 
 
 class Ssh:
@@ -232,9 +233,10 @@ class Ssh:
 
     def _take_answer(self, host: _Host, answer: dict[str, Any]) -> None:
         host.home, host.cores, host.to_stop = answer["home"], answer["cores"], {}
-        host.placed = {job: _placed(job, report) for job, report in answer["living"].items()}
+        living: dict[str, dict[str, Any]] = answer["living"]
+        host.placed = {job: _placed(job, report, host.line.name) for job, report in living.items()}
         for job, report in answer["ended"].items():
-            self._keep(job, _outcome(report))
+            self._keep(job, evolve(_outcome(report), host=host.line.name))
 
     def _keep(self, job: str, outcome: Outcome) -> None:
         self._ended[job] = outcome
@@ -256,18 +258,21 @@ class Ssh:
     def _fill(self) -> None:
         """Start waiting jobs, each on the host with the most free slots."""
         for launch in dict.fromkeys(self._waiting.values()):
-            if max(host.free for host in self._hosts) < launch.slaves:
+            if self._freest(launch).free(launch) < launch.slaves:
                 continue
             start = _Start(launch)
             jobs_by_host: dict[_Host, list[str]] = {}
             for job in [job for job, its in self._waiting.items() if its is launch]:
-                host = max(self._hosts, key=lambda host: host.free)
-                if host.free < launch.slaves:
+                host = self._freest(launch)
+                if host.free(launch) < launch.slaves:
                     break
                 jobs_by_host.setdefault(host, []).append(job)
-                host.placed[job] = _Placed(Job(job, launch.mark, JobState.RUNNING), launch.slaves)
+                host.placed[job] = _Placed(Job(job, launch.mark, JobState.RUNNING, host=host.line.name), launch.slaves)
                 del self._waiting[job]
             self._start(start, jobs_by_host)
+
+    def _freest(self, launch: Launch) -> _Host:
+        return max(self._hosts, key=lambda host: host.free(launch))
 
     def _start(self, start: _Start, jobs_by_host: dict[_Host, list[str]]) -> None:
         """Start jobs on hosts. If the application is missing, send it to one host of each home directory first."""
@@ -378,9 +383,9 @@ def _app_of(command: Sequence[str]) -> int | None:
     return first if os.path.isfile(command[first]) else None
 
 
-def _placed(job: str, report: dict[str, Any]) -> _Placed:
+def _placed(job: str, report: dict[str, Any], host: str) -> _Placed:
     state = JobState.LEAVING if report["leaving"] else JobState.RUNNING
-    return _Placed(Job(job, report["mark"], state, report["running_s"]), report["slaves"])
+    return _Placed(Job(job, report["mark"], state, report["running_s"], host=host), report["slaves"])
 
 
 def _outcome(report: dict[str, Any]) -> Outcome:

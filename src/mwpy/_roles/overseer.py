@@ -15,6 +15,8 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from attrs import evolve
+
 from mwpy import resource_file
 from mwpy._batch import Batch, BatchUnavailable, JobState, Launch
 from mwpy._core.overseer.computation import WatchedComputation
@@ -230,7 +232,7 @@ class Overseer:
 
     def _submit(self, submit: Submit) -> None:
         try:
-            launch = self._files.launch(submit.mark, self._contents[submit.mark])
+            launch = evolve(self._files.launch(submit.mark, self._contents[submit.mark]), avoided=submit.avoided)
             job_ids = self._batch.submit(launch, submit.count)
         except (BatchUnavailable, OSError) as error:
             self._fail(NotSubmitted(submit.mark, submit.count, str(error)))

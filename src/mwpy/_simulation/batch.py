@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from mwpy._batch import BatchUnavailable, Launch
 from mwpy._simulation.cluster import Cluster
@@ -19,6 +19,9 @@ from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import Job, JobState, Outcome
 
 __all__ = ["SimulatedBatch", "SimulatedJob"]
+
+MACHINES = ("bad", "m1", "m2")
+"""The machines. On the first one, all jobs may fail at their start."""
 
 NOTICE_S = 6
 """Within this many seconds an overseer can know that a job is at work: a resource file may be read 5 s late."""
@@ -49,6 +52,10 @@ class SimulatedJob:
     uncounted: bool = False
     """Whether the overseer cannot know that it is useful: it never connects, or it exists although it was replaced."""
     leaves_at: int = 0
+    avoided: tuple[str, ...] = ()
+    """The machines on which it must not run."""
+    machine: str = ""
+    """The machine on which it runs or ran last."""
 
     def join(self, cluster: Cluster, slaves: int, ended: Callable[[ExitCode | None], None], now: int) -> None:
         """Connect its agent to a master."""
@@ -86,6 +93,8 @@ class SimulatedBatch:
     """A submitted job may be missing in the list for this many seconds."""
     broken: bool = False
     """Whether all jobs fail at their start at present."""
+    has_bad_machine: bool = False
+    """Whether all jobs fail at their start on one machine."""
     now: int = 0
     queue: dict[str, SimulatedJob] = field(factory=dict)
     outcomes: dict[str, Outcome] = field(factory=dict)
@@ -107,7 +116,7 @@ class SimulatedBatch:
         for job_id in job_ids:
             starts_at = self.now + self.random.choice([0, 1, 5, 60])
             listed_at = self.now + self.random.randint(0, self.lag_s)
-            self.queue[job_id] = SimulatedJob(job_id, launch.mark, listed_at, starts_at)
+            self.queue[job_id] = SimulatedJob(job_id, launch.mark, listed_at, starts_at, avoided=launch.avoided)
         self.after_submission(launch.mark)
         if self.chance(0.1):
             raise BatchUnavailable("the answer is lost")
@@ -133,7 +142,7 @@ class SimulatedBatch:
 
     def _shown(self, job: SimulatedJob) -> Job:
         running_s = float(self.now - job.started_at) if job.state is JobState.RUNNING else 0.0
-        return Job(job.job_id, job.mark, job.state, running_s)
+        return Job(job.job_id, job.mark, job.state, running_s, host=job.machine)
 
     def _remove(self, job: SimulatedJob) -> None:
         worked_s = self.now - job.idle_at if job.host is not None else 0
@@ -194,8 +203,9 @@ class SimulatedBatch:
             self.replaceable[job.mark] += 1
             return
         job.state, job.started_at, job.idle_at = JobState.RUNNING, self.now, self.now
+        job.machine = self.random.choice([machine for machine in MACHINES if machine not in job.avoided])
         job.connects_at = self.now + self.random.randint(1, 5)
-        if self.broken or self.chance(0.05):
+        if self.broken or self.chance(0.05) or (self.has_bad_machine and job.machine == MACHINES[0]):
             job.dies_at = self.now + self.random.randint(0, 10)
         elif self.chance(0.05):
             self._never_connect(job)
@@ -221,4 +231,5 @@ class SimulatedBatch:
         self.replaceable[job.mark] += 1
         job.kill()
         ran_s = float(self.now - job.started_at)
-        self.outcomes[job.job_id] = Outcome.of_process(-9 if code is None else code, ran_s, "last words")
+        outcome = Outcome.of_process(-9 if code is None else code, ran_s, "last words")
+        self.outcomes[job.job_id] = evolve(outcome, host=job.machine)

@@ -211,6 +211,7 @@ class OverseenPool:
         self.now = 0
         self.transcript: list[str] = []
         self.batch = SimulatedBatch(self.random, self._check_for_storm)
+        self.batch.has_bad_machine = self.random.random() < 0.5
         self.slaves_per_job = self.random.choice([1, 1, 4])
         most, a_minute, patience_s = (self.random.choice(each) for each in ([10, 20, 1000], [3, 200], [0.0, 30.0]))
         self.settings = OverseerSettings(int(most), int(a_minute), patience_s, 5.0)

@@ -35,6 +35,8 @@ class Job:
     """Seconds since its start, if it runs."""
     note: str = ""
     """Why it is held, or why it cannot start, as the batch system says it."""
+    host: str = ""
+    """The name of its machine as the batch system uses it; empty if it waits, or if the name is of no use."""
 
 
 class End(Enum):
@@ -63,6 +65,8 @@ class Outcome:
     """Seconds from its last start to its end; 0 if it never started."""
     stderr: str = ""
     """The end of its standard error; empty if that is not known."""
+    host: str = ""
+    """The name of its machine as the batch system uses it; empty if it is not known, or of no use."""
 
     @classmethod
     def of_process(cls, returncode: int, ran_s: float, stderr: str) -> Outcome:

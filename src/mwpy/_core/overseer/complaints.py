@@ -27,6 +27,7 @@ class About(Enum):
     LIMIT = "limit"
     UNCONNECTED = "unconnected"
     WAITING = "waiting"
+    HOSTS = "machines"
 
 
 @define
@@ -78,6 +79,17 @@ class Complaints:
             return
         text = f"{counted(short, 'more job')} would be useful, but --max allows only {self._state.settings.max_jobs}"
         self.complain(computation, About.LIMIT, text, now)
+
+    def report_hosts(self, computation: WatchedComputation, now: float) -> None:
+        """Complain about machines on which jobs fail although they run well elsewhere."""
+        if avoided := computation.hosts.avoided(now):
+            text = (
+                f"jobs fail at their start on {', '.join(avoided)} and run well elsewhere, so none is submitted to "
+                f"{'it' if len(avoided) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
+            )
+            self.complain(computation, About.HOSTS, text, now)
+        else:
+            self.resolve(computation, About.HOSTS)
 
     def report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""

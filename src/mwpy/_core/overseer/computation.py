@@ -12,6 +12,7 @@ from attrs import define, field
 
 from mwpy._core.overseer.failures import YOUNG_S
 from mwpy._core.overseer.files import FileView
+from mwpy._core.overseer.hosts import Hosts
 from mwpy._core.overseer.job_table import JobTable
 from mwpy._core.overseer.pauses import FailurePause, RefusalPause
 from mwpy._values.jobs import Job, JobState
@@ -40,6 +41,7 @@ class WatchedComputation:
     slaves_per_job: int = 1
     file: FileView = field(factory=FileView)
     jobs: JobTable = field(factory=JobTable)
+    hosts: Hosts = field(factory=Hosts)
     failures: FailurePause = field(factory=FailurePause)
     refusals: RefusalPause = field(factory=RefusalPause)
     finished_at: float | None = None

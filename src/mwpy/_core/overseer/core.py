@@ -92,6 +92,8 @@ class OverseerCore:
         for each in active:
             each.note_idleness(now)
             self._removals.remove_surplus(each, now)
+            self._removals.recall_trial(each, now)
+            self._complaints.report_hosts(each, now)
             self._complaints.report_delays(each, now)
         self._keep_limits(active, now)
 

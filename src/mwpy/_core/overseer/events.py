@@ -96,6 +96,8 @@ class Submit:
 
     mark: str
     count: int
+    avoided: tuple[str, ...] = ()
+    """The machines on which they must not run."""
 
 
 @define

@@ -45,6 +45,7 @@ class Intake:
         if computation.file.take(need, now):
             self._state.say(computation, "another master has taken over")
             computation.failures.end()
+            computation.hosts.forget()
         if not need.finished:
             computation.resume()
         self._complaints.report_staleness(computation, now)
@@ -68,7 +69,7 @@ class Intake:
             for job in computation.jobs.take_list(own, now):
                 text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
                 self._state.say(computation, text)
-                self._count_failure(computation, text, "", now)
+                self._count_failure(computation, job.host, text, "", now)
             self._notice_success(computation, now)
             if computation.finished_at is not None:
                 computation.jobs.stop_asking()
@@ -105,17 +106,24 @@ class Intake:
             text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
             last_line = outcome.stderr.strip().splitlines()[-1:]
             self._state.say(computation, ": ".join([text, *last_line]))
-            self._count_failure(computation, text, outcome.stderr, now)
+            self._count_failure(computation, outcome.host, text, outcome.stderr, now)
         elif outcome.ran_s >= YOUNG_S and computation.failures.succeed(now):
             self._state.say(computation, f"job {job_id} has run well, so more are submitted")
 
     def _notice_success(self, computation: WatchedComputation, now: float) -> None:
         for job in computation.jobs.live(JobState.RUNNING):
             grown_up_at = now - (job.running_s - YOUNG_S)
-            if job.running_s >= YOUNG_S and computation.failures.succeed(grown_up_at):
+            if job.running_s < YOUNG_S:
+                continue
+            computation.hosts.succeed(job.host, grown_up_at)
+            if computation.failures.succeed(grown_up_at):
                 self._state.say(computation, f"job {job.job_id} runs well, so more are submitted")
 
-    def _count_failure(self, computation: WatchedComputation, reason: str, stderr: str, now: float) -> None:
+    def _count_failure(self, computation: WatchedComputation, host: str, reason: str, stderr: str, now: float) -> None:
+        computation.hosts.fail(host, now)
+        if host in computation.hosts.avoided(now):
+            computation.failures.end()
+            return
         pause_s = computation.failures.fail(now)
         if pause_s is None:
             return

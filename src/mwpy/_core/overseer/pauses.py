@@ -32,6 +32,13 @@ class FailurePause:
     """When one job may be tried; None while there is no pause."""
     _failed_at: float = -math.inf
     _pause_s: float = FIRST_PAUSE_S
+    tried_elsewhere_at: float | None = None
+    """When the last job was tried, if it avoids the machines where jobs failed; otherwise None."""
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether at most one job at a time is tried."""
+        return self._until is not None
 
     def fail(self, now: float) -> float | None:
         """Count a failure.
@@ -54,7 +61,7 @@ class FailurePause:
     def end(self) -> bool:
         """Forget all failures. Return whether there was a pause."""
         paused = self._until is not None
-        self.failures, self._until, self._pause_s = 0, None, FIRST_PAUSE_S
+        self.failures, self._until, self._pause_s, self.tried_elsewhere_at = 0, None, FIRST_PAUSE_S, None
         return paused
 
     def limit(self, wanted: int, unproven: int, now: float) -> int:

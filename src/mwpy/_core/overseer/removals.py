@@ -21,6 +21,9 @@ __all__ = ["Removals"]
 FINISH_S = 60.0
 """Seconds in which the jobs of a finished computation can end by themselves."""
 
+TRIAL_S = 300.0
+"""Seconds that a tried job may wait for a machine other than those where jobs failed. Perhaps there is none."""
+
 
 @define(eq=False)
 class Removals:
@@ -61,6 +64,12 @@ class Removals:
         if computation.file.slaves_needed == 0:
             idle = computation.idle(patience_s, now)
             self._remove(computation, idle, f"idle for {max(patience_s, CERTAIN_S):.0f} s", now)
+
+    def recall_trial(self, computation: WatchedComputation, now: float) -> None:
+        """Remove a tried job that finds no other machine. The next one may run on any machine."""
+        since = computation.failures.tried_elsewhere_at
+        if since is not None and now >= since + TRIAL_S:
+            self._remove(computation, computation.waiting(), "waiting, and there is no other machine", now)
 
     def make_room(self, active: Sequence[WatchedComputation], priority: int, count: int, now: float) -> None:
         """Remove `count` waiting jobs of computations with a lower priority, the least important ones first."""

@@ -124,7 +124,17 @@ class Submissions:
         if not count:
             return
         self._recent.append((now, count))
-        self._state.actions.submit.append(Submit(computation.mark, count))
+        avoided = self._avoided(computation, now)
+        self._state.actions.submit.append(Submit(computation.mark, count, avoided))
         missing = counted(computation.file.slaves_needed, "slave")
         on_the_way = counted(computation.coming, "job")
-        self._state.say(computation, f"submits {counted(count, 'job')}: {missing} missing, {on_the_way} on the way")
+        where = f", not to {', '.join(avoided)}" if avoided else ""
+        text = f"submits {counted(count, 'job')}{where}: {missing} missing, {on_the_way} on the way"
+        self._state.say(computation, text)
+
+    def _avoided(self, computation: WatchedComputation, now: float) -> tuple[str, ...]:
+        """The machines that the next jobs avoid. Every second job that is tried avoids all where jobs have failed."""
+        pause = computation.failures
+        suspects = computation.hosts.suspects(now) if pause.is_pausing and pause.tried_elsewhere_at is None else ()
+        pause.tried_elsewhere_at = now if suspects else None
+        return suspects or computation.hosts.avoided(now)

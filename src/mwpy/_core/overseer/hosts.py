@@ -1,0 +1,62 @@
+"""Which machines to avoid, because jobs fail there although they run well elsewhere.
+
+A machine is avoided only with evidence: jobs run well on another machine where none has failed since. Otherwise the
+fault is probably in the script, and submitting elsewhere would only cause more failures.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+__all__ = ["Hosts"]
+
+FAILURES_ALLOWED = 3
+"""After this many failures in a row, a machine is avoided."""
+
+AVOIDED_S = 3600.0
+"""Seconds until an avoided machine is tried again. After a repair it is useful again."""
+
+
+@define(eq=False)
+class _Failures:
+    count: int = 0
+    last_at: float = 0.0
+
+
+@define(eq=False)
+class Hosts:
+    """The machines on which jobs of one computation have run. A machine whose name is not known is ``""``."""
+
+    _failures: dict[str, _Failures] = field(factory=dict)
+    """The failures in a row at the start of jobs, by machine."""
+    _good: dict[str, None] = field(factory=dict)
+    """The machines on which a job has run well."""
+
+    def fail(self, host: str, now: float) -> None:
+        """Count a job that failed at its start."""
+        failures = self._failures.setdefault(host, _Failures())
+        failures.count += 1
+        failures.last_at = now
+
+    def succeed(self, host: str, time: float) -> None:
+        """Count a job that was no longer young at this time."""
+        self._good[host] = None
+        if (failures := self._failures.get(host)) is not None and time > failures.last_at:
+            del self._failures[host]
+
+    def suspects(self, now: float) -> tuple[str, ...]:
+        """The machines with recent failures in a row, whether jobs run well elsewhere or not."""
+        return tuple(
+            host
+            for host, failures in self._failures.items()
+            if host and failures.count >= FAILURES_ALLOWED and now < failures.last_at + AVOIDED_S
+        )
+
+    def avoided(self, now: float) -> tuple[str, ...]:
+        """The machines to which no job is submitted."""
+        return self.suspects(now) if any(host not in self._failures for host in self._good) else ()
+
+    def forget(self) -> None:
+        """Forget all failures and successes."""
+        self._failures.clear()
+        self._good.clear()
