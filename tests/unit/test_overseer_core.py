@@ -568,8 +568,9 @@ def test_a_machine_on_which_jobs_fail_is_avoided_if_jobs_run_well_elsewhere(desk
     """The other submissions go on. After an hour the machine is tried again."""
     desk.watch(slaves_needed=4)
     desk.job("0.0", RUNNING, 100.0, host="good")
-    assert count(failing(desk, "1.0", "1.1", outcome=on("bad"))) == 3
-    desk.submitted("2.0", "2.1", "2.2")
+    desk.need(connected={"0.0": 1})
+    assert count(failing(desk, "1.0", "1.1", outcome=on("bad"))) == 4
+    desk.submitted("2.0", "2.1", "2.2", "2.3")
     desk.look()
     desk.gone("2.0", outcome=on("bad"))
     actions = desk.look()
@@ -590,7 +591,9 @@ def test_a_new_master_may_use_all_machines_again(desk: Desk) -> None:
     desk.job("0.0", RUNNING, 100.0, host="good")
     assert failing(desk, "1.0", "1.1", "1.2", outcome=on("bad")).submit == [Submit("a", 3, ("bad",))]
     desk.need(generation="g2", written=101.0)
-    assert desk.look().submit == [Submit("a", 3)]
+    desk.gone("0.0")
+    desk.outcomes["0.0"] = Outcome.of_process(0, 50.0, "")
+    assert desk.look().submit == [Submit("a", 4)]
 
 
 def test_failures_on_all_machines_are_not_the_fault_of_one(desk: Desk) -> None:
@@ -670,12 +673,71 @@ def test_a_held_job_is_reported_once_and_replaced_but_not_for_ever(desk: Desk) -
 
 def test_jobs_that_run_and_never_connect_are_replaced_after_ten_minutes(desk: Desk) -> None:
     desk.watch(slaves_needed=1)
-    desk.job("1.0", RUNNING, 599.0)
+    desk.job("1.0", RUNNING, 700.0)
     assert desk.look().submit == []
-    desk.job("1.0", RUNNING, 609.0)
-    actions = desk.look()
+    assert desk.look(599.0).submit == []
+    actions = desk.look(1.0)
     assert (count(actions), actions.remove) == (1, [])
     assert "1 job ran for 600 s and is not connected, so others replace it" in said(actions)
+
+
+def test_a_job_that_another_master_knew_has_time_to_connect_again() -> None:
+    """Its places are needed, but it may be on its way to the new master."""
+    desk = Desk(max_jobs=1)
+    desk.watch(slaves_needed=2, connected={"1.0": 1})
+    desk.job("1.0", RUNNING, 1000.0)
+    desk.look(1000.0)
+    desk.need(generation="g2", written=101.0, connected={})
+    assert desk.look().remove == []
+    assert desk.look(599.0).remove == []
+    assert desk.look(1.0).remove == ["1.0"]
+
+
+def test_useless_jobs_give_up_their_places_when_these_are_needed() -> None:
+    """Held jobs and jobs that never connect go first, whatever the priority of their computation is."""
+    desk = Desk(max_jobs=3)
+    desk.watch("a", slaves_needed=0, priority=1, connected={"1.2": 1})
+    desk.watch("b", slaves_needed=0)
+    desk.job("1.0", HELD)
+    desk.job("1.1", RUNNING)
+    desk.job("1.2", RUNNING)
+    desk.look()
+    assert desk.look(600.0).remove == []
+    desk.need("b", slaves_needed=2)
+    actions = desk.look()
+    assert (actions.remove, actions.submit) == (["1.0", "1.1"], [])
+    assert "A: removes 2 jobs, held or not connected, and others need their places: 1.0, 1.1" in said(actions)
+    desk.gone("1.0", "1.1")
+    assert desk.look().submit == [Submit("b", 2)]
+
+
+def test_a_computation_without_any_job_gets_a_place_of_the_largest_one() -> None:
+    """This costs the donor the smallest loss, and never its last job or a job of a more important computation."""
+    desk = Desk(max_jobs=4)
+    desk.watch("a", slaves_needed=2, connected={"1.0": 1, "1.1": 1, "1.2": 1})
+    desk.watch("b", slaves_needed=0, priority=1, connected={"2.0": 1})
+    desk.watch("c", slaves_needed=3)
+    for job_id, running_s in (("1.0", 50.0), ("1.1", 40.0), ("1.2", 60.0)):
+        desk.job(job_id, RUNNING, running_s)
+    desk.job("2.0", RUNNING, 10.0, mark="b")
+    assert desk.look().remove == []
+    assert desk.look(59.0).remove == []
+    actions = desk.look(1.0)
+    assert (actions.remove, actions.submit) == (["1.1"], [])
+    assert "A: removes 1 job, because C has none, and --max is 4: 1.1" in said(actions)
+    desk.gone("1.1")
+    desk.need("a", connected={"1.0": 1, "1.2": 1})
+    assert desk.look().submit == [Submit("c", 1)]
+    desk.submitted("3.0", mark="c")
+    assert desk.look(1000.0).remove == []
+
+
+def test_the_last_job_of_a_computation_stays() -> None:
+    desk = Desk(max_jobs=1)
+    desk.watch("a", slaves_needed=1, connected={"1.0": 1})
+    desk.watch("b", slaves_needed=1)
+    desk.job("1.0", RUNNING, 50.0)
+    assert [desk.look().remove for _ in range(20)] == [[]] * 20
 
 
 def test_the_reason_for_waiting_is_said_after_minutes(desk: Desk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from attrs import evolve
 
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
@@ -240,6 +241,9 @@ def test_missing_jobs_are_the_needed_ones_less_those_on_their_way() -> None:
     listed = jobs(**{"1": QUEUED, "2": RUNNING, "3": RUNNING, "4": HELD, "5": LEAVING})
     listed["6"] = Job("6", "a", RUNNING, 600.0)
     computation = watched(listed, slaves_needed=9, slaves_per_job=4, connected={"3": 4})
+    computation.note_idleness(0.0)
+    listed["2"] = evolve(listed["2"], state=QUEUED)
+    computation.note_idleness(600.0)
     assert [job.job_id for job in computation.unconnected()] == ["6"]
     assert (computation.coming, computation.missing) == (2, 1)
     computation.jobs.add_uncertain(2, 0.0)
@@ -328,10 +332,12 @@ def test_several_jobs_that_do_not_connect_or_wait_are_reported_together(
     listed = {job_id: Job(job_id, "a", RUNNING, 700.0) for job_id in ("1", "2")}
     listed |= {job_id: Job(job_id, "a", QUEUED, note="no room") for job_id in ("3", "4")}
     computation.jobs.take_list(listed, 0.0)
-    complaints.report_delays(computation, 0.0)
-    complaints.report_delays(computation, 300.0)
-    assert state.actions.say[0].startswith("A: 2 jobs ran for 600 s and are not connected, so others replace them. ")
-    assert state.actions.say[-1] == "A: 2 jobs still wait. The reason for job 3: no room"
+    for now in (0.0, 600.0, 900.0):
+        computation.note_idleness(now)
+        complaints.report_delays(computation, now)
+    first, second = state.actions.say[:2]
+    assert first.startswith("A: 2 jobs ran for 600 s and are not connected, so others replace them. ")
+    assert second == "A: 2 jobs still wait. The reason for job 3: no room"
 
 
 # ---- Intake -------------------------------------------------------------------------------------------------

@@ -88,6 +88,8 @@ class SimulatedBatch:
     random: random.Random
     after_submission: Callable[[str], None] = lambda _: None
     """This function is called with the mark after each attempt to submit."""
+    may_take: Callable[[SimulatedJob], bool] = lambda _: False
+    """This function returns whether a job may be removed although it is at work."""
     faulty: bool = True
     lag_s: int = 0
     """A submitted job may be missing in the list for this many seconds."""
@@ -146,8 +148,9 @@ class SimulatedBatch:
 
     def _remove(self, job: SimulatedJob) -> None:
         worked_s = self.now - job.idle_at if job.host is not None else 0
-        assert worked_s <= NOTICE_S, f"{job.job_id} is removed and has worked for {worked_s} s"
-        self.replaceable[job.mark] += job.state is JobState.QUEUED  # other computations may have needed its place
+        takes = worked_s > NOTICE_S
+        assert not takes or self.may_take(job), f"{job.job_id} is removed and has worked for {worked_s} s"
+        self.replaceable[job.mark] += takes or job.state is JobState.QUEUED  # others may have needed its place
         if self.chance(0.05):  # the removal does not work
             job.uncounted = True
             self.replaceable[job.mark] += 1
@@ -174,14 +177,6 @@ class SimulatedBatch:
                 self._evict(job)
             elif job.state is JobState.RUNNING and job.dies_at is not None and now >= job.dies_at:
                 self._end(job, 1)
-
-    def tend(self, mark: str) -> None:
-        """Do what people do: release held jobs, and end those that never connected."""
-        for job in [job for job in self.queue.values() if job.mark == mark]:
-            if job.state is JobState.HELD:
-                self._queue_again(job)
-            elif job.state is JobState.RUNNING and job.connects_at is None:
-                self._end(job, None)
 
     def end_agent(self, job: SimulatedJob, code: ExitCode | None) -> None:
         """Record that the agent of a job has ended, for any reason."""

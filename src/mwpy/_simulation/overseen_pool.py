@@ -7,8 +7,8 @@ read them late or not at all. `SimulatedBatch` is the batch system. The overseer
 same seed always gives the same history.
 
 Checkers look from outside. Every task ends exactly once in each life of a master that is long enough. There are never
-more jobs than the tasks could have used, or than are allowed. No job that has been at work for a while is removed. When
-the faults stop, all computations finish and no job is left.
+more jobs than the tasks could have used, or than are allowed. A job that has been at work for a while is removed only
+if another computation has none. When the faults stop, all computations finish and no job is left.
 
     >>> pool = OverseenPool(seed=1)
     >>> pool.run()
@@ -42,9 +42,6 @@ __all__ = ["OverseenPool"]
 
 FAULTY_S = 600
 """Simulated seconds during which faults happen."""
-
-TENDED_S = 1500
-"""When people do what the overseer asked for; see `SimulatedBatch.tend`."""
 
 LIMIT_S = 8000
 """A pool that has not ended after this many simulated seconds hangs. The longest pauses after failures are shorter."""
@@ -210,7 +207,7 @@ class OverseenPool:
         self.random = random.Random(seed)
         self.now = 0
         self.transcript: list[str] = []
-        self.batch = SimulatedBatch(self.random, self._check_for_storm)
+        self.batch = SimulatedBatch(self.random, self._check_for_storm, self._is_other_starved)
         self.batch.has_bad_machine = self.random.random() < 0.5
         self.slaves_per_job = self.random.choice([1, 1, 4])
         most, a_minute, patience_s = (self.random.choice(each) for each in ([10, 20, 1000], [3, 200], [0.0, 30.0]))
@@ -269,10 +266,6 @@ class OverseenPool:
         for each in self.computations:
             each.tick(self.now)
         self.batch.tick()
-        if self.now == TENDED_S:
-            for each in self.computations:
-                if not each.finished:
-                    self.batch.tend(each.mark)
         for each in self.computations:
             each.accept_jobs(self.now)
 
@@ -297,6 +290,11 @@ class OverseenPool:
         useful = sum(job.mark == mark and job.useful for job in jobs)
         most = -(-self.computation(mark).most_useful // self.slaves_per_job)
         assert useful <= most, f"there are {useful} jobs of {mark}, which never had work for more than {most}"
+
+    def _is_other_starved(self, job: SimulatedJob) -> bool:
+        """Whether another computation needs jobs and has none at work."""
+        served = {each.mark for each in self.batch.queue.values() if each.host is not None}
+        return any(each.useful and each.mark not in (job.mark, *served) for each in self.computations)
 
     def _check_end(self) -> None:
         assert not self.batch.queue, f"jobs are left: {list(self.batch.queue)}"

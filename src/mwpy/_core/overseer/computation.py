@@ -8,6 +8,8 @@ an overseer from submitting the same jobs twice. It also holds for an overseer t
 
 from __future__ import annotations
 
+import math
+
 from attrs import define, field
 
 from mwpy._core.overseer.failures import YOUNG_S
@@ -24,7 +26,7 @@ CERTAIN_S = 3.0
 would have written that in this time."""
 
 UNCONNECTED_S = 600.0
-"""A job that has run this many seconds without connecting no longer counts as being on its way."""
+"""A job that has been seen running without a connection for this many seconds no longer counts as being on its way."""
 
 ROUNDING_S = 1e-6
 """A period counts as complete when less than this is left."""
@@ -54,6 +56,11 @@ class WatchedComputation:
     """Since when more jobs wait than are needed."""
     _idle_since: dict[str, float] = field(factory=dict)
     """Connected jobs without work, and since when."""
+    _unconnected_since: dict[str, float] = field(factory=dict)
+    """Running jobs that are not connected to the present master, and since when."""
+    _noted_at: float = 0.0
+    starved_since: float | None = None
+    """Since when it has needed jobs and had none because of the limit of jobs in the queue."""
 
     @property
     def has_just_finished(self) -> bool:
@@ -64,9 +71,18 @@ class WatchedComputation:
         """Record that it is not finished, or has begun again."""
         self.finished_at, self.done = None, False
 
+    def begin_again(self) -> None:
+        """Record that another master has taken over: what was learned about its jobs may be wrong now."""
+        self.failures.end()
+        self.hosts.forget()
+        self._unconnected_since.clear()
+
     def note_idleness(self, now: float) -> None:
-        """Record since when jobs have been idle, and since when more jobs wait than are needed."""
+        """Record since when jobs have been idle or unconnected, and since when more jobs wait than are needed."""
         connected = self.file.connected
+        outside = [job.job_id for job in self.jobs.live(JobState.RUNNING) if job.job_id not in connected]
+        self._unconnected_since = {job_id: self._unconnected_since.get(job_id, now) for job_id in outside}
+        self._noted_at = now
         idle = [job.job_id for job in self.jobs.live(JobState.RUNNING) if connected.get(job.job_id) == 0]
         first = self.file.valid_since(now)
         self._idle_since = {job_id: self._idle_since.get(job_id, first) for job_id in idle}
@@ -88,8 +104,22 @@ class WatchedComputation:
 
     def unconnected(self) -> list[Job]:
         """The jobs that have run for a long time without connecting."""
-        running = self.jobs.live(JobState.RUNNING)
-        return [job for job in running if job.job_id not in self.file.connected and job.running_s >= UNCONNECTED_S]
+        latest = self._noted_at - UNCONNECTED_S + ROUNDING_S
+        return [
+            job
+            for job in self.jobs.live(JobState.RUNNING)
+            if job.job_id not in self.file.connected and self._unconnected_since.get(job.job_id, math.inf) <= latest
+        ]
+
+    def useless(self) -> list[Job]:
+        """The jobs that only take places: held jobs, and jobs that do not connect."""
+        return [*self.jobs.live(JobState.HELD), *self.unconnected()]
+
+    def serving(self) -> list[Job]:
+        """The jobs that serve it or will serve it. The last one is the smallest loss: it waits, idles, or is young."""
+        jobs = self.jobs.live(JobState.QUEUED, JobState.RUNNING)
+        idle = self._idle_since
+        return sorted(jobs, key=lambda job: (job.state is JobState.QUEUED, job.job_id in idle, -job.running_s))
 
     @property
     def coming(self) -> int:

@@ -99,6 +99,9 @@ class OverseerCore:
 
     def _keep_limits(self, active: list[WatchedComputation], now: float) -> None:
         shortages = self._submissions.decide(active, now)
+        short = [each.computation for each in shortages if each.count and not each.computation.jobs.occupied]
+        for each in active:
+            self._removals.feed(each, active, now, hungry=each in short)
         excess = max(0, -self._submissions.free - self._submissions.freeing)
         for shortage in shortages:
             self._removals.make_room(active, shortage.computation.priority, shortage.count, now)

@@ -44,8 +44,7 @@ class Intake:
         self._complaints.resolve(computation, About.FILE, "the resource file is readable again")
         if computation.file.take(need, now):
             self._state.say(computation, "another master has taken over")
-            computation.failures.end()
-            computation.hosts.forget()
+            computation.begin_again()
         if not need.finished:
             computation.resume()
         self._complaints.report_staleness(computation, now)

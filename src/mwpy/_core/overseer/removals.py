@@ -21,6 +21,9 @@ __all__ = ["Removals"]
 FINISH_S = 60.0
 """Seconds in which the jobs of a finished computation can end by themselves."""
 
+STARVED_S = 60.0
+"""Seconds that a computation waits for its first job until another computation must give it a place."""
+
 TRIAL_S = 300.0
 """Seconds that a tried job may wait for a machine other than those where jobs failed. Perhaps there is none."""
 
@@ -72,11 +75,36 @@ class Removals:
             self._remove(computation, computation.waiting(), "waiting, and there is no other machine", now)
 
     def make_room(self, active: Sequence[WatchedComputation], priority: int, count: int, now: float) -> None:
-        """Remove `count` waiting jobs of computations with a lower priority, the least important ones first."""
+        """Remove `count` jobs: first useless jobs, then waiting jobs of computations with a lower priority.
+
+        The least important computations come first.
+        """
+        for each in reversed(active):
+            jobs = each.useless()[:count]
+            self._remove(each, jobs, "held or not connected, and others need their places", now)
+            count -= len(jobs)
         for other in reversed([each for each in active if each.priority < priority]):
             jobs = other.waiting()[-count:] if count else []
             self._remove(other, jobs, "waiting, and others are more important", now)
             count -= len(jobs)
+
+    def feed(
+        self, computation: WatchedComputation, active: Sequence[WatchedComputation], now: float, *, hungry: bool
+    ) -> None:
+        """Give a computation that has lacked its first job for a while a place of the computation with most jobs.
+
+        A job at work is removed only if no job waits or is idle. Its tasks run again. The donor keeps at least one job.
+        """
+        if not hungry:
+            computation.starved_since = None
+        elif computation.starved_since is None:
+            computation.starved_since = now
+        elif now >= computation.starved_since + STARVED_S - ROUNDING_S:
+            equals = [each for each in active if each.priority <= computation.priority]
+            donor = max(equals, key=lambda each: len(each.serving()))
+            reason = f"because {computation.name} has none, and --max is {self._state.settings.max_jobs}"
+            self._remove(donor, donor.serving()[1:][-1:], reason, now)
+            computation.starved_since = None
 
     def cut(self, active: Sequence[WatchedComputation], count: int, now: float) -> None:
         """Remove `count` jobs, never jobs at work: first waiting jobs, then idle jobs, the least important first."""
