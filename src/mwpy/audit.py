@@ -175,8 +175,8 @@ def _text_of_agents(record: records.Record) -> str:
             return f"{agent} -> left: {reason}"
         case records.PeerDropped(peer, reason):
             return f"DROPPED {peer}: {reason}"
-        case records.AlgorithmRefused(agent, algorithm, reason):
-            return f"{agent} cannot run {algorithm}: {reason}"
+        case records.AlgorithmRefused(agent, algorithm, reason, _, sid):
+            return f"{sid or agent} cannot run {algorithm}: {reason}"
         case records.PackagesCompared(agent, same, different):
             versions = "; ".join([*([f"as the master {', '.join(same)}"] if same else []), *different])
             return f"{agent} has {versions}"

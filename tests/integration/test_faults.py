@@ -163,6 +163,18 @@ def test_a_task_that_kills_its_agent_spares_the_tasks_of_others(stage: Stage) ->
     stage.no_process_left()
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_slave_that_cannot_load_an_algorithm_for_now_does_not_bar_its_agent(stage: Stage, failures: int) -> None:
+    """New slaves try again, and run all tasks. The user sees why."""
+    run = stage.start("fragile.py", stage.folder, failures, "--mw-local", 2, "--mw-audit-file", stage.audit)
+    assert run.end() == 0, run.err
+    assert run.report == list(range(40))
+    assert "could not load Fragile, and is replaced by a new one, which tries again: " in run.err
+    assert run.err.count("MemoryError: no memory for the table") == 1
+    assert "NOTICE a slave of AGENT-0" in stage.audit.read_text()
+    stage.no_process_left()
+
+
 def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stage: Stage) -> None:
     run = stage.start("killer.py", "scribble", "--mw-local", 1, "--mw-slave-task-group", 100)
     assert run.end() == 0, run.err

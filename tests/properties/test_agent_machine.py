@@ -18,11 +18,13 @@ from mwpy._core.agent import events
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
+from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
+from mwpy._values.messages import LoadFailure
 
 picks = st.integers(0, 60)
 """Chooses one element of a list: the number modulo the length of the list."""
@@ -33,6 +35,10 @@ class _Process:
     """A slave process, and the tasks that it was sent."""
 
     number: int
+    failed_before: int = 0
+    """How many slaves in a row before it could not load an algorithm."""
+    load_failed: bool = False
+    """Whether it could not load an algorithm, and is replaced."""
     ready: bool = False
     unstarted: dict[int, int] = field(factory=dict)
     """Task and attempt of the tasks that it may start, in order."""
@@ -98,6 +104,10 @@ class _AgentMachine(RuleBasedStateMachine):
         """Tasks that came back and may be sent again."""
         self.welcomed = False
         self.failed_starts = 0
+        self.failures: list[LoadFailure] = []
+        """Why slaves could not load an algorithm, as far as the master heard and the model did not expect it."""
+        self.replaced: list[int] = []
+        """For each slave that ended and is not yet replaced: how many in a row could not load an algorithm."""
         self.code: ExitCode | None = None
         """The expected exit code, when the agent must leave."""
         self.kill_from = 0.0
@@ -185,7 +195,8 @@ class _AgentMachine(RuleBasedStateMachine):
             assert self.code is None, "a slave was started while the agent leaves"
             assert number > self.last_number, f"slave {number} is not new"
             self.last_number = number
-            self.processes[number] = _Process(number)
+            failed_before = self.replaced.pop(0) if self.replaced else 0
+            self.processes[number] = _Process(number, failed_before=failed_before)
         for number, outgoing in actions.to_slaves:
             process = self.processes.get(number)
             message, _ = _sent(outgoing)
@@ -215,6 +226,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "given back")
             case messages.AlgorithmFailed():
+                self.failures.append(message.failure)
                 for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "refused")
             case messages.SlaveDied(number, running):
@@ -270,7 +282,7 @@ class _AgentMachine(RuleBasedStateMachine):
         for task in tasks:
             self.attempts[task] = self.attempts.get(task, 0) + 1
             self.waiting.pop(task, None)
-            if number in self.processes and self.code is None:
+            if number in self.processes and not self.processes[number].stopping:
                 self.fates[task, self.attempts[task]] = "held"
             else:
                 self.waiting[task] = None
@@ -352,14 +364,44 @@ class _AgentMachine(RuleBasedStateMachine):
             self.happens(event(process.number, done, frames))
 
     @precondition(lambda self: not self.exited and self.running)
-    @rule(pick=picks)
-    def slave_cannot(self, pick: int) -> None:
+    @rule(pick=picks, failure=st.sampled_from([LoadFailure.SURE, LoadFailure.PASSING]))
+    def slave_cannot(self, pick: int, failure: LoadFailure) -> None:
+        """A slave whose failure may pass is stopped and replaced. After three in a row, the last one is kept."""
         process = self.pick(pick)
         if process.unstarted and process.running is None:
+            stopping = process.stopping
             task, attempt = process.start()
-            refusal = messages.AlgorithmFailed(process.number, 0, "no module", [task], [1], [attempt])
+            refusal = messages.AlgorithmFailed(process.number, 0, "no memory", [task], [1], [attempt], failure)
             self.happens(events.SlaveHeard(process.number, refusal, wire.encode(refusal)))
             self.act()
+            if failure is LoadFailure.PASSING and process.failed_before < FAILED_LOADS_ALLOWED - 1:
+                assert self.failures.pop() is failure, "a slave was kept that should be replaced"
+                assert process.stopping, "a slave that will be replaced was not asked to stop"
+                process.load_failed = process.load_failed or not stopping
+            else:
+                expected = LoadFailure.REPEATED if failure is LoadFailure.PASSING else LoadFailure.SURE
+                assert self.failures.pop() is expected
+                assert process.stopping == stopping, "a slave that may run other algorithms was asked to stop"
+
+    @precondition(lambda self: not self.exited and self.running)
+    @rule(times=st.integers(1, 4))
+    def loads_fail_in_a_row(self, times: int) -> None:
+        """The last slave and its replacements cannot load an algorithm."""
+        for _ in range(times):
+            if self.exited or not self.running:
+                return
+            process = self.running[-1]
+            if not process.ready:
+                self.gets_ready(process)
+                self.act()
+            self.master_sends_tasks(
+                self.named.index(process.number) if process.number in self.named else 0, 1, False, 1
+            )
+            self.slave_cannot(len(self.running) - 1, LoadFailure.PASSING)
+            if process.stopping and process.number in self.processes:
+                process.ended = True
+                self.happens(events.ExitSeen(process.number, False))
+                self.act()
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(
@@ -397,6 +439,7 @@ class _AgentMachine(RuleBasedStateMachine):
         process.done = {}
         ran = process.running[0] if process.running else 0
         del self.processes[process.number]
+        self.replaced.append(process.failed_before + 1 if process.load_failed else 0)
         self.deaths[process.number] = (ran, process.holds())
         if self.code is None:
             self.failed_starts += not process.ready

@@ -35,6 +35,7 @@ from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.messages import LoadFailure
 from mwpy._values.task import SlaveKind, TaskPolicy
 
 WORKED_S = 5.0
@@ -83,10 +84,18 @@ class _Slave:
     kind: SlaveKind
     held: dict[int, _Task] = field(factory=dict)
     freed: bool = False
+    stopping: bool = False
+    """Whether it could not load an algorithm, and its agent replaces it."""
+    refused: dict[int, None] = field(factory=dict)
+    """The algorithms that it alone cannot run."""
     just_sent: int = 0
     """The number of tasks that it was sent in the last iteration."""
     asked_back: int = 0
     """The number of tasks that it was asked to give back. It is 0 after the answer."""
+
+    def can_run(self, algorithm: int) -> bool:
+        """Whether it can load an algorithm."""
+        return algorithm not in self.refused and algorithm not in self.agent.refused
 
 
 @define(eq=False)
@@ -176,7 +185,7 @@ class _MasterMachine(RuleBasedStateMachine):
         slave = self.sids.get(task.policy.sid or SlaveId(""))
         if slave is None or not self.is_connected(slave.sid):
             return True
-        return slave.freed or task.algorithm in slave.agent.refused
+        return slave.freed or not slave.can_run(task.algorithm)
 
     # Events and iterations
 
@@ -318,8 +327,9 @@ class _MasterMachine(RuleBasedStateMachine):
         assert mine or slave.kind is not SlaveKind.ORDERED, (
             f"{sending}, which is ordered, but the task is not addressed to it"
         )
-        assert task.algorithm not in slave.agent.refused, f"{sending}, which cannot run it"
+        assert slave.can_run(task.algorithm), f"{sending}, which cannot run it"
         assert not slave.agent.leaving, f"{sending}, which is leaving"
+        assert not slave.stopping, f"{sending}, which is replaced"
         if mine and task.attempt == 0:
             overtaken = [other.number for other in self.tasks[: task.number - 1] if self.is_before(other, task)]
             assert not overtaken, f"{sending} before the tasks {overtaken}, which were submitted earlier"
@@ -385,13 +395,14 @@ class _MasterMachine(RuleBasedStateMachine):
                 assert suspects or any(task.lost >= LOST_AGENTS_ALLOWED for task in here), "reserved for nothing"
                 continue
             beside = any(each.held for each in slave.agent.slaves.values())
-            for task in [] if slave.held or slave.agent.leaving else pending:
+            for task in [] if slave.held or slave.agent.leaving or slave.stopping else pending:
                 if beside and task in suspects:
                     continue
                 mine = task.policy.sid == slave.sid
                 unaddressed = task.policy.sid is None or not self.is_connected(task.policy.sid)
-                can = task.algorithm not in slave.agent.refused
-                allowed = can and (mine or (unaddressed and slave.kind is not SlaveKind.ORDERED))
+                allowed = slave.can_run(task.algorithm) and (
+                    mine or (unaddressed and slave.kind is not SlaveKind.ORDERED)
+                )
                 assert not allowed, f"{slave.sid} is idle while task {task.number} waits"
 
     def check_shares(self) -> None:
@@ -404,7 +415,7 @@ class _MasterMachine(RuleBasedStateMachine):
         for slave in takers:
             known = members.slaves[slave.sid]
             queues = self.core.state.jar.pending.queues
-            able = [each for each in queues if each not in slave.agent.refused]
+            able = [each for each in queues if slave.can_run(each)]
             waiting = sum(span.count for each in able for span in queues[each])
             if slave.just_sent * len(takers) < waiting:
                 room = allocation.room(members, known, able[0], self.group)
@@ -417,7 +428,8 @@ class _MasterMachine(RuleBasedStateMachine):
         """Check that at least one task is asked back for each idle slave, if a slave has tasks to give back."""
         if self.group is not None or self.core.state.jar.pending.queues:
             return
-        able = [slave for slave in self.slaves if self.runs_unaddressed(slave) and not slave.agent.refused]
+        free = [slave for slave in self.slaves if self.runs_unaddressed(slave)]
+        able = [slave for slave in free if not slave.refused and not slave.agent.refused]
         idle = sum(not slave.held for slave in able)
         asked_back = sum(slave.asked_back for slave in self.slaves)
         victim, _ = allocation.fullest(self.core.state.members, self.now)
@@ -428,7 +440,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def runs_unaddressed(self, slave: _Slave) -> bool:
         """Whether a slave may be sent tasks that are addressed to no slave."""
         ours = slave.kind is SlaveKind.UNORDERED or (slave.kind is SlaveKind.INTERMINGLE and not slave.freed)
-        return ours and not slave.agent.leaving and not self.is_reserved(slave)
+        return ours and not slave.agent.leaving and not slave.stopping and not self.is_reserved(slave)
 
     def is_reserved(self, slave: _Slave) -> bool:
         """Whether the agent of a slave is reserved for a suspect."""
@@ -622,15 +634,21 @@ class _MasterMachine(RuleBasedStateMachine):
         self.iterate()
 
     @precondition(lambda self: any(slave.held for slave in self.slaves))
-    @rule(pick=picks)
-    def slave_refuses_an_algorithm(self, pick: int) -> None:
-        """A slave reports that it cannot run the algorithm of its first task."""
+    @rule(pick=picks, failure=st.sampled_from(LoadFailure))
+    def slave_refuses_an_algorithm(self, pick: int, failure: LoadFailure) -> None:
+        """A slave reports that it cannot load the algorithm of its first task."""
         busy = [slave for slave in self.slaves if slave.held]
         slave = busy[pick % len(busy)]
         task = next(iter(slave.held.values()))
         del slave.held[task.number]
-        slave.agent.refused[task.algorithm] = None
-        reply = messages.AlgorithmFailed(slave.number, task.algorithm, "no module", [task.number], [1], [task.attempt])
+        if failure is LoadFailure.SURE:
+            slave.agent.refused[task.algorithm] = None
+        elif failure is LoadFailure.REPEATED:
+            slave.refused[task.algorithm] = None
+        else:
+            slave.stopping = True
+        named = [task.number], [1], [task.attempt]
+        reply = messages.AlgorithmFailed(slave.number, task.algorithm, "no module", *named, failure)
         self.receive(slave.agent.name, reply)
         self.iterate()
 
@@ -778,6 +796,8 @@ class _MasterMachine(RuleBasedStateMachine):
             self.lose_agent(agent, vanishes=False)
             self.receive(agent.name, messages.Goodbye("evicted"))
             self.iterate()
+        for slave in [slave for slave in self.slaves if slave.stopping]:
+            self.slave_dies(self.slaves.index(slave), 0)
         correct = self.connect_agent()
         for _ in range(2):
             self.slave_becomes_ready(correct)

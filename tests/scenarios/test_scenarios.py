@@ -17,6 +17,7 @@ from mwpy._core.master.events import Received, Vanished
 from mwpy._values import messages
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
+from mwpy._values.messages import LoadFailure
 from mwpy._values.task import SlaveKind, TaskPolicy
 from mwpy.audit import text_of
 
@@ -93,9 +94,11 @@ class _Story:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         self.receive(peer, messages.Revoked(int(number), *messages.spans_of(tasks, attempts)))
 
-    def do_cannot(self, peer: str, number: str, pair: str) -> None:
+    def do_cannot(self, peer: str, number: str, pair: str, failure: str = "sure") -> None:
         task, attempt = map(int, pair.split("/"))
-        self.receive(peer, messages.AlgorithmFailed(int(number), 0, "no such module", [task], [1], [attempt]))
+        reason = "no such module" if failure == "sure" else "MemoryError"
+        failed = messages.AlgorithmFailed(int(number), 0, reason, [task], [1], [attempt], LoadFailure(failure))
+        self.receive(peer, failed)
 
     def do_lost(self, peer: str) -> None:
         self.core.handle(Vanished(peer.encode(), "the connection broke"), self.now)

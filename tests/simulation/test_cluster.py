@@ -9,12 +9,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
 import mwpy
 from mwpy._core.agent import output, watch
+from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
+from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
 
 
@@ -112,6 +115,17 @@ def test_the_simulation_finds_wrong_decisions_about_time_or_output(
     """The agent reports a SIGKILL at once, delays results, waits for hanging slaves, or prints every failure."""
     monkeypatch.setattr(module, name, value)
     assert any(found in reason for reason in map(reason_of_failure, range(60)))
+
+
+def test_the_simulation_finds_an_agent_that_is_barred_because_of_one_slave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core takes each failure to load an algorithm for one that is sure to happen again."""
+    decide = Admission.algorithm_failed
+
+    def bar(admission: Admission, slave: ConnectedSlave, message: AlgorithmFailed) -> None:
+        decide(admission, slave, replace(message, failure=LoadFailure.SURE))
+
+    monkeypatch.setattr(Admission, "algorithm_failed", bar)
+    assert any("but a new slave can run it" in reason for reason in map(reason_of_failure, range(60)))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from mwpy._core.agent.events import (
     StreamBroken,
     Terminated,
 )
+from mwpy._core.agent.state import UNBOUNDED
+from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
 from mwpy._transport import wire
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode, InternalError
@@ -158,6 +160,51 @@ def test_a_result_of_another_attempt_is_dropped_and_the_slave_still_holds_the_ta
     assert held(core) == [(5, 2), (6, 2)]
     core.handle(slave_heard(messages.AlgorithmFailed(1, 0, "no module", [5], [1], [2])), 0.0)
     assert held(core) == [(6, 2)]
+
+
+def cannot_load(task: int, attempt: int = 1) -> SlaveHeard:
+    """Slave 1 cannot load an algorithm for a reason that may pass."""
+    failure = messages.LoadFailure.PASSING
+    return slave_heard(messages.AlgorithmFailed(1, 0, "MemoryError", [task], [1], [attempt], failure))
+
+
+def test_a_slave_that_could_not_load_an_algorithm_is_replaced(core: AgentCore) -> None:
+    """It may finish a task that it runs. Its other tasks go back at once."""
+    core.handle(tasks(5, 6, 7), 0.0)
+    core.take_actions()
+    core.handle(cannot_load(5), 0.0)
+    actions = core.take_actions()
+    assert [type(message) for message in to_master(actions)] == [messages.AlgorithmFailed]
+    assert actions.recall == [(1, UNBOUNDED)]
+    assert [type(outgoing.message) for _, outgoing in actions.to_slaves] == [messages.Shutdown]
+    core.handle(Recalled(1, 2, UNBOUNDED), 0.0)
+    core.handle(cannot_load(8), 0.0)  # the slave has refused another task before it heard of its end
+    assert core.take_actions().recall == []
+    assert held(core) == [(6, 1)]
+    core.handle(results(6), 0.0)
+    core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 2), 0.0)
+    actions = core.take_actions()
+    died = [message for message in to_master(actions) if isinstance(message, messages.SlaveDied)]
+    assert [(each.running, each.cause) for each in died] == [
+        (0, "replaced, because it could not load an algorithm (exit code 0)")
+    ]
+    assert actions.start == [2]
+    core.check()
+
+
+def test_the_third_slave_in_a_row_that_cannot_load_an_algorithm_is_kept(core: AgentCore) -> None:
+    """It can run other algorithms. The master learns that it failed again."""
+    core.children[1].failed_before = FAILED_LOADS_ALLOWED - 1
+    core.handle(tasks(5), 0.0)
+    core.take_actions()
+    core.handle(cannot_load(5), 0.0)
+    actions = core.take_actions()
+    [message] = to_master(actions)
+    assert isinstance(message, messages.AlgorithmFailed)
+    assert (message.failure, message.tasks) == (messages.LoadFailure.REPEATED, [5])
+    assert (actions.recall, actions.to_slaves) == ([], [])
+    core.handle(SlaveExited(1, "exit code 1", NO_WORDS, 0), 0.0)
+    assert core.children[2].failed_before == 0
 
 
 def test_messages_that_are_not_for_this_agent_change_nothing(core: AgentCore) -> None:

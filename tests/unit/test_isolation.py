@@ -116,7 +116,7 @@ def test_an_agent_that_is_emptied_is_kept_unless_another_is_less_busy(
     books.give(second, 1, MIN)
     decide(books, dispatch, isolation)
     assert [agent.name for agent in isolation.reserved] == [second.agent.name]
-    first.agent.refused.clear()
+    first.refused.clear()
     decide(books, dispatch, isolation)
     assert [agent.name for agent in isolation.reserved] == [second.agent.name]
     finish(books, first)

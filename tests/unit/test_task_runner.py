@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messages import LoadFailure
 from mwpy.slave import Slave
 
 CODEC = Codec()
@@ -216,12 +218,40 @@ def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(
     )
     for each, reason in zip(refused, reasons, strict=True):
         assert reason in each.reason
+    sure, passing = LoadFailure.SURE, LoadFailure.PASSING
+    assert [each.failure for each in refused] == [sure, sure, passing, sure]
     runner.flush()
     assert _results(end) == {40: 2, 41: 2, 42: 2}
     end.recalls.append(lambda: end.arrive(messages.Revoked(7, [60], [1], [1])))
     _give(end, 60, number=1)
     runner.turn(0.0, 100)
     assert len([each for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("ModuleNotFoundError('no module')", LoadFailure.SURE),
+        ("ImportError('cannot allocate memory')", LoadFailure.PASSING),
+        ("MemoryError()", LoadFailure.PASSING),
+        ("SystemExit(1)", LoadFailure.PASSING),
+    ],
+)
+@pytest.mark.parametrize("by_value", [False, True])
+def test_only_a_missing_module_is_sure_to_fail_again(
+    end: _End, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_value: bool, error: str, expected: LoadFailure
+) -> None:
+    """An import can fail for lack of memory, or because a file system does not answer."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "fails_at_import.py").write_text(f"raise {error}")
+    reference = "" if by_value else "fails_at_import:f"
+    pickles = [b"cfails_at_import\nf\n."] if by_value else []
+    runner = _runner(end)
+    end.arrive(messages.Algorithms([messages.AlgorithmDefinition(1, "f", reference, "", PYTHON)]), pickles)
+    _give(end, 10, number=1)
+    runner.turn(0.0, 100)
+    [refused] = [each for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]
+    assert refused.failure is expected
 
 
 def test_a_slave_algorithm_sees_what_the_runner_knows(end: _End) -> None:

@@ -27,6 +27,7 @@ from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, find
 from mwpy._values.errors import AlgorithmUnavailable, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messages import LoadFailure
 
 __all__ = ["FOREVER_S", "GATHER_S", "ResultNotPicklable", "ResultTooLarge", "TaskRunner"]
 
@@ -78,6 +79,16 @@ class _Waiting(Struct, frozen=True, eq=False):
         return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 
 
+class _Unavailable(Struct, frozen=True):
+    """Why an algorithm cannot run here."""
+
+    reason: str
+    failure: LoadFailure
+
+
+_NEVER_DEFINED = _Unavailable("it was never defined", LoadFailure.SURE)
+
+
 class TaskRunner:
     """The part of a slave that talks to the agent and runs tasks.
 
@@ -96,7 +107,7 @@ class TaskRunner:
         self._codec = Codec()
         self._functions: dict[int, Callable[..., Any]] = {}
         """The algorithms that can run here, by number."""
-        self._unavailable: dict[int, str] = {}
+        self._unavailable: dict[int, _Unavailable] = {}
         """Why the other algorithms cannot run here."""
         self._waiting: deque[_Waiting] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
@@ -214,9 +225,9 @@ class TaskRunner:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
         if not self._end.start(span.position):
             return 0
-        reason = self._unavailable.get(span.number, "it was never defined")
+        why = self._unavailable.get(span.number, _NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
-        self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans))
+        self._send(messages.AlgorithmFailed(self._number, span.number, why.reason, *spans, why.failure))
         return span.count
 
     def _send_or_note(
@@ -292,10 +303,10 @@ class TaskRunner:
         for definition in message.definitions:
             by_value = None if definition.reference else next(pickles)
             loaded = _load(definition, by_value)
-            if callable(loaded):
-                self._functions[definition.number] = loaded
-            else:
+            if isinstance(loaded, _Unavailable):
                 self._unavailable[definition.number] = loaded
+            else:
+                self._functions[definition.number] = loaded
 
 
 def _not_sendable(error: BaseException, value: object) -> BaseException:
@@ -316,18 +327,20 @@ def _end_fork(task_id: int) -> NoReturn:
     os._exit(ExitCode.FAILED)
 
 
-def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> Callable[..., Any] | str:
+def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> Callable[..., Any] | _Unavailable:
     """Load a task algorithm; if it cannot run here, return the reason."""
     try:
         if pickled is None:
             return find(definition.reference, definition.digest)
         if definition.python != PYTHON:
-            return (
+            return _Unavailable(
                 f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
-                f"{PYTHON} (slave). Use the same minor version, or give the slave the script"
+                f"{PYTHON} (slave). Use the same minor version, or give the slave the script",
+                LoadFailure.SURE,
             )
         return loads_function(pickled)
     except AlgorithmUnavailable as error:
-        return str(error)
-    except BaseException:
-        return f"{definition.name} cannot be loaded:\n{traceback.format_exc()}"
+        return _Unavailable(str(error), LoadFailure.SURE)
+    except BaseException as error:
+        failure = LoadFailure.SURE if isinstance(error, ModuleNotFoundError) else LoadFailure.PASSING
+        return _Unavailable(f"{definition.name} cannot be loaded:\n{traceback.format_exc()}", failure)

@@ -57,6 +57,9 @@ class HistoryChecker:
     """How many agents vanished without notice while each task was at them, as far as the master knows."""
     unheard: dict[bytes, None] = field(factory=dict)
     """Connections that broke, or that the master does not listen to any more."""
+    unable: dict[str, None] = field(factory=dict)
+    """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
+    _host_of: dict[str, str] = field(factory=dict)
     _alone: dict[int, bool] = field(factory=dict)
     """Whether each of these tasks was alone at the last agent that vanished with it."""
     _at: dict[str, dict[int, None]] = field(factory=dict)
@@ -98,8 +101,11 @@ class HistoryChecker:
                     policy = self._policies[task]
                     assert policy.sid == sid and policy.do_it_anyway, f"{task} must only run on {policy.sid}"
                     self._unaddressed[task] = None
-            case records.AgentConnected(agent):
-                self._at[agent] = {}
+            case records.AgentConnected(agent, _, host):
+                self._at[agent], self._host_of[agent] = {}, host
+            case records.AlgorithmRefused(agent, algorithm, sid=None):
+                may_fail = self._host_of[agent] in self.unable
+                assert may_fail, f"{agent} gets no more tasks of {algorithm}, but a new slave can run it"
             case records.SlaveConnected(sid, agent):
                 self._agent_of[sid] = agent
             case records.AgentLeaving(agent):

@@ -145,6 +145,8 @@ class AgentProcess:
         self.connection: Connection = network.connect(self.wake)
         self._link = self.connection.link
         peer = self.connection.peer
+        if not host.able:
+            checker.unable[host.name] = None
         self._workload = Workload(
             world,
             checker,

@@ -95,7 +95,8 @@ def _members(members: Members) -> dict[str, Any]:
             for agent in members.agents.values()
         },
         "slaves": {
-            slave.sid: (slave.agent.name, slave.number, slave.kind, slave.state) for slave in members.slaves.values()
+            slave.sid: (slave.agent.name, slave.number, slave.kind, slave.state, slave.refused)
+            for slave in members.slaves.values()
         },
         "idle": list(members.idle),
         "seen": (members.agents_seen, members.slaves_seen),

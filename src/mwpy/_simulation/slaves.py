@@ -23,6 +23,7 @@ from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.exits import describe_exit
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messages import LoadFailure
 
 __all__ = ["SimulatedOutlet", "SimulatedSlave", "Workload"]
 
@@ -272,8 +273,8 @@ class SimulatedSlave:
         self.printed = ""
         """What it wrote to standard error when it started."""
         self.sid: SlaveId | None = None
-        self._algorithms: dict[int, bool] = {}
-        """The algorithms that it knows, by number, and whether it can run them."""
+        self._algorithms: dict[int, LoadFailure | None] = {}
+        """The algorithms that it knows, by number, and why it cannot run them; None if it can."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
         self._passed_on = 0
@@ -365,11 +366,13 @@ class SimulatedSlave:
             if self.channel.recalls != self._recalls_heard:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
-            if self._algorithms[algorithm]:
+            failure = self._algorithms[algorithm]
+            if failure is None:
                 self._run(task, attempt, algorithm)
                 return
-            refusal = messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt])
-            self.channel.reply(refusal)
+            self.channel.reply(
+                messages.AlgorithmFailed(self.number, algorithm, "cannot", [task], [1], [attempt], failure)
+            )
         self._send()
         if self._stopping:
             self.end(0)
@@ -377,8 +380,7 @@ class SimulatedSlave:
     def _hear(self, message: messages.Message) -> None:
         match message:
             case messages.Algorithms(definitions):
-                unable = not self._work.able and self._world.chance(0.05)
-                self._algorithms.update((definition.number, not unable) for definition in definitions)
+                self._algorithms.update((definition.number, self._load()) for definition in definitions)
             case messages.SlaveNamed(_, sid):
                 self.sid = sid
             case messages.Tasks():
@@ -392,6 +394,12 @@ class SimulatedSlave:
                 self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
             case messages.Shutdown():
                 self._stopping = True
+
+    def _load(self) -> LoadFailure | None:
+        """Why it cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
+        if not self._work.able and self._world.chance(0.05):
+            return LoadFailure.SURE
+        return LoadFailure.PASSING if self._world.chance(0.1) else None
 
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random

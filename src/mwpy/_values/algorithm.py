@@ -107,6 +107,7 @@ def find(reference: str, digest: str) -> Callable[..., Any]:
 
     Raises:
         AlgorithmUnavailable: it is missing, or it is another version; the message says which, and what to do.
+        Exception: the module cannot be imported, for another reason.
     """
     module, _, qualname = reference.partition(":")
     function = cast(Callable[..., Any], _look_up(module, qualname))
@@ -124,7 +125,7 @@ def _look_up(module: str, qualname: str) -> object:
         found: object = sys.modules.get(module) or importlib.import_module(module)
         for part in qualname.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
         hint = (
             "start the slave as `python app.py --mw-slave`, with the master's script"
             if module == "__main__"

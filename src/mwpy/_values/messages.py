@@ -26,6 +26,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, split_list
+from mwpy._values.task import PlainEnum
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -36,6 +37,7 @@ __all__ = [
     "Hello",
     "Installed",
     "Leaving",
+    "LoadFailure",
     "Message",
     "Probe",
     "Refused",
@@ -183,6 +185,17 @@ class SlaveDied(Struct, frozen=True):
     words: LastWords
 
 
+class LoadFailure(PlainEnum):
+    """Why a slave cannot load an algorithm."""
+
+    SURE = "sure"
+    """Each slave of its agent fails, too: the module is missing or has another version, or the Pythons differ."""
+    PASSING = "passing"
+    """A new slave may succeed. The agent replaces this slave."""
+    REPEATED = "repeated"
+    """As `PASSING`, but the slaves before this one failed, too. The agent keeps this slave for other algorithms."""
+
+
 class AlgorithmFailed(Struct, frozen=True):
     """Slave to agent to master: this slave cannot run an algorithm. The named tasks were not started."""
 
@@ -192,6 +205,7 @@ class AlgorithmFailed(Struct, frozen=True):
     tasks: list[int]
     counts: list[int]
     attempts: list[int]
+    failure: LoadFailure = LoadFailure.SURE
 
 
 class Probe(Struct, frozen=True):

@@ -204,13 +204,15 @@ class SlaveEnded(Struct, frozen=True, tag=True):
 
 
 class AlgorithmRefused(Struct, frozen=True, tag=True):
-    """The slaves of an agent cannot run a task algorithm."""
+    """The slaves of an agent, or one of them, cannot run a task algorithm."""
 
     agent: str
     algorithm: str
     reason: str
     number: int = 0
     """The number of the algorithm's definition."""
+    sid: SlaveId | None = None
+    """The slave, if the others of its agent may run it."""
 
 
 class PackagesCompared(Struct, frozen=True, tag=True):

@@ -82,6 +82,10 @@ class Child:
     state: ChildState = ChildState.STARTING
     held: deque[HeldSpan] = field(factory=deque)
     """The tasks that were passed on to it and are not finished, in order."""
+    failed_before: int = 0
+    """How many slaves in a row before it could not load an algorithm, and were replaced."""
+    load_failed: bool = False
+    """Whether it could not load an algorithm, and will be replaced."""
     passed_on: int = 0
     """How many tasks were ever passed on to it: the position of the last."""
     is_up: bool = False

@@ -177,18 +177,20 @@ class AgentCore:
         named = f"task {running}, attempt {attempt}" if running else ""
         killed = was is ChildState.KILLED
         cause = f"killed by its agent after the grace period: {self._departure.why}" if killed else event.cause
+        if child.load_failed:
+            cause = f"replaced, because it could not load an algorithm ({cause})"
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
         self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))
         if not self.leaving:
-            self._replace(was, event.cause, now)
+            self._replace(child, was, event.cause, now)
         self._departure.exit_if_alone()
 
-    def _replace(self, was: ChildState, cause: str, now: float) -> None:
+    def _replace(self, child: Child, was: ChildState, cause: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
         why = self._starts.failed(cause) if was is ChildState.STARTING else None
         if why is None:
-            self._starts.fill(now)
+            self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
         else:
             self._state.record(records.Notice(f"this agent gives up: {why}"))
             self._departure.leave(ExitCode.CANNOT_START, why, self.settings.grace_s, now)

@@ -14,9 +14,6 @@ from mwpy._values.errors import ExitCode
 
 __all__ = ["FAREWELL_S", "Departure"]
 
-UNBOUNDED = 1 << 30
-"""A recall of this many tasks takes back all that are not started."""
-
 FAREWELL_S = 2.0
 """Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
 
@@ -47,10 +44,7 @@ class Departure:
         until = now + grace_s
         self._deadline = until if self._deadline is None else min(self._deadline, until)
         for child in self._state.living():
-            if child.held:
-                self._state.actions.recall.append((child.number, UNBOUNDED))
-            child.change(ChildEvent.STOP)
-            self._state.to_slave(child, messages.Shutdown(self.code is ExitCode.OK, 0.0))
+            self._state.stop(child, self.code is ExitCode.OK)
         self.exit_if_alone()
 
     def decide(self, now: float) -> None:

@@ -32,11 +32,16 @@ class Starts:
     _looked_up: dict[str, None] = field(factory=dict)
     """The packages whose versions the agent has looked up."""
 
-    def fill(self, now: float) -> None:
-        """Start slaves until there are as many as the settings want."""
+    def fill(self, now: float, failed_before: int = 0) -> None:
+        """Start slaves until there are as many as the settings want.
+
+        Args:
+            failed_before: how many slaves in a row, up to the one that is replaced, could not load an algorithm.
+        """
         while len(self._state.children) < self._state.settings.hello.slaves:
             self._last_number += 1
-            child = Child(self._last_number, SlaveId(f"slave {self._last_number}"), now)
+            name = SlaveId(f"slave {self._last_number}")
+            child = Child(self._last_number, name, now, failed_before=failed_before)
             self._state.children[child.number] = child
             self._state.actions.start.append(child.number)
             self._state.actions.to_slaves += [(child.number, definition) for definition in self._definitions]

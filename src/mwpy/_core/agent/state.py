@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from mwpy._core.agent.child import Child, ChildState
+from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
 from mwpy._values import messages, records
 
 __all__ = ["AgentState"]
+
+UNBOUNDED = 1 << 30
+"""A recall of this many tasks takes back all that are not started."""
 
 _LIVING = (ChildState.STARTING, ChildState.READY, ChildState.STOPPING)
 
@@ -25,6 +28,13 @@ class AgentState:
     def living(self) -> list[Child]:
         """The slaves that were not killed."""
         return [child for child in self.children.values() if child.state in _LIVING]
+
+    def stop(self, child: Child, finished: bool) -> None:
+        """Let a slave finish its running task and end, and take back its other tasks."""
+        if child.held:
+            self.actions.recall.append((child.number, UNBOUNDED))
+        child.change(ChildEvent.STOP)
+        self.to_slave(child, messages.Shutdown(finished, 0.0))
 
     def record(self, record: records.Record) -> None:
         """State a fact."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attrs import define
+from msgspec.structs import replace
 
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
@@ -20,8 +21,13 @@ from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import take_named
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
+from mwpy._values.messages import LoadFailure
 
-__all__ = ["Traffic"]
+__all__ = ["FAILED_LOADS_ALLOWED", "Traffic"]
+
+FAILED_LOADS_ALLOWED = 3
+"""When this many slaves in a row cannot load an algorithm, the last one is not replaced. The manual names this number.
+"""
 
 
 @define(eq=False)
@@ -72,6 +78,15 @@ class Traffic:
             actions.to_master.append(Outgoing(*messages.select(group, received[1:], kept)))
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
-        """A slave cannot run an algorithm: it no longer holds the tasks that the message names."""
+        """A slave cannot run an algorithm: it no longer holds the tasks that the message names.
+
+        If another slave may succeed, replace it. After several failures in a row, keep the slave for other algorithms.
+        """
         take_named(child.held, message)
+        if message.failure is LoadFailure.PASSING and child.failed_before + 1 >= FAILED_LOADS_ALLOWED:
+            self._state.to_master(replace(message, failure=LoadFailure.REPEATED))
+            return
         self._state.actions.to_master.append(Outgoing(message, (), received))
+        if message.failure is LoadFailure.PASSING and child.state is ChildState.READY:
+            child.load_failed = True
+            self._state.stop(child, finished=False)

@@ -14,10 +14,11 @@ from attrs import define, field
 
 from mwpy._core.master.events import Send
 from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.members import ConnectedAgent, SlaveEvent
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
+from mwpy._values.messages import LoadFailure
 from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = ["Admission"]
@@ -136,15 +137,34 @@ class Admission:
         for agent in self.state.members.agents.values():
             self._compare_python(agent, number)
 
-    def algorithm_failed(self, agent: ConnectedAgent, number: int, reason: str) -> None:
-        """Record that an agent's slaves cannot run an algorithm.
+    def algorithm_failed(self, slave: ConnectedSlave, message: messages.AlgorithmFailed) -> None:
+        """Record that a slave cannot run an algorithm. If the failure may pass, the agent replaces this slave.
 
         Raises:
             ProtocolError: there is no such algorithm; the agent's fault.
         """
+        number, reason, agent = message.number, message.reason, slave.agent
         if not 0 <= number < len(self.state.jar.definitions):
             raise ProtocolError(f"AlgorithmFailed names algorithm {number}, which was never defined")
-        self._refuse_algorithm(agent, number, reason)
+        name = self.state.jar.definitions[number].definition.name
+        match message.failure:
+            case LoadFailure.SURE:
+                self._refuse_algorithm(agent, number, reason)
+            case LoadFailure.PASSING:
+                self.state.notice(
+                    f"a slave of {agent.name} ({agent.address}) could not load {name}, and is replaced by a new one, "
+                    f"which tries again: {reason}",
+                    key=f"passing {name} {reason}",
+                )
+                if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
+                    self.state.change(slave, SlaveEvent.SHUT_DOWN)
+            case LoadFailure.REPEATED if number not in slave.refused:
+                self.state.record(records.AlgorithmRefused(agent.name, name, reason, number, slave.sid))
+                self.state.notice(
+                    f"{slave.sid} of {agent.name} ({agent.address}) could not load {name}, like the slaves before it, "
+                    f"and gets no more tasks of it: {reason}",
+                    key=f"repeated {name} {reason}",
+                )
 
     def compare_packages(self, agent: ConnectedAgent, installed: dict[str, str]) -> None:
         """Compare the versions of packages on an agent with those on the master."""

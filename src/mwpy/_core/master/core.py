@@ -170,7 +170,7 @@ class MasterCore:
                     self.results.take_back(agent.slaves[number], message)
             case messages.AlgorithmFailed(number):
                 if number in agent.slaves:
-                    self.admission.algorithm_failed(agent, message.number, message.reason)
+                    self.admission.algorithm_failed(agent.slaves[number], message)
                     self.results.refuse(agent.slaves[number], message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)

@@ -56,7 +56,7 @@ class Dispatch:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
         for sid in list(pending.addressed):
             slave = self.state.members.slaves[sid]
-            refused = slave.agent.refused
+            refused = slave.refused
             while queue := pending.addressed.get(sid):
                 algorithm = queue[0].algorithm.number
                 if algorithm in refused:
@@ -94,7 +94,7 @@ class Dispatch:
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
         for algorithm in list(pending.queues):
-            if algorithm in slave.agent.refused:
+            if algorithm in slave.refused:
                 continue
             count = allocation.room(members, slave, algorithm, fixed)
             if not count:
@@ -158,7 +158,7 @@ class Dispatch:
         """If slaves are idle, ask the slave with the most work to give tasks back."""
         state = self.state
         idle = state.members.idle.values()
-        idle_slaves = len([slave for slave in idle if slave.runs_unaddressed and not slave.agent.refused])
+        idle_slaves = len([slave for slave in idle if slave.runs_unaddressed and not slave.refused])
         while idle_slaves > 0:
             slave, self.look_again = allocation.fullest(state.members, now)
             if slave is None:

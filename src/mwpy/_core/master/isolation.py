@@ -71,10 +71,9 @@ class Isolation:
         found: ConnectedSlave | None = None
         for agent in self.state.members.agents.values():
             rank = agent.num_busy, agent not in before
-            if agent.reserved or number in agent.refused or (best is not None and rank >= best):
+            if agent.reserved or (best is not None and rank >= best):
                 continue
-            slaves = (slave for slave in agent.slaves.values() if slave.runs_unaddressed and slave.state in _SERVING)
-            slave = next(slaves, None)
+            slave = next((slave for slave in agent.slaves.values() if _may_run(slave, number)), None)
             if slave is not None:
                 best, found = rank, slave
         return found
@@ -87,3 +86,8 @@ class Isolation:
                 assert agent.reserved, f"{agent.name} runs a suspect and is not reserved"
                 assert sum(map(count_of, held)) == 1, f"a suspect is not alone on {agent.name}"
             assert agent.reserved == (agent in self.reserved), f"{agent.name} is reserved for nothing"
+
+
+def _may_run(slave: ConnectedSlave, number: int) -> bool:
+    """Whether a slave may be sent a suspect of this algorithm, if its agent is idle."""
+    return slave.runs_unaddressed and slave.state in _SERVING and number not in slave.refused

@@ -119,6 +119,8 @@ class ConnectedSlave:
     gave_nothing_back: bool = False
     """Whether it had no unstarted task when it was last asked. Becomes False when it is sent tasks or sends a
     result."""
+    refused: dict[int, str] = field(factory=dict)
+    """The numbers of the algorithms that it cannot run, and why: those of its agent, and its own."""
     freed: bool = False
     """Whether it becomes unordered when it has finished the tasks that it holds."""
 
@@ -204,7 +206,7 @@ class Members:
     def _slave_connected(self, record: records.SlaveConnected) -> None:
         self.slaves_seen += 1
         sid, agent = record.sid, self.agents[record.agent]
-        slave = ConnectedSlave(sid, agent, record.number, record.kind, self.held[sid])
+        slave = ConnectedSlave(sid, agent, record.number, record.kind, self.held[sid], refused=dict(agent.refused))
         self.slaves[sid] = agent.slaves[record.number] = slave
 
     def _slave_ended(self, record: records.SlaveEnded) -> None:
@@ -235,7 +237,11 @@ class Members:
         self.peers.pop(agent.peer, None)
 
     def _algorithm_refused(self, record: records.AlgorithmRefused) -> None:
-        self.agents[record.agent].refused[record.number] = record.reason
+        agent = self.agents[record.agent]
+        if record.sid is None:
+            agent.refused[record.number] = record.reason
+        for slave in agent.slaves.values() if record.sid is None else (self.slaves[record.sid],):
+            slave.refused[record.number] = record.reason
 
     def coming(self) -> int:
         """How many of the slaves that the agents have announced are not ready yet."""

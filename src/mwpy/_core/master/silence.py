@@ -160,8 +160,10 @@ class Silence:
         )
 
     def _which_agent_refuses(self, algorithm: int) -> str:
-        agents = self.state.members.agents.values()
-        refusing = [(agent.name, reason) for agent in agents if (reason := agent.refused.get(algorithm))]
+        members = self.state.members
+        named = [(agent.name, agent.refused) for agent in members.agents.values()]
+        named += [(slave.sid, slave.refused) for slave in members.slaves.values()]
+        refusing = [(name, refused[algorithm]) for name, refused in named if algorithm in refused]
         name, reason = refusing[0] if refusing else ("", "")
         return (
             f"no connected slave can run {self.state.jar.definitions[algorithm].definition.name}, for which "
