@@ -629,6 +629,7 @@ PUBLIC_NAMES = (
     "slave_algorithm",
     "task",
     "task_algorithm",
+    "task_seed",
     "version_string",
 )
 """The names that applications use. `import mwpy` exports these names and no others."""

@@ -21,6 +21,14 @@ def square(number: int) -> int:
     return number * number
 
 
+@mwpy.task_algorithm(seed=1, retry=False)
+def cube(number: int) -> int:
+    return number**3 + mwpy.task_seed()
+
+
+mwpy.task_algorithm(seeds=1)  # type: ignore[call-overload]
+
+
 def plain(number: int) -> float:
     return number / 2
 
@@ -29,6 +37,7 @@ def calls_hold_their_result_type() -> None:
     assert_type(ping("ping"), str)
     assert_type(ping.task("ping", 2, loud=True), mwpy.TaskCall[str])
     assert_type(square.task(3), mwpy.TaskCall[int])
+    assert_type(cube.task(3), mwpy.TaskCall[int])
     assert_type(mwpy.task(plain, 3), mwpy.TaskCall[float])
 
 
@@ -55,6 +64,7 @@ def wrong_uses_of_a_value(text: mwpy.Result[str], number: mwpy.Result[int]) -> N
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     assert_type(mw.submit(ping.task("ping"), tag=object(), retry=False), mwpy.TaskId)
+    mw.submit(ping.task("ping"), seeds=1)  # type: ignore[call-arg]
     mw.submit(ping)  # type: ignore[arg-type]
     mw.submit("ping")  # type: ignore[arg-type]
     for text in mw.map(ping, ["a", "b"]):

@@ -27,6 +27,7 @@ from mwpy._values.errors import (
     UsageError,
 )
 from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.seeds import task_seed
 from mwpy._values.task import Result, UnrunnableTask
 from mwpy.app import local_master, main, version_string
 from mwpy.master import LoopCounts, Master
@@ -57,6 +58,7 @@ __all__ = [
     "slave_algorithm",
     "task",
     "task_algorithm",
+    "task_seed",
     "version_string",
 ]
 

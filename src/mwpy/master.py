@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from operator import index
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
 from mwpy._roles.access import Access
@@ -17,11 +17,12 @@ from mwpy._roles.definitions import Definitions
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_run import MapRun, MapTag
 from mwpy._system import clock
-from mwpy._transport.codec import Codec
+from mwpy._transport.codec import Codec, with_seed
 from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.task import DEFAULT_POLICY, Result, SlaveKind, TaskPolicy, UnrunnableTask
+from mwpy._values.seeds import Seeds, seed_at
+from mwpy._values.task import DEFAULT_POLICY, Policies, Result, SlaveKind, TaskPolicy, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 
@@ -55,32 +56,30 @@ class Master:
         self._codec = codec
         self._definitions = Definitions(access, codec, main_by_value)
         self._inbox = Inbox(access)
+        self._seeds = Seeds()
         self._targets: dict[Algorithm | None, int] = {}
 
     # ---- submitting --------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        call: TaskCall[Any],
-        tag: Any = None,
-        sid: SlaveId | None = None,
-        retry: bool = True,
-        do_it_anyway: bool = False,
-    ) -> TaskId:
+    def submit(self, call: TaskCall[Any], tag: Any = None, **policy: Unpack[Policies]) -> TaskId:
         """Submit a task, which some slave will run.
 
         Args:
             call: what `f.task(...)` or `mwpy.task(f, ...)` made. Its arguments are pickled now.
             tag: any object; it comes back unchanged with the result, and never leaves the master.
-            sid: the slave that must run the task (an ordered task), or None for any slave.
-            retry: whether the task may run again after it was lost with its slave.
-            do_it_anyway: whether an ordered task may run elsewhere when its slave is gone.
+            policy: these keywords. They override those of `@task_algorithm`.
+                `sid`: the slave that must run the task (an ordered task), or None for any slave.
+                `retry`: whether the task may run again after it was lost with its slave; True by default.
+                `do_it_anyway`: whether an ordered task may run elsewhere when its slave is gone; False by default.
+                `seed`: a whole number, or None. `mwpy.task_seed()` in the task returns a number that depends on it,
+                and on how many tasks were submitted with the same seed before.
 
         Returns:
             The task's id.
 
         Raises:
             ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
+            UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
         """
         try:
             algorithm = call.algorithm
@@ -93,10 +92,16 @@ class Master:
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
         if type(tag) is MapTag:
             tag.size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
-        plain = sid is None and retry and not do_it_anyway
-        policy = DEFAULT_POLICY if plain else TaskPolicy(sid, bool(retry), bool(do_it_anyway))
+        checked = DEFAULT_POLICY
+        if policy or algorithm.policy:
+            policy = {**algorithm.policy, **policy}
+            checked = TaskPolicy.of(**policy)
+            seed = policy.get("seed")
+            if seed is not None:
+                in_map = type(tag) is MapTag
+                payload = with_seed(payload, seed_at(seed, tag.index) if in_map else self._seeds.next(seed))
         io = self._access.io
-        task_id = io.submissions.add(definition, policy, payload, buffers, tag)
+        task_id = io.submissions.add(definition, checked, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -105,27 +110,27 @@ class Master:
         """Make a function that submits calls of `function` under a policy: for the builtin `map` and the like.
 
         Args:
-            policy: `tag`, and the fields of `TaskPolicy`.
+            policy: `tag`, and the policies of `submit`.
 
         Raises:
-            UsageError: a policy is unknown, and the message names it.
+            UsageError: a policy is unknown or wrong, and the message names it.
 
         Example:
             >>> submit = mw.with_task_policy(square, retry=False)  # doctest: +SKIP
             >>> ids = [submit(x) for x in range(10)]               # doctest: +SKIP
         """
         tag = policy.pop("tag", None)
-        checked = TaskPolicy.of(**policy)
+        TaskPolicy.of(**policy)
         algorithm = algorithm_of(function)
 
         def submit(*args: Any, **kwargs: Any) -> TaskId:
             call: TaskCall[Any] = TaskCall(algorithm, args, kwargs)
-            return self.submit(call, tag, checked.sid, checked.retry, checked.do_it_anyway)
+            return self.submit(call, tag, **policy)
 
         return submit
 
     def map(
-        self, function: Callable[..., R], iterable: Iterable[Any], *, ordered: bool = False, **policy: Any
+        self, function: Callable[..., R], iterable: Iterable[Any], *, ordered: bool = False, **policy: Unpack[Policies]
     ) -> Generator[Result[R], None, None]:
         """Apply a function to each item, on the slaves.
 
@@ -135,19 +140,19 @@ class Master:
         Args:
             function: a function of one argument; a task algorithm or any other.
             ordered: whether results come in the order of the items, or in the order in which they finish.
-            policy: as for `with_task_policy`, without `tag`.
+            policy: the policies of `submit`. The seed of a task depends on `seed` and on the position of its item.
 
         Returns:
             A generator of one `Result` for each item. Its `tag` is the item. A task that became unrunnable is a
             failed result.
 
         Raises:
-            UsageError: a policy is unknown, and the message names it. This call raises it, not the first item.
+            UsageError: a policy is unknown or wrong, and the message names it. This call raises it, not the first item.
         """
-        checked = TaskPolicy.of(**policy)
+        TaskPolicy.of(**policy)
         self._inbox.has_mapped = True
         run: MapRun[R] = MapRun(self.submit, self._access, self._inbox.wait)
-        return run.results(algorithm_of(function), iter(iterable), ordered, checked)
+        return run.results(algorithm_of(function), iter(iterable), ordered, policy)
 
     # ---- waiting ------------------------------------------------------------------------------------------
 

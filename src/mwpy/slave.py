@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from mwpy._roles.task_runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
+from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.environment import BREAKPOINT_VARIABLE, EXAMINED, FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.errors import ExitCode, UsageError
@@ -131,6 +132,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     settings = SlaveSettings.from_json(described)
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid, end.fault)
+    reseed()  # the script was loaded, and may have seeded the generators
     runner = TaskRunner(end, settings.slave, settings.result_group, settings.max_result_bytes)
     slave = Slave(runner)
     try:

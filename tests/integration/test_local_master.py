@@ -18,6 +18,7 @@ from tests.integration.apps.stage import PATIENCE_S, Stage
 
 import mwpy
 from mwpy._roles import map_run
+from mwpy._values.seeds import seed_at
 
 FEW = 3000
 """The number of results after which the test leaves an endless `map`."""
@@ -110,7 +111,7 @@ def test_a_failure_in_a_map_is_a_failed_result(mw: mwpy.Master) -> None:
 
 def test_a_wrong_policy_of_a_map_raises_at_the_call(mw: mwpy.Master) -> None:
     with pytest.raises(mwpy.UsageError, match="'retries'"):
-        mw.map(abs, [1], retries=3)
+        mw.map(abs, [1], retries=3)  # type: ignore[call-arg]
 
 
 def test_an_item_that_cannot_be_pickled_raises_where_it_is_read(mw: mwpy.Master) -> None:
@@ -193,6 +194,53 @@ def test_threads_can_have_a_master_each() -> None:
 def test_a_negative_number_of_slaves_is_refused() -> None:
     with pytest.raises(mwpy.UsageError, match="local_master cannot start -1 slaves"), mwpy.local_master(slaves=-1):
         pass
+
+
+@mwpy.task_algorithm(seed=3)
+def sample(folder: str | None) -> int:
+    """Return the seed. In a folder, kill the first slave that runs this."""
+    seed = mwpy.task_seed()
+    if folder is not None:
+        path = Path(folder) / str(seed)
+        if not path.exists():
+            path.touch()
+            os.kill(os.getpid(), 9)
+    return seed
+
+
+def test_a_task_has_the_same_seed_with_any_slaves_and_in_each_attempt(mw: mwpy.Master, tmp_path: Path) -> None:
+    """The seed depends on the position of the item. The seed of a call overrides that of the task algorithm."""
+    nothing = [None] * 3
+    expected = [seed_at(3, position) for position in range(3)]
+    assert [result.value for result in mw.map(sample, nothing, ordered=True)] == expected
+    with mwpy.local_master(slaves=1) as other:
+        assert [result.value for result in other.map(sample, nothing, ordered=True)] == expected
+    killed = mw.map(sample, [None, str(tmp_path), None], ordered=True)
+    assert [result.value for result in killed] == expected
+    assert [path.name for path in tmp_path.iterdir()] == [str(expected[1])]
+    other_seed = mw.map(sample, nothing, ordered=True, seed=4)
+    assert [result.value for result in other_seed] == [seed_at(4, position) for position in range(3)]
+
+
+def test_tasks_without_a_seed_beside_tasks_with_one_have_none(mw: mwpy.Master) -> None:
+    """Tasks of one function may be in one message. Those that are submitted one by one are counted for each seed."""
+    for seed in (11, None, 11, 12, None, 11):
+        mw.submit(mwpy.task(lambda: mwpy.task_seed()), tag=seed, seed=seed)
+    results: list[mwpy.Result[Any]] = []
+    while len(results) < 6:
+        mw.loop()
+        results += mw.results()
+    found = [None if result.error else result.value for result in sorted(results, key=lambda result: result.task_id)]
+    assert found == [seed_at(11, 0), None, seed_at(11, 1), seed_at(12, 0), None, seed_at(11, 2)]
+    [error, _] = [str(result.error) for result in results if result.error]
+    assert "seed=1" in error
+
+
+def test_slaves_draw_different_numbers_although_their_script_seeds_the_generators(stage: Stage) -> None:
+    run = stage.start("draws.py", "--mw-local", 2)
+    assert run.end() == 0, run.err
+    [one, other] = run.report
+    assert not {*one} & {*other}
 
 
 def test_the_slaves_of_a_local_master_end_with_it() -> None:

@@ -33,6 +33,11 @@ def marked(x: int) -> int:
     return x
 
 
+def test_a_wrong_policy_of_a_task_algorithm_raises_where_it_is_written() -> None:
+    with pytest.raises(UsageError, match="'retries'"):
+        mwpy.task_algorithm(retries=3)  # type: ignore[call-overload]
+
+
 def test_a_marked_function_stays_a_function() -> None:
     """The function can be called as before, and it makes calls to submit."""
     assert marked(3) == 3

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import pytest
 from attrs import define, field
@@ -28,7 +28,7 @@ from mwpy._values.errors import InternalError, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.records import AlgorithmDefined
-from mwpy._values.task import DEFAULT_POLICY, Result, TaskPolicy, UnrunnableTask
+from mwpy._values.task import Policies, Result, TaskPolicy, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
 
@@ -150,12 +150,13 @@ class _Slaves:
     size: int = 1
     """Bytes of each task's arguments."""
     open: list[tuple[int, MapTag]] = field(factory=list)
+    positions: list[int] = field(factory=list)
     most_open: int = 0
 
-    def submit(self, call: Any, tag: Any, sid: Any, retry: bool, anyway: bool) -> TaskId:
-        policy = TaskPolicy(sid, retry, anyway)
+    def submit(self, call: Any, tag: Any, **policy: Unpack[Policies]) -> TaskId:
         tag.size = self.size
-        number = self.io.submissions.add(MAX.definition, policy, b"", (), tag)
+        number = self.io.submissions.add(MAX.definition, TaskPolicy.of(**policy), b"", (), tag)
+        self.positions.append(tag.index)
         self.open.append((call.args[0], tag))
         self.most_open = max(self.most_open, len(self.open))
         return number
@@ -176,7 +177,7 @@ def slaves(io: _Io, access: Access) -> _Slaves:
 
 def _map(slaves: _Slaves, items: Iterator[int], ordered: bool) -> Iterator[Result[int]]:
     run: MapRun[int] = MapRun(slaves.submit, slaves.inbox.access, slaves.wait)
-    return run.results(algorithm_of(abs), items, ordered, DEFAULT_POLICY)
+    return run.results(algorithm_of(abs), items, ordered, {})
 
 
 def test_a_map_yields_results_as_they_arrive_or_in_the_order_of_the_items(slaves: _Slaves) -> None:
@@ -188,6 +189,7 @@ def test_a_map_yields_results_as_they_arrive_or_in_the_order_of_the_items(slaves
     ]
     assert [result.tag for result in _map(slaves, iter([1, 2, 3]), ordered=True)] == [1, 2, 3]
     assert list(_map(slaves, iter([]), ordered=True)) == []
+    assert slaves.positions == [0, 1, 2] * 2
 
 
 @pytest.mark.parametrize(

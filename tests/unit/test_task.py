@@ -67,6 +67,13 @@ def test_an_unknown_policy_is_named() -> None:
         TaskPolicy.of(retries=3)
 
 
+def test_a_policy_says_only_whether_there_is_a_seed() -> None:
+    """So tasks with different seeds can be in one span."""
+    assert TaskPolicy.of(seed=0) == TaskPolicy.of(seed=2**100) == TaskPolicy(seeded=True) != TaskPolicy.of(seed=None)
+    with pytest.raises(UsageError, match=r"seed=0\.5: give a whole number"):
+        TaskPolicy.of(seed=0.5)  # type: ignore[arg-type]
+
+
 def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     """These values are enough to submit the task again, or to explain why it cannot run."""
     death = Death(SID, 2, "killed by signal 11")

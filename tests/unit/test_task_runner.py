@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+import mwpy
 from mwpy._roles import task_runner
 from mwpy._roles.task_runner import TaskRunner
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
-from mwpy._transport.codec import Codec, loads
+from mwpy._transport.codec import Codec, loads, with_seed
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.ids import Buffer, SlaveId
@@ -194,6 +195,25 @@ def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
     assert "its result is 103 bytes, the limit is 100 bytes" in found[3][1]
     assert found[4] == b"fine"
     assert isinstance(found[3][3], task_runner.ResultTooLarge)
+
+
+def test_the_seed_of_a_task_is_gone_after_the_task(end: _End) -> None:
+    """It is also gone if the task fails. The arguments are those of the call."""
+    runner = _runner(end)
+
+    def seed(x: int) -> int:
+        return mwpy.task_seed() // x
+
+    _define(end, seed)
+    calls = [CODEC.dumps_call((x,), {}, "f")[0] for x in (1, 0, 2)]
+    seeded = [with_seed(call, number) for call, number in zip(calls, (30, 31, 32), strict=True)]
+    for first, group in ((1, seeded), (4, calls)):
+        end.arrive(messages.Tasks(7, [first], [3], [1], [1]), [messages.payload(3, group)])
+    runner.turn(0.0, 100)
+    runner.flush()
+    found = _results(end)
+    assert (found[1], found[2][0], found[3]) == (30, "ZeroDivisionError", 16)
+    assert [found[task][0] for task in (4, 5, 6)] == ["mwpy.UsageError"] * 3
 
 
 def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(end: _End) -> None:

@@ -11,7 +11,7 @@ from attrs import define, field
 from mwpy._roles.access import Access
 from mwpy._values.algorithm import Algorithm, TaskCall
 from mwpy._values.ids import TaskId
-from mwpy._values.task import Result, TaskPolicy
+from mwpy._values.task import Policies, Result
 
 __all__ = ["MapRun", "MapTag"]
 
@@ -48,7 +48,7 @@ class MapRun(Generic[R]):
         wait: wait for outcomes; it appends the results of this run's tasks to `arrived`.
     """
 
-    submit: Callable[[TaskCall[Any], Any, Any, bool, bool], TaskId]
+    submit: Callable[..., TaskId]
     access: Access
     wait: Callable[[], None]
     arrived: deque[Result[R]] = field(factory=deque)
@@ -56,7 +56,7 @@ class MapRun(Generic[R]):
     bytes_in_flight: int = 0
 
     def results(
-        self, algorithm: Algorithm, items: Iterator[Any], ordered: bool, policy: TaskPolicy
+        self, algorithm: Algorithm, items: Iterator[Any], ordered: bool, policy: Policies
     ) -> Generator[Result[R], None, None]:
         """Submit the items, and give out their results in their order or as they arrive."""
         submitted = yielded = 0
@@ -74,7 +74,7 @@ class MapRun(Generic[R]):
                     break
                 tag = MapTag(self, submitted, item)
                 call: TaskCall[R] = TaskCall(algorithm, (item,), {})
-                self.submit(call, tag, policy.sid, policy.retry, policy.do_it_anyway)
+                self.submit(call, tag, **policy)
                 self.bytes_in_flight += tag.size
                 submitted += 1
                 room -= 1

@@ -20,14 +20,16 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
 from mwpy._system.clock import monotonic
+from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
-from mwpy._transport.codec import Codec, loads_call, loads_function
+from mwpy._transport.codec import Codec, loads_call, loads_function, seed_of
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, find
 from mwpy._values.errors import AlgorithmUnavailable, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
+from mwpy._values.seeds import RUNNING
 
 __all__ = ["FOREVER_S", "GATHER_S", "ResultNotPicklable", "ResultTooLarge", "TaskRunner"]
 
@@ -188,6 +190,8 @@ class TaskRunner:
         end, group, limit, attempt = self._end, self.result_group, self._limit, span.attempt
         start, journal, dumps = end.start, end.journal, self._codec.dumps_value
         note = journal.add
+        seeded = seed_of(span.calls[0]) is not None  # the tasks of a span have the same policy
+        load = _loads_seeded if seeded else loads_call
         ran = 0
         tasks = zip(counted(span.first), counted(span.position), span.calls[:most], span.buffers, strict=False)
         for task_id, position, call, buffers in tasks:
@@ -200,7 +204,7 @@ class TaskRunner:
             )
             failed = False
             try:
-                args, kwargs = loads_call(call, buffers)
+                args, kwargs = load(call, buffers)
                 began = monotonic()
                 value = function(*args, **kwargs)
                 ended = monotonic()
@@ -218,6 +222,7 @@ class TaskRunner:
                 self._send_or_note(task_id, attempt, seconds, failed, result, large)
             if journal.count >= group if group else ended > self._due:
                 self.flush()
+        RUNNING.seed = None
         self.completed += ran
         return ran
 
@@ -309,6 +314,12 @@ class TaskRunner:
                 self._functions[definition.number] = loaded
 
 
+def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Load a call with a seed, and make `task_seed` return this seed."""
+    RUNNING.seed = seed_of(call)
+    return loads_call(call, buffers)
+
+
 def _not_sendable(error: BaseException, value: object) -> BaseException:
     """The error for the failed result of a task that returned `value`: an error was raised after that."""
     if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
@@ -331,14 +342,16 @@ def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> C
     """Load a task algorithm; if it cannot run here, return the reason."""
     try:
         if pickled is None:
-            return find(definition.reference, definition.digest)
+            with undisturbed():
+                return find(definition.reference, definition.digest)
         if definition.python != PYTHON:
             return _Unavailable(
                 f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
                 f"{PYTHON} (slave). Use the same minor version, or give the slave the script",
                 LoadFailure.SURE,
             )
-        return loads_function(pickled)
+        with undisturbed():
+            return loads_function(pickled)
     except AlgorithmUnavailable as error:
         return _Unavailable(str(error), LoadFailure.SURE)
     except BaseException as error:

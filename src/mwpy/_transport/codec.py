@@ -26,10 +26,11 @@ from attrs import frozen
 
 from mwpy._values.errors import ArgumentNotPicklable
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import NOT_ENCODABLE, Pickled, as_pickle, decode, encode
+from mwpy._values.messagepack import NOT_ENCODABLE, SEEDED, Pickled, as_pickle, as_seeded, decode, encode
+from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
-__all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function"]
+__all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function", "seed_of", "with_seed"]
 
 OUT_OF_BAND_BYTES = 64 * 1024
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
@@ -182,8 +183,22 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     """
     if type(entry) is not Pickled:
         return entry, {}
+    if entry.kind == SEEDED:
+        return loads_call(decode(entry.pickle[SEED_BYTES:]), buffers)
     args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
     return args, kwargs
+
+
+def with_seed(call: bytes, seed: int) -> bytes:
+    """Add a seed to what `dumps_call` encoded. `loads_call` ignores it, and `seed_of` returns it."""
+    return encode(as_seeded(seed.to_bytes(SEED_BYTES, "big") + call))
+
+
+def seed_of(entry: object) -> int | None:
+    """Return the seed of a call; None if it has none."""
+    if type(entry) is not Pickled or entry.kind != SEEDED:
+        return None
+    return int.from_bytes(entry.pickle[:SEED_BYTES], "big")
 
 
 unpickle_with(loads, lambda payload, buffers: loads_call(decode(payload), buffers))

@@ -20,12 +20,13 @@ import types
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from attrs import define, field
 from msgspec import Struct
 
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
+from mwpy._values.task import Policies, TaskPolicy
 
 __all__ = [
     "PYTHON",
@@ -63,6 +64,8 @@ class Algorithm:
     """What the master knows about one task algorithm. Each function has one such object, compared by identity."""
 
     function: Callable[..., Any]
+    policy: Policies = field(factory=Policies, kw_only=True)
+    """The policy of its tasks, as far as `submit` and `map` do not say otherwise."""
 
     @cached_property
     def name(self) -> str:
@@ -213,11 +216,24 @@ REGISTRY = Registry()
 """The decorators add algorithms to it. It is global because a script declares its algorithms at module level."""
 
 
-def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
+@overload
+def task_algorithm(function: Callable[P, R], /) -> TaskAlgorithm[P, R]: ...
+@overload
+def task_algorithm(**policy: Unpack[Policies]) -> Callable[[Callable[P, R]], TaskAlgorithm[P, R]]: ...
+def task_algorithm(
+    function: Callable[P, R] | None = None, /, **policy: Unpack[Policies]
+) -> TaskAlgorithm[P, R] | Callable[[Callable[P, R]], TaskAlgorithm[P, R]]:
     """Mark a function as a task algorithm; it stays the same function.
+
+    Args:
+        policy: the policy of its tasks, as for `Master.submit`: `@task_algorithm(retry=False)`. The keywords of
+            `submit`, `map` and the like override it one by one.
 
     Returns:
         The same function, with a `.task(*args, **kwargs)` that makes a call to submit.
+
+    Raises:
+        UsageError: a policy is unknown, and the message names it.
 
     Example:
         >>> @task_algorithm
@@ -226,7 +242,14 @@ def task_algorithm(function: Callable[P, R]) -> TaskAlgorithm[P, R]:
         >>> square(3), square.task(3).args
         (9, (3,))
     """
-    algorithm = Algorithm(function)
+    if function is None:
+        TaskPolicy.of(**policy)
+        return lambda function: _marked(function, policy)
+    return _marked(function, policy)
+
+
+def _marked(function: Callable[P, R], policy: Policies) -> TaskAlgorithm[P, R]:
+    algorithm = Algorithm(function, policy=policy)
 
     def call(*args: Any, **kwargs: Any) -> TaskCall[R]:
         return TaskCall(algorithm, args, kwargs)

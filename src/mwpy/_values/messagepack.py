@@ -1,7 +1,8 @@
 """MessagePack, the format of headers and values: the only module that encodes and decodes it.
 
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
-extension type; reading it gives a `Pickled`, which is unpickled when its value is requested.
+extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
+extension type of its own, with the seed and the encoded call.
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -21,8 +22,10 @@ __all__ = [
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
+    "SEEDED",
     "Pickled",
     "as_pickle",
+    "as_seeded",
     "decode",
     "decode_list",
     "decoder",
@@ -33,7 +36,10 @@ __all__ = [
 T = TypeVar("T")
 
 PICKLE = 1
-"""The number of the extension type."""
+"""The number of the extension type of a pickle."""
+
+SEEDED = 2
+"""The number of the extension type of a call with a seed."""
 
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
@@ -46,10 +52,10 @@ NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
 
 
 class Pickled(Struct, gc=False):
-    """A pickle that replaces the object until the object is requested."""
+    """A pickle that replaces the object until the object is requested, or the bytes of a call with a seed."""
 
     kind: int
-    """The number of the extension type; there is only one."""
+    """The number of the extension type."""
     pickle: Buffer
 
 
@@ -58,6 +64,9 @@ encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 
 as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 """Mark bytes as a pickle, to be encoded and to be read as `Pickled`."""
+
+as_seeded: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, SEEDED)
+"""Mark bytes as a seed and an encoded call, to be encoded and to be read as `Pickled` of the kind `SEEDED`."""
 
 decode: Callable[[Buffer], object] = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
 """Read one value."""

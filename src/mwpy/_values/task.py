@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from operator import index
+from typing import Any, Generic, SupportsIndex, TypedDict, TypeVar
 
 from attrs import define, frozen
 from msgspec import Struct
@@ -25,6 +26,7 @@ from mwpy._values.messagepack import Pickled
 __all__ = [
     "DEFAULT_POLICY",
     "PlainEnum",
+    "Policies",
     "Result",
     "SlaveKind",
     "SlaveState",
@@ -72,6 +74,15 @@ class TaskState(PlainEnum):
     UNRUNNABLE = "unrunnable"
 
 
+class Policies(TypedDict, total=False):
+    """The keywords of `submit`, `map` and `task_algorithm` that make a policy; see `TaskPolicy.of`."""
+
+    sid: SlaveId | None
+    retry: bool
+    do_it_anyway: bool
+    seed: SupportsIndex | None
+
+
 @frozen(slots=True)
 class TaskPolicy:
     """How and where a task may run.
@@ -81,25 +92,40 @@ class TaskPolicy:
         retry: whether a task that was lost with its slave may run again. False means that it runs at most once:
             if the slave is lost after the task may have started, the task becomes unrunnable.
         do_it_anyway: whether an ordered task whose slave is gone may run on any other slave.
+        seeded: whether the arguments contain a seed (see `_values/seeds.py`).
     """
 
     sid: SlaveId | None = None
     retry: bool = True
     do_it_anyway: bool = False
+    seeded: bool = False
 
     @classmethod
-    def of(cls, **policy: Any) -> TaskPolicy:
-        """Create a policy from keyword arguments.
+    def of(
+        cls,
+        *,
+        sid: SlaveId | None = None,
+        retry: bool = True,
+        do_it_anyway: bool = False,
+        seed: SupportsIndex | None = None,
+        **unknown: Any,
+    ) -> TaskPolicy:
+        """Create a policy from the keywords of `Policies`. The seed is not a part of it, only that there is one.
 
         Raises:
-            UsageError: a keyword is unknown, and the message names it; the caller's fault.
+            UsageError: a keyword is unknown, or the seed is no whole number; the caller's fault.
         """
-        unknown = [name for name in policy if name not in ("sid", "retry", "do_it_anyway")]
         if unknown:
             raise UsageError(
-                f"unknown task policy {unknown[0]!r}: the policies are sid, retry and do_it_anyway (and tag)"
+                f"unknown task policy {next(iter(unknown))!r}: the policies are sid, retry, do_it_anyway and seed "
+                f"(and tag)"
             )
-        return cls(**policy)
+        if seed is not None:
+            try:
+                index(seed)
+            except TypeError:
+                raise UsageError(f"seed={seed!r}: give a whole number") from None
+        return cls(sid, bool(retry), bool(do_it_anyway), seed is not None)
 
 
 DEFAULT_POLICY = TaskPolicy()
