@@ -90,6 +90,8 @@ class _Slave:
     """The algorithms that it alone cannot run."""
     just_sent: int = 0
     """The number of tasks that it was sent in the last iteration."""
+    gave_back: bool = False
+    """Whether it gave tasks back since its last result. Then it is not sent the same tasks again."""
     asked_back: int = 0
     """The number of tasks that it was asked to give back. It is 0 after the answer."""
 
@@ -413,6 +415,8 @@ class _MasterMachine(RuleBasedStateMachine):
         """
         members, takers = self.core.state.members, [slave for slave in self.slaves if self.runs_unaddressed(slave)]
         for slave in takers:
+            if slave.gave_back:
+                continue
             known = members.slaves[slave.sid]
             queues = self.core.state.jar.pending.queues
             able = [each for each in queues if slave.can_run(each)]
@@ -584,6 +588,7 @@ class _MasterMachine(RuleBasedStateMachine):
         for task in tasks:
             del slave.held[task.number]
             self.due[task.number] = "result"
+        slave.gave_back = slave.gave_back and not tasks
         self.replies.append((slave.agent.name, group))
         self.receive(slave.agent.name, group, (messages.payload(len(tasks), payloads),))
         self.iterate()
@@ -628,6 +633,7 @@ class _MasterMachine(RuleBasedStateMachine):
         for task in tasks:
             del slave.held[task.number]
         slave.asked_back = 0
+        slave.gave_back = slave.gave_back or bool(tasks and slave.held)
         spans = messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks])
         reply = messages.Revoked(slave.number, *spans)
         self.receive(slave.agent.name, reply)

@@ -140,3 +140,13 @@ def test_a_slave_that_is_asked_again_too_soon_fails_the_check(results: Results, 
     slave.asked_back = slave.gave_nothing_back = True
     with pytest.raises(AssertionError, match="SLAVE-0 was asked again too soon"):
         results.check()
+
+
+def test_a_slave_that_gave_tasks_back_gets_no_more_until_its_next_result(
+    books: Books, results: Results, slave: ConnectedSlave
+) -> None:
+    """Else the tasks that were taken back for idle slaves would return to it."""
+    results.take_back(slave, Revoked(1, [5], [1], [1]))
+    assert slave.sid not in books.state.members.hungry
+    receive(results, slave, [(1, 1, 1)])
+    assert slave.sid in books.state.members.hungry

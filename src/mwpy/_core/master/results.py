@@ -68,10 +68,16 @@ class Results:
         self.kinds.unload(slave)
 
     def take_back(self, slave: ConnectedSlave, message: messages.Revoked) -> None:
-        """Take over unstarted tasks that a slave was asked to give back."""
+        """Take over unstarted tasks that a slave was asked to give back.
+
+        The slave gets no other tasks until its next result arrives, else the same tasks would return to it.
+        """
         slave.asked_back = False
-        slave.gave_nothing_back = not self._return(slave, message, "taken back unstarted")
+        returned = self._return(slave, message, "taken back unstarted")
+        slave.gave_nothing_back = not returned
         self.kinds.unload(slave)
+        if returned:
+            self.state.members.hungry.pop(slave.sid, None)
 
     def refuse(self, slave: ConnectedSlave, message: messages.AlgorithmFailed) -> None:
         """Take over tasks that a slave cannot run."""
