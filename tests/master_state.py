@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from attrs import define, field
 from tests.spans import MAX, MIN, span
 
+from mwpy._core.master.admission import Admission
+from mwpy._core.master.definitions import Definitions
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
 from mwpy._values import records
@@ -63,6 +67,10 @@ class Books:
         """Submit tasks and allocate them to a slave."""
         self.submit(count, algorithm)
         self.send(slave, count, algorithm)
+
+    def definitions(self) -> Definitions:
+        """The part of a core that sends definitions."""
+        return Definitions(self.state, Admission(self.state, SlaveKinds(self.state, HandBack(self.state))))
 
     def taken(self) -> list[records.Record]:
         """Return the records since the last call."""

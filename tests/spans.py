@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._values.ids import SlaveId, TaskId
@@ -36,9 +37,9 @@ def span(
     tag: object = None,
     buffers: Sequence[bytes] = (),
 ) -> Span:
-    """`count` new tasks with the same arguments."""
+    """`count` new tasks with the same arguments. They have counts of their own, not those of a core."""
     own = [buffers] * count if buffers else []
-    return Span(TaskId(first), count, algorithm.definition, policy, [payload] * count, own, [tag] * count)
+    return Span(TaskId(first), count, Defined(algorithm), policy, [payload] * count, own, [tag] * count)
 
 
 def ids_of(spans: Iterable[Span]) -> list[int]:

@@ -13,12 +13,14 @@ from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
 from mwpy._roles.access import Access
+from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_run import MapRun, MapTag
 from mwpy._system import clock
+from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec, with_seed
-from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
+from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.seeds import Seeds, seed_at
@@ -54,10 +56,11 @@ class Master:
     def __init__(self, access: Access, codec: Codec, main_by_value: bool) -> None:
         self._access = access
         self._codec = codec
-        self._definitions = Definitions(access, codec, main_by_value)
+        watch = CodeWatch(access) if main_by_value and is_interactive() else None
+        self._definitions = Definitions(codec, main_by_value, watch)
         self._inbox = Inbox(access)
         self._seeds = Seeds()
-        self._targets: dict[Algorithm | None, int] = {}
+        self._targets: dict[Any, int] = {}
 
     # ---- submitting --------------------------------------------------------------------------------------
 
@@ -65,7 +68,8 @@ class Master:
         """Submit a task, which some slave will run.
 
         Args:
-            call: what `f.task(...)` or `mwpy.task(f, ...)` made. Its arguments are pickled now.
+            call: what `f.task(...)` or `mwpy.task(f, ...)` made. Its arguments are pickled now, and its function too if
+                it travels by value.
             tag: any object; it comes back unchanged with the result, and never leaves the master.
             policy: these keywords. They override those of `@task_algorithm`.
                 `sid`: the slave that must run the task (an ordered task), or None for any slave.
@@ -88,7 +92,7 @@ class Master:
                 f"mw.submit needs a call that was not made yet, not a {type(call).__qualname__}: write "
                 f"mw.submit(f.task(x)), or mw.submit(mwpy.task(f, x))"
             ) from None
-        definition = self._definitions.known.get(algorithm) or self._definitions.define(algorithm)
+        defined = self._definitions.known.get(algorithm) or self._definitions.define(algorithm)
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
         if type(tag) is MapTag:
             tag.size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
@@ -101,7 +105,7 @@ class Master:
                 in_map = type(tag) is MapTag
                 payload = with_seed(payload, seed_at(seed, tag.index) if in_map else self._seeds.next(seed))
         io = self._access.io
-        task_id = io.submissions.add(definition, checked, payload, buffers, tag)
+        task_id = io.submissions.add(defined, checked, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -121,7 +125,7 @@ class Master:
         """
         tag = policy.pop("tag", None)
         TaskPolicy.of(**policy)
-        algorithm = algorithm_of(function)
+        algorithm = self._definitions.prepare(algorithm_of(function))
 
         def submit(*args: Any, **kwargs: Any) -> TaskId:
             call: TaskCall[Any] = TaskCall(algorithm, args, kwargs)
@@ -152,7 +156,8 @@ class Master:
         TaskPolicy.of(**policy)
         self._inbox.has_mapped = True
         run: MapRun[R] = MapRun(self.submit, self._access, self._inbox.wait)
-        return run.results(algorithm_of(function), iter(iterable), ordered, policy)
+        algorithm = self._definitions.prepare(algorithm_of(function))
+        return run.results(algorithm, iter(iterable), ordered, policy)
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -260,8 +265,7 @@ class Master:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
         if algorithm is None:
             return self._access.io.submissions.pending()
-        definition = self._definitions.known.get(algorithm_of(algorithm))
-        return self._access.io.submissions.pending(definition) if definition else 0
+        return self._access.io.submissions.pending(self._definitions.define(algorithm_of(algorithm)))
 
     def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks must be submitted to reach the target number; never negative."""
@@ -277,8 +281,13 @@ class Master:
         return len(self._inbox.unrunnable)
 
 
-def _key(algorithm: Callable[..., Any] | None) -> Algorithm | None:
-    return None if algorithm is None else algorithm_of(algorithm)
+def _key(algorithm: Callable[..., Any] | None) -> Any:
+    """What a target number is stored under: the function, or its id if it has no hash."""
+    try:
+        hash(algorithm)
+    except TypeError:
+        return id(algorithm)
+    return algorithm
 
 
 def _count(number: int) -> int:

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from tests.spans import MAX, MIN, ids_of, spans_in
 
 from mwpy._core.master import allocation
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
@@ -133,7 +134,6 @@ class _MasterMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.tasks: list[_Task] = []
-        self.submissions = Submissions()
         self.agents: dict[bytes, _Agent] = {}
         self.names = 0
         self.sids: dict[SlaveId, _Slave] = {}
@@ -159,9 +159,10 @@ class _MasterMachine(RuleBasedStateMachine):
     def begin(self, group: int | None) -> None:
         settings = MasterSettings("m", "g", task_group=group, max_call_bytes=MAX_CALL_BYTES)
         self.core = MasterCore(settings)
-        self.algorithms = [MAX, MIN]
+        self.submissions = Submissions(self.core.state.jar)
+        self.algorithms = [Defined(MAX), Defined(MIN)]
         for algorithm in self.algorithms:
-            self.core.define(algorithm)
+            self.core.definitions.add(algorithm)
         self.group = group
         self.sound = True
 
@@ -350,7 +351,7 @@ class _MasterMachine(RuleBasedStateMachine):
         assert outstanding == {slave.sid: list(slave.held) for slave in self.slaves}
         busy = {number for slave in self.slaves for number in slave.held}
         pending = [task for task in self.open if task.number not in busy]
-        assert sum(self.core.counts().pending.values()) == len(pending)
+        assert sum(self.core.state.jar.pending.counts.values()) == len(pending)
         if self.core.closing is None:
             self.check_no_slave_is_idle(pending)
             self.check_shares()
@@ -359,13 +360,12 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def check_counts(self) -> None:
         """Check that the master algorithm sees the same number of pending and runnable tasks as the model."""
-        jar, submissions = self.core.state.jar, self.submissions
-        submissions.publish(jar.pending.counts, jar.runnable)
+        submissions = self.submissions
         submissions.check()
         held = {number for slave in self.slaves for number in slave.held}
         pending = [task for task in self.open if task.number not in held]
         for number, algorithm in enumerate(self.algorithms):
-            assert submissions.pending(algorithm.definition) == sum(task.algorithm == number for task in pending)
+            assert submissions.pending(algorithm) == sum(task.algorithm == number for task in pending)
         assert (submissions.pending(), submissions.runnable()) == (len(pending), len(self.open))
 
     def check_silence(self) -> None:
@@ -492,7 +492,7 @@ class _MasterMachine(RuleBasedStateMachine):
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
             task = _Task(number, algorithm, policy, payload)
             self.tasks.append(task)
-            self.submissions.add(self.algorithms[algorithm].definition, policy, payload, (), task.tag)
+            self.submissions.add(self.algorithms[algorithm], policy, payload, (), task.tag)
             if too_large:
                 self.due[number] = "result"
             elif sid is not None and not anyway and not self.is_connected(sid):

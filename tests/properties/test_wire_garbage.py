@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.spans import MAX, ids_of, span
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received
 from mwpy._transport import wire
@@ -35,6 +36,7 @@ hostile = st.one_of(
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),
     st.builds(messages.Leaving, st.text()),
     st.builds(messages.Goodbye, st.text()),
+    st.builds(messages.Renew),
     st.just(messages.Probe()),
 )
 
@@ -208,6 +210,6 @@ def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
 
 def _core_with_tasks() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(MAX)
+    core.definitions.add(Defined(MAX))
     core.submit([span(1, MAX, 8)])
     return core

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.spans import defined, span
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
@@ -30,7 +31,7 @@ class _Story:
     def __init__(self) -> None:
         self.core = MasterCore(MasterSettings("story", "g"))
         self.algorithm = defined(0, "_square", reference="story:square")
-        self.core.define(self.algorithm)
+        self.core.definitions.add(Defined(self.algorithm))
         self.tasks = 0
         self.now = 0.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -15,8 +16,10 @@ import mwpy
 from mwpy._core.agent import output, watch
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
+from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
+from mwpy._simulation.slaves import SimulatedSlave
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -80,6 +83,43 @@ def test_the_simulation_finds_a_lost_result_and_names_the_seed() -> None:
         cluster.run()
     assert caught.value.seed == 3
     assert caught.value.transcript
+
+
+def _forget_all(self: Definitions, agent: ConnectedAgent) -> list[int]:
+    """Let an agent forget everything, also what its slaves need."""
+    forgotten = [*agent.by_value]
+    agent.by_value.clear()
+    agent.bytes_by_value = 0
+    for number in forgotten:
+        del agent.known[number]
+    return forgotten
+
+
+def _keep_the_first(self: SimulatedSlave, number: int, algorithm: tuple[LoadFailure | None, str, bytes]) -> None:
+    """Keep what was defined first under any number, as a slave that confuses its algorithms does."""
+    self.algorithms[number] = next(iter(self.algorithms.values()), algorithm)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mistake", "fault"),
+    [
+        (Definitions, "_forget_there", _forget_all, "not sent to it|KeyError"),
+        (SimulatedSlave, "define", _keep_the_first, "runs another function"),
+        (Admission, "renew", lambda *_: None, "with a module from before an edit"),
+    ],
+    ids=["what is needed is forgotten", "functions are confused", "old slaves stay"],
+)
+def test_the_simulation_finds_a_task_that_would_run_other_code(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, mistake: Callable[..., object], fault: str
+) -> None:
+    monkeypatch.setattr(owner, name, mistake)
+    with pytest.raises(SimulationFailure, match=fault):
+        _run(range(30))
+
+
+def _run(seeds: range) -> None:
+    for seed in seeds:
+        Cluster(seed).run()
 
 
 class _Forgetful:

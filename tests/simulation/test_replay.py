@@ -23,6 +23,7 @@ def test_the_records_of_a_history_build_the_same_state() -> None:
         seen |= {type(record) for record in cluster.replay.taken}
     assert seen >= {
         records.AlgorithmDefined,
+        records.AlgorithmsForgotten,
         records.TasksSubmitted,
         records.TasksAllocated,
         records.ResultsReceived,
@@ -46,7 +47,7 @@ def test_a_record_that_is_missing_is_noticed(kind: type[records.Record], monkeyp
         Replay, "recorded", lambda self, record: None if isinstance(record, kind) else recorded(self, record)
     )
     with pytest.raises(SimulationFailure):
-        _run(range(20))
+        _run(range(60))
 
 
 def test_a_record_that_is_changed_later_is_noticed() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.spans import defined, span
 
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import RenewSlaves
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages
 from mwpy._values.records import AlgorithmRefused, Notice, PackagesCompared, Record
+from mwpy._values.task import SlaveState
 
 PACKAGES = {"numpy": "2.4.6", "scipy": "1.17"}
 BY_NAME = defined(0, "max", packages=PACKAGES)
@@ -18,7 +21,7 @@ BY_VALUE = defined(0, "<lambda>", reference="", function=b"packed")
 @pytest.fixture
 def core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(BY_NAME)
+    core.definitions.add(Defined(BY_NAME))
     core.submit([span(1, BY_NAME)])
     return core
 
@@ -89,7 +92,7 @@ def test_a_function_that_travels_by_value_is_not_sent_to_another_python(connecte
     recorded: list[Record] = []
     if connected_first:
         assert _connect(core, "3.13") == []
-    core.define(BY_VALUE)
+    core.definitions.add(Defined(BY_VALUE))
     core.submit([span(1, BY_VALUE)])
     recorded = [*core.take_actions().records]
     if not connected_first:
@@ -102,3 +105,26 @@ def test_a_function_that_travels_by_value_is_not_sent_to_another_python(connecte
     assert not core.state.members.peers[b"a"].known
     assert _connect(core, "3.11", b"b") == []
     assert core.state.members.peers[b"b"].known == {0: None}
+
+
+def test_slaves_are_renewed_at_all_agents_or_at_those_that_refused_an_algorithm(core: MasterCore) -> None:
+    """A slave that is renewed gets no more tasks. An agent that leaves keeps its slaves."""
+    for peer in (b"a", b"b", b"c"):
+        _connect(core, peer=peer)
+    _receive(core, messages.Leaving("evicted"), b"c")
+    _receive(core, messages.AlgorithmFailed(1, 0, "another version", [1], [1], [1]), b"a")
+
+    def renewed(refused: int | None) -> list[bytes]:
+        core.take_actions()
+        core.obey(RenewSlaves(refused))
+        core.check()
+        return [send.peer for send in core.take_actions().sends if send.message == messages.Renew()]
+
+    states = [slave.state for slave in core.state.members.slaves.values()]
+    assert states == [SlaveState.IDLE, SlaveState.BUSY, SlaveState.SHUTTING_DOWN]
+    assert core.state.jar.algorithms.defined[0].refused
+    assert renewed(0) == [b"a"]
+    states = [slave.state for slave in core.state.members.slaves.values()]
+    assert states == [SlaveState.SHUTTING_DOWN, SlaveState.BUSY, SlaveState.SHUTTING_DOWN]
+    assert renewed(None) == [b"a", b"b"]
+    assert {slave.state for slave in core.state.members.slaves.values()} == {SlaveState.SHUTTING_DOWN}

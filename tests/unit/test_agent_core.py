@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from mwpy._core.agent.core import AgentCore
@@ -458,3 +459,41 @@ def test_a_slave_killed_by_sigkill_is_collected_at_once_when_the_agent_leaves(co
     core.handle(ExitSeen(1, by_sigkill=True), 0.0)
     core.decide(0.0)
     assert core.take_actions().collect == [1]
+
+
+# ---- renewing slaves -----------------------------------------------------------------------------------------------
+
+
+def test_slaves_are_replaced_after_the_tasks_that_they_hold() -> None:
+    """They get no tasks any more. A slave that is not ready ends unnoticed, and its end is no failed start."""
+    core = AgentCore(AgentSettings(msgspec.structs.replace(HELLO, slaves=2)))
+    core.handle(heard(WELCOME), 0.0)
+    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+    core.handle(tasks(1, 2), 0.0)
+    core.take_actions()
+    core.handle(heard(messages.Renew()), 1.0)
+    stop = messages.Shutdown(False, 0.0)
+    assert [(number, each.message) for number, each in core.take_actions().to_slaves] == [(1, stop), (2, stop)]
+    core.handle(heard(messages.Renew()), 1.0)
+    core.take_actions()
+    core.handle(tasks(3), 1.0)
+    core.handle(SlaveHeard(2, messages.SlaveReady(2), ()), 1.0)
+    core.handle(SlaveExited(2, "exit code 0", NO_WORDS, 0), 1.0)
+    core.check()
+    actions = core.take_actions()
+    assert (actions.start, actions.to_slaves, actions.to_master) == ([3], [], [])
+    core.handle(results(1, 2), 2.0)
+    core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 2), 2.0)
+    actions = core.take_actions()
+    assert actions.start == [4]
+    assert [type(each.message) for each in actions.to_master] == [messages.Results, messages.SlaveDied]
+    assert list(core.children) == [3, 4]
+
+
+def test_an_agent_that_leaves_does_not_renew_its_slaves() -> None:
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    core.handle(Terminated("evicted"), 0.0)
+    core.take_actions()
+    core.handle(heard(messages.Renew()), 0.0)
+    assert core.take_actions() == AgentActions()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
@@ -22,9 +24,10 @@ from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import AgentState
 from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S, SILENT_S, Watch
 from mwpy._core.holding import take_named
+from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.errors import ExitCode
-from mwpy._values.ids import SlaveId
+from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 
 WELCOME = messages.Welcome("AGENT-0", 0, 1000)
@@ -290,21 +293,50 @@ def test_the_core_prints_what_it_holds_back_when_the_slave_ends() -> None:
 # ---- starts --------------------------------------------------------------------------------------------------------
 
 
-def test_slaves_are_started_until_there_are_enough_with_new_numbers_and_all_definitions(state: AgentState) -> None:
+def test_slaves_are_started_until_there_are_enough_with_new_numbers(state: AgentState) -> None:
     starts = Starts(state)
-    definitions = messages.Algorithms([])
-    starts.define(definitions, (b"header",))
     starts.fill(0.0)
-    assert state.actions.start == [1, 2]
-    assert [(number, outgoing.received) for number, outgoing in state.actions.to_slaves] == [
-        (1, (b"header",)),
-        (2, (b"header",)),
-    ]
+    assert (state.actions.start, state.actions.to_slaves) == ([1, 2], [])
     del state.children[1]
     starts.fill(0.0)
     assert state.actions.start == [1, 2, 3]
     starts.check()
     state.check()
+
+
+def _sent(state: AgentState) -> list[tuple[int, list[int], list[int], list[Buffer]]]:
+    """What slaves were sent: the slave, the numbers of definitions and of forgotten ones, and the payload."""
+    sent = []
+    for number, outgoing in state.actions.to_slaves:
+        message, payload = wire.decode(outgoing.received or wire.encode(outgoing.message, outgoing.payload))
+        assert isinstance(message, messages.Algorithms)
+        sent.append((number, [each.number for each in message.definitions], message.forgotten, [*payload]))
+    state.actions.to_slaves.clear()
+    return sent
+
+
+def test_slaves_get_definitions_as_they_arrive_and_new_slaves_get_all_that_are_not_forgotten(state: AgentState) -> None:
+    starts = Starts(state)
+    starts.fill(0.0)
+
+    def hear(by_value: Sequence[int], forgotten: Sequence[int] = ()) -> None:
+        definitions = [messages.AlgorithmDefinition(number, "f", "", "", "3.11") for number in by_value]
+        definitions += [messages.AlgorithmDefinition(9, "max", "builtins:max", "", "3.11")] if 1 in by_value else []
+        message = messages.Algorithms(definitions, [*forgotten])
+        starts.define(message, wire.encode(message, [b"pickle %d" % number for number in by_value]))
+
+    hear([1, 2])
+    assert _sent(state) == [(child, [1, 2, 9], [], [b"pickle 1", b"pickle 2"]) for child in (1, 2)]
+    hear([3], [1])
+    assert _sent(state) == [(child, [3], [1], [b"pickle 3"]) for child in (1, 2)]
+    del state.children[1]
+    starts.fill(0.0)
+    assert _sent(state) == [(3, [2, 9, 3], [], [b"pickle 2", b"pickle 3"])]
+    hear([1], [2, 3])
+    del state.children[2]
+    _sent(state)
+    starts.fill(0.0)
+    assert _sent(state) == [(4, [9, 1], [], [b"pickle 1"])]
 
 
 def test_a_slave_that_gets_ready_forgives_the_failed_starts_before_it(state: AgentState) -> None:

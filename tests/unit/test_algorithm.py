@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -181,19 +182,34 @@ class Scale:
 
 
 @pytest.mark.parametrize(
-    "function", [abs, str, Scale, Scale(2).times, "a-b".split, functools.partial(max, 3), Scale.times]
+    ("function", "by_name"),
+    [
+        (abs, True),
+        (str, True),
+        (Scale, True),
+        (Scale.times, True),
+        (Scale(2).times, False),
+        ("a-b".split, False),
+        (functools.partial(max, 3), False),
+        (lambda: Scale, False),
+    ],
 )
-def test_any_function_has_one_algorithm(function: Callable[..., object]) -> None:
-    """A new algorithm at each call would mean a new definition for each task."""
-    assert algorithm_of(function) is algorithm_of(function)
+def test_a_function_that_is_found_by_its_name_has_one_algorithm(function: Callable[..., object], by_name: bool) -> None:
+    """Another algorithm at each call would mean another definition for each task. Functions by value are known by their
+    pickle, and nothing may keep them and what they refer to."""
+    assert (algorithm_of(function) is algorithm_of(function)) is by_name
     assert algorithm_of(function).function is function
 
 
-def test_methods_of_two_objects_are_two_algorithms() -> None:
-    two, three = Scale(2), Scale(3)
-    assert algorithm_of(two.times) is algorithm_of(two.times)
-    assert algorithm_of(two.times) is not algorithm_of(three.times)
-    assert algorithm_of(three.times).function(1) == 3
+def test_nothing_keeps_a_function_that_travels_by_value() -> None:
+    """It may refer to large objects. So it must be gone with its last user, before a garbage collection."""
+
+    def count() -> None: ...
+
+    assert algorithm_of(count).function is count
+    gone = weakref.ref(count)
+    del count
+    assert gone() is None
 
 
 def test_a_function_without_attributes_and_hash_can_be_an_algorithm() -> None:

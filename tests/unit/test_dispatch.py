@@ -23,7 +23,7 @@ def books() -> Books:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state), Isolation(books.state))
+    return Dispatch(books.state, HandBack(books.state), Isolation(books.state), books.definitions())
 
 
 def held(*slaves: ConnectedSlave) -> list[list[int]]:
@@ -117,7 +117,7 @@ def test_it_is_known_when_a_quick_slave_is_worth_another_look(books: Books, disp
 
 def test_a_task_that_goes_before_its_definition_fails_the_check(books: Books, dispatch: Dispatch) -> None:
     slave = books.slave()
-    dispatch.check()
+    dispatch.definitions.check()
     books.give(slave, 1)
     with pytest.raises(AssertionError, match=r"SLAVE-0 holds tasks of algorithms \[0\], which were not sent"):
-        dispatch.check()
+        dispatch.definitions.check()

@@ -31,7 +31,7 @@ def isolation(books: Books) -> Isolation:
 
 @pytest.fixture
 def dispatch(books: Books, isolation: Isolation) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state), isolation)
+    return Dispatch(books.state, HandBack(books.state), isolation, books.definitions())
 
 
 def suspect(books: Books, algorithm: AlgorithmDefined | None = None) -> int:

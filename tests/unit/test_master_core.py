@@ -7,6 +7,7 @@ from attrs import evolve
 from tests.spans import MAX, span
 
 from mwpy._core.master import allocation
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Stranger
@@ -22,7 +23,7 @@ from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
 @pytest.fixture
 def core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
-    core.define(MAX)
+    core.definitions.add(Defined(MAX))
     return core
 
 

@@ -6,6 +6,7 @@ import pytest
 from tests.spans import MAX, MIN, held_by, span
 
 from mwpy._core.master import deaths
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
@@ -20,7 +21,7 @@ ALGORITHMS = [MAX, MIN]
 def _master(task_group: int | None = None) -> MasterCore:
     core = MasterCore(MasterSettings("m", "g", task_group=task_group))
     for algorithm in ALGORITHMS:
-        core.define(algorithm)
+        core.definitions.add(Defined(algorithm))
     return core
 
 

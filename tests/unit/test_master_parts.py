@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, Unpack, cast
@@ -13,9 +13,11 @@ import pytest
 from attrs import define, field
 from tests.spans import MAX
 
+from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.state import Actions
 from mwpy._core.master.submissions import Submissions
+from mwpy._core.master.taskjar import Taskjar
 from mwpy._roles import map_run
 from mwpy._roles.access import Access
 from mwpy._roles.definitions import Definitions
@@ -23,14 +25,14 @@ from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_run import MapRun, MapTag
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport.codec import Codec, loads_function
-from mwpy._values.algorithm import algorithm_of
+from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
 from mwpy._values.errors import InternalError, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
-from mwpy._values.records import AlgorithmDefined
 from mwpy._values.task import Policies, Result, TaskPolicy, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
+HIGHEST = Defined(MAX)
 
 
 class _Queue(SimpleQueue[Any]):
@@ -49,8 +51,8 @@ class _Io:
     """The parts of an I/O thread that the thread of the algorithm uses."""
 
     def __init__(self) -> None:
-        self.submissions = Submissions()
-        self.definitions: deque[AlgorithmDefined] = deque()
+        self.jar = Taskjar()
+        self.submissions = Submissions(self.jar)
         self.outcomes = _Queue(self)
         self.waiting = Waiting.NOT
 
@@ -155,15 +157,14 @@ class _Slaves:
 
     def submit(self, call: Any, tag: Any, **policy: Unpack[Policies]) -> TaskId:
         tag.size = self.size
-        number = self.io.submissions.add(MAX.definition, TaskPolicy.of(**policy), b"", (), tag)
+        number = self.io.submissions.add(HIGHEST, TaskPolicy.of(**policy), b"", (), tag)
         self.positions.append(tag.index)
         self.open.append((call.args[0], tag))
         self.most_open = max(self.most_open, len(self.open))
         return number
 
     def wait(self) -> None:
-        self.io.submissions.take()
-        self.io.submissions.publish({}, 0)
+        self.io.jar.away += sum(span.count for span in self.io.submissions.take())
         finished = [_result(10 * item, tag) for item, tag in reversed(self.open)]
         self.open.clear()
         self.io.outcomes.put(Actions(results=finished))
@@ -219,23 +220,62 @@ def _plain() -> None:
     """A function that slaves find under its name."""
 
 
-def test_each_algorithm_is_defined_with_the_next_number(io: _Io, access: Access) -> None:
-    """A function with a name travels by reference, and a function without a name travels as a pickle."""
-    definitions = Definitions(access, Codec(), main_by_value=False)
-    algorithms = [algorithm_of(_plain), algorithm_of(lambda: 7)]
-    made = [definitions.define(algorithm) for algorithm in algorithms]
-    by_name, by_value = io.definitions
-    assert [each.definition for each in io.definitions] == made
-    assert (by_name.definition.number, by_name.definition.reference) == (0, f"{__name__}:_plain")
-    assert (by_name.definition.digest, by_name.packed) == (algorithms[0].digest, b"")
-    assert (by_value.definition.number, by_value.definition.reference, by_value.definition.digest) == (1, "", "")
-    assert loads_function(by_value.packed)() == 7
-    assert definitions.known == dict(zip(algorithms, made, strict=True))
+def test_an_algorithm_by_name_is_defined_once() -> None:
+    """A call that was unpickled has a copy of the algorithm, and gets the same definition."""
+    definitions = Definitions(Codec(), main_by_value=False)
+    algorithm = algorithm_of(_plain)
+    defined = definitions.define(algorithm)
+    definition = defined.record.definition
+    assert (definition.number, definition.reference) == (0, f"{__name__}:_plain")
+    assert (definition.digest, defined.record.packed, defined.size) == (algorithm.digest, b"", 0)
+    assert definitions.known == {algorithm: defined}
+    assert definitions.prepare(algorithm) is algorithm
+    copy = pickle.loads(pickle.dumps(Algorithm(_plain, policy={"retry": False})))
+    assert (definitions.define(copy), copy.policy) == (defined, {"retry": False})
+    assert definitions.define(algorithm_of(abs)).number == 1
 
 
-def test_a_function_of_main_travels_by_value_if_slaves_have_another_main(
-    io: _Io, access: Access, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_algorithm_by_value_is_what_its_pickle_says_at_each_use() -> None:
+    """The same pickle is the same algorithm, also that of another function. A changed state is another algorithm."""
+    definitions = Definitions(Codec(), main_by_value=False)
+    state = [7]
+
+    def make() -> Any:
+        return lambda: state[0]
+
+    first, twin = make(), make()
+    defined = definitions.define(algorithm_of(first))
+    assert (defined.record.definition.reference, len(defined.record.definition.digest)) == ("", 32)
+    assert defined.size == OVERHEAD_BYTES + len(defined.record.packed)
+    assert definitions.define(algorithm_of(first)) is definitions.define(algorithm_of(twin)) is defined
+    prepared = definitions.prepare(Algorithm(first, policy={"retry": False}))
+    assert prepared.policy == {"retry": False}
+    state[0] = 8
+    changed = definitions.define(algorithm_of(first))
+    assert (defined.number, changed.number) == (0, 1)
+    assert [loads_function(each.record.packed)() for each in (defined, changed)] == [7, 8]
+    assert (definitions.define(prepared), prepared.function) == (defined, first)
+    assert not definitions.known
+
+
+def test_an_algorithm_by_value_that_nobody_keeps_gets_another_number() -> None:
+    """The core keeps those that are used, and the thread of the algorithm keeps nothing."""
+    definitions = Definitions(Codec(), main_by_value=False)
+    seen = [definitions.define(algorithm_of(lambda: 7)).number for _ in range(3)]
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mark", [lambda function: function, task_algorithm])
+def test_the_pickle_of_a_function_does_not_depend_on_what_was_asked_of_it(mark: Callable[[Any], Any]) -> None:
+    definitions = Definitions(Codec(), main_by_value=False)
+    function = mark(lambda: 7)
+    defined = definitions.define(algorithm_of(function))
+    asked = algorithm_of(function)
+    assert (asked.reference, len(asked.digest)) == ("", 16)
+    assert definitions.define(algorithm_of(function)) is defined
+
+
+def test_a_function_of_main_travels_by_value_if_slaves_have_another_main(monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook is an example."""
 
     def square(x: int) -> int:
@@ -245,8 +285,9 @@ def test_a_function_of_main_travels_by_value_if_slaves_have_another_main(
     import __main__
 
     monkeypatch.setattr(__main__, "square", square, raising=False)
-    for main_by_value in (False, True):
-        Definitions(access, Codec(main_by_value), main_by_value).define(algorithm_of(square))
-    by_name, by_value = io.definitions
+    by_name, by_value = [
+        Definitions(Codec(main_by_value), main_by_value).define(algorithm_of(square)).record
+        for main_by_value in (False, True)
+    ]
     assert (by_name.definition.reference, by_value.definition.reference) == ("__main__:square", "")
     assert loads_function(by_value.packed)(3) == 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from importlib import metadata
@@ -70,3 +71,25 @@ def test_a_missing_package_has_an_empty_version(tmp_path: Path) -> None:
     """An empty name also has an empty version."""
     expected = {"msgspec": msgspec.__version__, "no-such-package": "", "": ""}
     assert packages.versions(["msgspec", "no-such-package", ""]) == expected
+
+
+def test_the_modules_of_the_user_that_a_function_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages and the standard library are left out."""
+    in_a_module(monkeypatch, "import attrs\n", "users_helper")
+    in_a_module(monkeypatch, "X = 1\n", "users_other")
+    module = in_a_module(monkeypatch, "import json, users_helper\ndef f(): return 1\n")
+    assert sorted(packages.modules_of(module.f, by_value=False)) == ["users_helper", "users_module"]
+    assert sorted(packages.modules_of(lambda: module.f, by_value=True)) == ["users_helper", "users_module"]
+
+
+def test_a_function_by_value_reaches_what_the_functions_of_main_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They travel with it. Partial functions and methods are looked through, and cycles end."""
+    module = in_a_module(monkeypatch, "def f(): return 1\n")
+    main = types.ModuleType("__main__")
+    main.module = module  # type: ignore[attr-defined]
+    exec("def g(): return module.f() + h()\ndef h(): return g()\n", vars(main))
+    exec("class C:\n def m(self, x): return h()\n", vars(main))
+    helper = main.h
+    for function in (helper, main.C().m, functools.partial(main.C().m, 1), lambda: helper):
+        assert "users_module" in packages.modules_of(function, by_value=True)
+    assert packages.modules_of(functools.partial(max, 1), by_value=True) == []

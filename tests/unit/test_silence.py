@@ -9,6 +9,7 @@ import pytest
 from attrs import define, field, frozen
 from tests.spans import MAX, MIN, defined, span, span_of
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown, Waiting
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
@@ -33,7 +34,7 @@ CANNOT_IMPORT = "app:min is not there (No module named 'app'): install the modul
 def _core() -> MasterCore:
     core = MasterCore(MasterSettings("m", "g"))
     for algorithm in ALGORITHMS:
-        core.define(algorithm)
+        core.definitions.add(Defined(algorithm))
     return core
 
 
@@ -485,7 +486,7 @@ def test_there_is_no_notice_while_the_loop_waits_with_a_timeout_and_nothing_is_t
 def test_a_computation_on_one_machine_does_not_ask_for_other_slaves() -> None:
     """No agent from elsewhere can connect, so the notice must not advise the user to start one."""
     master = _Master(MasterCore(MasterSettings("m", "g", only_here=True)))
-    master.core.define(defined(0, "max", reference=""))
+    master.core.definitions.add(Defined(defined(0, "max", reference="")))
     master.submit()
     master.run(PROMISED_S)
     assert "The slaves on this machine are not ready" in master.silence_notices[-1][1]

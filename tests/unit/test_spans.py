@@ -7,6 +7,7 @@ from collections import deque
 from tests.spans import MAX, MIN, span
 
 from mwpy._core.holding import take
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.spans import Span
 from mwpy._values.ids import TaskId
 from mwpy._values.task import DEFAULT_POLICY
@@ -35,7 +36,7 @@ def test_a_span_is_cut_and_joined_without_a_change_to_itself() -> None:
 
 def test_the_spans_of_a_master_are_taken_with_what_is_theirs() -> None:
     """When a span is cut in the middle, each part keeps the arguments and tags of its tasks."""
-    span = Span(TaskId(5), 3, MAX.definition, DEFAULT_POLICY, [b"5", b"6", b"7"], [], ["five", "six", "seven"])
+    span = Span(TaskId(5), 3, Defined(MAX), DEFAULT_POLICY, [b"5", b"6", b"7"], [], ["five", "six", "seven"])
     held = deque([span])
     [taken] = take(held, 6, 1, 0)
     assert (taken.first, taken.payloads, taken.tags) == (6, [b"6"], ["six"])

@@ -3,98 +3,130 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 
 import pytest
-from tests.spans import MAX as DEFINED_MAX
-from tests.spans import MIN as DEFINED_MIN
-from tests.spans import defined
+from tests import spans
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.submissions import Submissions
+from mwpy._core.master.taskjar import Taskjar
+from mwpy._values import records
 from mwpy._values.errors import UsageError
-from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
-
-MAX, MIN = DEFINED_MAX.definition, DEFINED_MIN.definition
+from mwpy._values.ids import SlaveId
+from mwpy._values.records import TaskRange
+from mwpy._values.task import DEFAULT_POLICY, SlaveKind, TaskPolicy
 
 
 @pytest.fixture
-def submissions() -> Submissions:
-    return Submissions()
+def jar() -> Taskjar:
+    return Taskjar()
 
 
-def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(submissions: Submissions) -> None:
+@pytest.fixture
+def submissions(jar: Taskjar) -> Submissions:
+    return Submissions(jar)
+
+
+@pytest.fixture
+def algorithms(jar: Taskjar) -> tuple[Defined, Defined]:
+    """`max` and `min`, which the core already knows."""
+    both = Defined(spans.MAX), Defined(spans.MIN)
+    for each in both:
+        jar.algorithms.add(each.record)
+        jar.algorithms.adopt(each)
+    return both
+
+
+def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(
+    submissions: Submissions, algorithms: tuple[Defined, Defined]
+) -> None:
     """Tasks keep the order of submission. Another algorithm or policy begins another span."""
+    highest, lowest = algorithms
     assert not submissions
     ids = [
-        submissions.add(MAX, DEFAULT_POLICY, b"a", (), "A"),
-        submissions.add(MAX, TaskPolicy(), b"b", (), "B"),
-        submissions.add(MAX, TaskPolicy(retry=False), b"c", (b"large",), "C"),
-        submissions.add(MIN, TaskPolicy(retry=False), b"d", (), "D"),
+        submissions.add(highest, DEFAULT_POLICY, b"a", (), "A"),
+        submissions.add(highest, TaskPolicy(), b"b", (), "B"),
+        submissions.add(highest, TaskPolicy(retry=False), b"c", (b"large",), "C"),
+        submissions.add(lowest, TaskPolicy(retry=False), b"d", (), "D"),
     ]
     assert ids == [1, 2, 3, 4]
     assert submissions
-    spans = submissions.take()
-    assert [(span.first, span.algorithm, span.policy, span.payloads, span.buffers, span.tags) for span in spans] == [
-        (1, MAX, DEFAULT_POLICY, [b"a", b"b"], [], ["A", "B"]),
-        (3, MAX, TaskPolicy(retry=False), [b"c"], [(b"large",)], ["C"]),
-        (4, MIN, TaskPolicy(retry=False), [b"d"], [], ["D"]),
+    taken = submissions.take()
+    assert [(span.first, span.algorithm, span.policy, span.payloads, span.buffers, span.tags) for span in taken] == [
+        (1, highest, DEFAULT_POLICY, [b"a", b"b"], [], ["A", "B"]),
+        (3, highest, TaskPolicy(retry=False), [b"c"], [(b"large",)], ["C"]),
+        (4, lowest, TaskPolicy(retry=False), [b"d"], [], ["D"]),
     ]
-    assert [str(span) for span in spans] == ["tasks 1 to 2 (max)", "task 3 (max)", "task 4 (min)"]
+    assert [str(span) for span in taken] == ["tasks 1 to 2 (max)", "task 3 (max)", "task 4 (min)"]
     assert not submissions
     assert submissions.take() == []
 
 
-def test_a_task_is_pending_until_the_core_publishes_that_it_is_not(submissions: Submissions) -> None:
-    """The task is pending before and after the core takes it."""
+def test_a_task_is_pending_until_the_core_sends_it_or_ends_it(
+    submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
+) -> None:
+    """The task is pending before and after the core takes it, and again when it comes back."""
+    highest, lowest = algorithms
 
     def pending() -> tuple[int, int, int]:
         submissions.check()
-        return submissions.pending(MAX), submissions.pending(MIN), submissions.pending()
+        return submissions.pending(highest), submissions.pending(lowest), submissions.pending()
 
-    for algorithm in (MAX, MIN, MAX, MAX):
+    def core(record: records.Record) -> None:
+        jar.changes[type(record)](record, ())
+
+    sid = SlaveId("SLAVE-0")
+    core(records.SlaveConnected(sid, "AGENT-0", "here", SlaveKind.UNORDERED))
+    for algorithm in (highest, lowest, highest, highest):
         submissions.add(algorithm, DEFAULT_POLICY, b"", (), None)
     assert pending() == (3, 1, 4)
-    submissions.take()
+    core(records.TasksSubmitted([span.facts() for span in submissions.take()]))
     assert pending() == (3, 1, 4)
-    submissions.publish({0: 3, 1: 1}, 4)
-    assert pending() == (3, 1, 4)
-    submissions.publish({0: 1}, 3)
-    assert (*pending(), submissions.runnable()) == (1, 0, 1, 3)
-    submissions.add(MIN, DEFAULT_POLICY, b"", (), None)
+    for number in (1, 3):
+        core(records.TasksAllocated(sid, [TaskRange(number, 1, 1, 0, "max")]))
     assert (*pending(), submissions.runnable()) == (1, 1, 2, 4)
-    submissions.publish({}, 0)
-    assert (*pending(), submissions.runnable()) == (0, 1, 1, 1)
-    assert submissions.pending(defined(2, "sum").definition) == 0
-
-
-def test_check_finds_a_lost_task(submissions: Submissions) -> None:
-    """`check` compares the counts of both threads with the tasks that the core has not taken."""
-    submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
+    submissions.add(lowest, DEFAULT_POLICY, b"", (), None)
+    assert (*pending(), submissions.runnable()) == (1, 2, 3, 5)
+    core(records.TasksReturned(sid, [TaskRange(1, 1, 1, 0, "max")], "lost"))
+    assert (*pending(), submissions.runnable()) == (2, 2, 4, 5)
+    core(records.TasksGivenUp(sid, True, [TaskRange(3, 1, 1, 0, "max")], "lost"))
+    assert (*pending(), submissions.runnable()) == (2, 2, 4, 4)
+    core(records.TasksFailed([TaskRange(5, 1, 0, 1, "min")], "too large"))
     submissions.take()
+    assert (*pending(), submissions.runnable()) == (2, 1, 3, 3)
+    assert submissions.pending(Defined(spans.defined(2, "sum"))) == 0
+
+
+def test_check_finds_a_lost_task(submissions: Submissions, algorithms: tuple[Defined, Defined]) -> None:
+    """`check` compares the counts of both threads with the tasks that the core has not taken."""
+    highest, _ = algorithms
+    submissions.add(highest, DEFAULT_POLICY, b"", (), None)
     submissions.check()
     submissions.total += 1
     with pytest.raises(AssertionError, match="lost"):
         submissions.check()
 
 
-def test_one_thread_can_take_tasks_while_another_adds_tasks(submissions: Submissions) -> None:
+def test_one_thread_can_take_tasks_while_another_adds_tasks(
+    submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
+) -> None:
     """No task is lost or taken twice, and no count is wrong."""
+    highest, lowest = algorithms
     total = 20_000
 
     def add() -> None:
         for number in range(1, total + 1):
-            submissions.add(MAX if number // 7 % 2 else MIN, DEFAULT_POLICY, b"%d" % number, (), number)
+            submissions.add(highest if number // 7 % 2 else lowest, DEFAULT_POLICY, b"%d" % number, (), number)
 
     adder = threading.Thread(target=add)
     adder.start()
     taken = []
     while adder.is_alive() or submissions:
-        spans = submissions.take()
-        pending = Counter[int]()
-        for span in spans:
-            pending[span.algorithm.number] += span.count
-        submissions.publish(pending, pending.total())  # as if the core had sent all that it took before
-        taken += spans
+        for span in submissions.take():
+            new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
+            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"), ())  # the shortest life
+            taken.append(span)
+        assert submissions.pending() >= 0
     adder.join()
     submissions.check()
     assert [number for span in taken for number in span.ids] == [*range(1, total + 1)]
@@ -102,10 +134,13 @@ def test_one_thread_can_take_tasks_while_another_adds_tasks(submissions: Submiss
     assert all(span.tags == [*span.ids] for span in taken)
 
 
-def test_tasks_that_two_threads_add_at_once_are_an_error(submissions: Submissions) -> None:
+def test_tasks_that_two_threads_add_at_once_are_an_error(
+    submissions: Submissions, algorithms: tuple[Defined, Defined]
+) -> None:
     """Otherwise their tasks would get each other's results."""
-    first = submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
+    highest, _ = algorithms
+    first = submissions.add(highest, DEFAULT_POLICY, b"", (), None)
     submissions.total = first - 1  # the number that a second thread reads before the first thread stores its own
-    submissions.add(MAX, DEFAULT_POLICY, b"", (), None)
+    submissions.add(highest, DEFAULT_POLICY, b"", (), None)
     with pytest.raises(UsageError, match="two threads"):
         submissions.take()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -123,7 +123,7 @@ def test_a_turn_runs_up_to_the_given_number_of_tasks(end: _End) -> None:
     runner.turn(0.0, 2)
     assert (runner.completed, runner.num_waiting, runner.num_unsent) == (2, 1, 2)
     runner.turn(0.0, 100)
-    assert (runner.completed, runner.num_waiting, runner.num_unsent, end.started) == (3, 0, 3, [1, 2, 3])
+    assert (runner.completed, runner.num_waiting, runner.num_unsent, end.started) == (3, 0, 3, [1, 1, 2, 3])
     runner.turn(0.0, 100)
     assert (_results(end), runner.num_unsent, end.waits) == ({1: 7, 2: 7, 3: 7}, 0, [])
 
@@ -147,7 +147,7 @@ def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:
     runner.turn(0.0, 100)
     runner.flush()
     assert (_results(end), runner.completed, end.recalls_heard) == ({5: 5, 7: 6}, 2, 1)
-    assert end.started == [1, 1, 3]
+    assert end.started == [1, 1, 1, 3]
     assert end.waits == [task_runner.FOREVER_S]
 
 
@@ -272,6 +272,44 @@ def test_only_a_missing_module_is_sure_to_fail_again(
     runner.turn(0.0, 100)
     [refused] = [each for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]
     assert refused.failure is expected
+
+
+class _Loud:
+    """A function by value that records when it is unpickled."""
+
+    unpickled: ClassVar[list[str]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        self.unpickled.append(state["name"])
+        self.name = state["name"]
+
+    def __call__(self) -> str:
+        return self.name
+
+
+def test_an_algorithm_by_value_is_unpickled_after_the_start_of_its_first_task(end: _End) -> None:
+    """If this ends the process, the death is charged to that task. What is forgotten unused is never unpickled."""
+    runner = _runner(end)
+    _define(end, *map(_Loud, "abc"))
+    end.arrive(messages.Algorithms([], [3]))
+    _give(end, 10, 2, number=2)
+    end.recalls.append(lambda: end.arrive(messages.Revoked(7, [10], [2], [1])))
+    runner.turn(0.0, 100)
+    assert _Loud.unpickled == []
+    _give(end, 20, number=2)
+    _give(end, 30, number=3)
+    runner.turn(0.0, 100)
+    assert _Loud.unpickled == ["b"]
+    end.arrive(messages.Algorithms([], [1, 2]))
+    _give(end, 40, number=2)
+    runner.turn(0.0, 100)
+    runner.flush()
+    assert _results(end) == {20: "b"}
+    refused = [(each.number, each.reason) for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]
+    assert refused == [(3, "it was never defined"), (2, "it was never defined")]
 
 
 def test_a_slave_algorithm_sees_what_the_runner_knows(end: _End) -> None:

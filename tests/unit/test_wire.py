@@ -28,6 +28,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.SlaveDied(1, 0, "why", LastWords("out", "err", "fault", 1 << 40)), []),
     (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
     (messages.Probe(), []),
+    (messages.Renew(), []),
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why"), []),
     (messages.Goodbye("why"), []),

@@ -86,9 +86,8 @@ class MasterIo:
             start, clock, lambda text: self._notice([text]), lambda: core.state.members.slaves_seen
         )
         """The agents on this machine."""
-        self.submissions = Submissions()
+        self.submissions = Submissions(core.state.jar)
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
-        self.definitions: deque[records.AlgorithmDefined] = deque()
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.waiting = Waiting.NOT
@@ -174,11 +173,9 @@ class MasterIo:
                 self.core.handle(Stranger(address, reason), now)
 
     def _take_commands(self) -> None:
-        """Take the tasks before the definitions: a definition is added before its tasks, so none is missing."""
+        """Take the tasks first: a command that was given before a task was submitted is here, too."""
         spans = self.submissions.take()
         commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
-        while self.definitions:
-            self.core.define(self.definitions.popleft())
         if spans:
             self.core.submit(spans)
         for command in commands:
@@ -190,8 +187,6 @@ class MasterIo:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
             self.link.forget(peer)
-        jar = self.core.state.jar
-        self.submissions.publish(jar.pending.counts, jar.runnable)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
             self._news = actions
 

@@ -109,6 +109,9 @@ class TaskRunner:
         self._codec = Codec()
         self._functions: dict[int, Callable[..., Any]] = {}
         """The algorithms that can run here, by number."""
+        self._packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = {}
+        """The algorithms by value that were not used yet. Each is unpickled before its first task, because most slaves
+        of an agent never run most of them."""
         self._unavailable: dict[int, _Unavailable] = {}
         """Why the other algorithms cannot run here."""
         self._waiting: deque[_Waiting] = deque()
@@ -186,7 +189,11 @@ class TaskRunner:
         """
         function = self._functions.get(span.number)
         if function is None:
-            return self._refuse(span)
+            if not self._end.start(span.position):  # if unpickling ends this process, the first task is charged
+                return 0
+            function = self._unpack(span.number)
+            if function is None:
+                return self._refuse(span)
         end, group, limit, attempt = self._end, self.result_group, self._limit, span.attempt
         start, journal, dumps = end.start, end.journal, self._codec.dumps_value
         note = journal.add
@@ -226,10 +233,14 @@ class TaskRunner:
         self.completed += ran
         return ran
 
+    def _unpack(self, number: int) -> Callable[..., Any] | None:
+        """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
+        if number in self._packed:
+            self._keep(number, _load(*self._packed.pop(number)))
+        return self._functions.get(number)
+
     def _refuse(self, span: _Waiting) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
-        if not self._end.start(span.position):
-            return 0
         why = self._unavailable.get(span.number, _NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
         self._send(messages.AlgorithmFailed(self._number, span.number, why.reason, *spans, why.failure))
@@ -304,14 +315,23 @@ class TaskRunner:
             start += count
 
     def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
+        tables: list[dict[int, Any]] = [self._functions, self._packed, self._unavailable]
+        for number in message.forgotten:
+            for table in tables:
+                table.pop(number, None)
         pickles = iter(payload)
         for definition in message.definitions:
-            by_value = None if definition.reference else next(pickles)
-            loaded = _load(definition, by_value)
-            if isinstance(loaded, _Unavailable):
-                self._unavailable[definition.number] = loaded
+            if definition.reference:
+                self._keep(definition.number, _load(definition, None))
             else:
-                self._functions[definition.number] = loaded
+                self._packed[definition.number] = definition, next(pickles)
+
+    def _keep(self, number: int, loaded: Callable[..., Any] | _Unavailable) -> None:
+        """Keep an algorithm, or the reason why it cannot run here."""
+        if isinstance(loaded, _Unavailable):
+            self._unavailable[number] = loaded
+        else:
+            self._functions[number] = loaded
 
 
 def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mwpy._core.master.commands import AllocateSlaves, FreeSlave
+from mwpy._core.master.commands import AllocateSlaves, FreeSlave, RenewSlaves
+from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import SlaveKind, TaskPolicy
 
 __all__ = ["SimulatedAlgorithm"]
 
 CODEC = Codec()
+
+BY_NAME = (min, max)
+"""Functions that travel by name. No function of the simulation is ever called."""
+
+STATES = 6
+"""How many different functions by value there are. They come and go, and some come back."""
 
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
@@ -54,11 +61,9 @@ class SimulatedAlgorithm:
         self._submit_s = pace.submit_s
         self._wake = wake
         random = world.random
-        self._algorithms = [messages.AlgorithmDefinition(n, f"work_{n}", f"app:work_{n}", "", "3.11") for n in range(2)]
-        for definition in self._algorithms:
-            io.definitions.append(records.AlgorithmDefined(definition, b""))
-        self.durations = [random.choice(pace.durations) for _ in self._algorithms]
-        """How long the tasks of each algorithm take on average, in seconds."""
+        self._definitions = Definitions(CODEC, main_by_value=False)
+        self.durations = [random.choice(pace.durations) for _ in BY_NAME]
+        """How long tasks take on average, in seconds: of algorithms with even numbers, and of the others."""
         if random.random() < 0.5:
             io.commands.append(AllocateSlaves(random.randint(1, 2), SlaveKind.ORDERED))
         if random.random() < 0.3:
@@ -113,6 +118,10 @@ class SimulatedAlgorithm:
             sid = random.choice(self._special)
             self._io.commands.append(FreeSlave(sid))
             self._freed[sid] = None
+        if random.random() < 0.1:
+            self._world.note("a module was edited: renew the slaves")
+            self._io.commands.append(RenewSlaves(None))
+            self._checker.edited()
         self._wake()
         if last < self._total:
             self._world.after(random.random() * self._submit_s, self._go_on)
@@ -124,6 +133,12 @@ class SimulatedAlgorithm:
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
-        algorithm = random.choice(self._algorithms)
-        tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills)
-        self._io.submissions.add(algorithm, policy, payload, (), tag)
+        function = random.choice(BY_NAME) if random.random() < 0.7 else _work_with(random.randrange(STATES))
+        defined = self._definitions.define(algorithm_of(function))
+        tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, defined.record)
+        self._io.submissions.add(defined, policy, payload, (), tag)
+
+
+def _work_with(state: int) -> Callable[[], int]:
+    """A function by value; there is one for each state."""
+    return lambda: state

@@ -69,6 +69,12 @@ class HistoryChecker:
     """Agents that the master knows to leave."""
     _policies: dict[int, TaskPolicy] = field(factory=dict)
     _tags: dict[int, object] = field(factory=dict)
+    _algorithms: dict[int, records.AlgorithmDefined] = field(factory=dict)
+    """The definition with which each task was submitted."""
+    edits: int = 0
+    """How often a module of the algorithm was edited."""
+    _edits_before: dict[int, int] = field(factory=dict)
+    """How often before each task was submitted."""
     _unaddressed: dict[int, None] = field(factory=dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     _last: dict[SlaveId, int] = field(factory=dict)
@@ -81,17 +87,23 @@ class HistoryChecker:
     _leaving: dict[bytes, None] = field(factory=dict)
     """Connections of agents that have announced that they leave. No task is charged for what happens there."""
 
-    def submitted(self, task: int, policy: TaskPolicy, kills: str) -> object:
+    def submitted(self, task: int, policy: TaskPolicy, kills: str, algorithm: records.AlgorithmDefined) -> object:
         """A task is submitted, after all tasks with lower numbers. It kills "slave", "agent" or nothing ("").
 
         Returns:
             Its tag.
         """
         self._policies[task] = policy
+        self._algorithms[task] = algorithm
+        self._edits_before[task] = self.edits
         self._tags[task] = object()
         if kills:
             (self.killers if kills == "slave" else self.agent_killers)[task] = None
         return self._tags[task]
+
+    def edited(self) -> None:
+        """A module was edited. No slave that has started may run a task that is submitted from now on."""
+        self.edits += 1
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
@@ -160,6 +172,18 @@ class HistoryChecker:
             together = (peer, message.slave) in self._uncharged
             assert not together, f"task {message.running} is charged for a slave that was killed with its agent"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
+
+    def has(self, task: int, sid: SlaveId | None, edits: int, algorithm: tuple[str, bytes]) -> None:
+        """A slave is about to start a task.
+
+        Args:
+            edits: how often a module had been edited when the slave process started.
+            algorithm: what the slave has for the task's algorithm: the reference and the pickle.
+        """
+        assert edits >= self._edits_before[task], f"{sid} runs task {task} with a module from before an edit"
+        submitted = self._algorithms[task]
+        expected = submitted.definition.reference, submitted.packed
+        assert algorithm == expected, f"task {task} runs another function than it was submitted with"
 
     def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
         """A slave starts a task, while the other slaves of its agent run the tasks `beside`."""

@@ -69,7 +69,8 @@ class SimulatedMaster:
         self._alarm = Alarm(world, self._iterate)
         self.network = Network(world, checker, self.wake)
         group = world.random.choice([None, None, None, 1, 7])
-        settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000)
+        kept = world.random.choice([5000, 15_000, 1 << 20])  # about one function by value, three, and all
+        settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000, max_definition_bytes=kept)
         trail = _Trail(checker, replay)
         self.io = MasterIo(MasterCore(settings), self.network.master, trail, world, start)
         self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake)

@@ -38,6 +38,8 @@ CHECKED = (
     _kind(messages.Leaving("")),
 )
 """The messages that a checker wants to see when the master gets them."""
+ONCE = (_kind(messages.Hello("", "", "", 0, "", 0)), _kind(messages.SlaveReady(0)))
+"""The messages that a correct agent never repeats."""
 
 
 class SimulatedAgentLink:
@@ -181,8 +183,9 @@ class Network:
 
     def _to_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
         connection.to_master_at = max(connection.to_master_at, self._world.now + self._delay())
-        for _ in range(2 if self._world.chance(0.02) else 1):
-            self._world.at(connection.to_master_at, lambda: self._arrive_at_master(connection, frames))
+        self._world.at(connection.to_master_at, lambda: self._arrive_at_master(connection, frames))
+        if self._world.chance(0.02):
+            self._world.at(connection.to_master_at, lambda: self._arrive_again(connection, frames))
 
     def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
         if connection.broken:
@@ -190,6 +193,11 @@ class Network:
         if bytes(frames[0][:2]) in CHECKED:
             self._checker.heard(connection.peer, wire.decode(frames)[0])
         self.master.arrive(Frames(connection.peer, ADDRESS, frames))
+
+    def _arrive_again(self, connection: Connection, frames: Sequence[Buffer]) -> None:
+        self._arrive_at_master(connection, frames)
+        if bytes(frames[0][:2]) in ONCE:  # the master drops the agent, and reads nothing that arrives after this
+            self._checker.unheard[connection.peer] = None
 
     def _to_agent(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         if bytes(frames[0][:2]) == REFUSED:

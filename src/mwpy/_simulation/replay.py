@@ -65,8 +65,8 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "pending": jar.pending.counts,
-        "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated),
-        "algorithms": jar.definitions,
+        "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
+        "algorithms": {number: defined.record for number, defined in jar.algorithms.defined.items()},
     }
 
 

@@ -262,6 +262,7 @@ class SimulatedSlave:
         self.number = self.pid = number
         self._work = work
         self._world = work.world
+        self._edits = work.checker.edits
         self._ended = ended
         self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
         self.outputs = {fd: SimulatedPipe(10 * number + fd, link, outlets[fd]) for fd in (1, 2)}
@@ -273,8 +274,8 @@ class SimulatedSlave:
         self.printed = ""
         """What it wrote to standard error when it started."""
         self.sid: SlaveId | None = None
-        self._algorithms: dict[int, LoadFailure | None] = {}
-        """The algorithms that it knows, by number, and why it cannot run them; None if it can."""
+        self.algorithms: dict[int, tuple[LoadFailure | None, str, bytes]] = {}
+        """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
         self._passed_on = 0
@@ -359,14 +360,14 @@ class SimulatedSlave:
         if self.code is not None or self.running or self._hangs:
             return
         while self.channel.to_slave:
-            self._hear(wire.decode(self.channel.to_slave.popleft())[0])
+            self._hear(*wire.decode(self.channel.to_slave.popleft()))
         self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
         while self._tasks and not self._stopping:
             self.channel.started, task, attempt, algorithm = self._tasks[0]
             if self.channel.recalls != self._recalls_heard:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
-            failure = self._algorithms[algorithm]
+            failure = self.algorithms[algorithm][0]
             if failure is None:
                 self._run(task, attempt, algorithm)
                 return
@@ -377,10 +378,15 @@ class SimulatedSlave:
         if self._stopping:
             self.end(0)
 
-    def _hear(self, message: messages.Message) -> None:
+    def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
         match message:
-            case messages.Algorithms(definitions):
-                self._algorithms.update((definition.number, self._load()) for definition in definitions)
+            case messages.Algorithms(definitions, forgotten):
+                for number in forgotten:
+                    del self.algorithms[number]
+                pickles = iter(payload)
+                for each in definitions:
+                    packed = b"" if each.reference else bytes(next(pickles))
+                    self.define(each.number, (self._load(), each.reference, packed))
             case messages.SlaveNamed(_, sid):
                 self.sid = sid
             case messages.Tasks():
@@ -395,6 +401,10 @@ class SimulatedSlave:
             case messages.Shutdown():
                 self._stopping = True
 
+    def define(self, number: int, algorithm: tuple[LoadFailure | None, str, bytes]) -> None:
+        """Keep an algorithm."""
+        self.algorithms[number] = algorithm
+
     def _load(self) -> LoadFailure | None:
         """Why it cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
         if not self._work.able and self._world.chance(0.05):
@@ -403,9 +413,11 @@ class SimulatedSlave:
 
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random
-        self._work.checker.started(task, self.sid, self._work.peer, self._work.running())
+        checker = self._work.checker
+        checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
+        checker.started(task, self.sid, self._work.peer, self._work.running())
         self.running, self._attempt = task, attempt
-        self._seconds = random.expovariate(1.0) * self._work.durations[algorithm]
+        self._seconds = random.expovariate(1.0) * self._work.durations[algorithm % 2]
         if random.random() < 0.01:
             self._seconds += LONG_S
         self._finishes_at = self._world.now + self._seconds

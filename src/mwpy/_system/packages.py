@@ -9,6 +9,7 @@ library needs neither.
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import sys
 import types
@@ -17,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
-__all__ = ["imported", "used_by", "versions"]
+from mwpy._system.modules import OWN
 
-OWN = ("__main__", "mwpy")
+__all__ = ["imported", "modules_of", "used_by", "versions"]
 
 
 def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
@@ -33,20 +34,32 @@ def used_by(function: Callable[..., Any], by_value: bool) -> dict[str, str]:
         The versions by name. Packages that are imported through modules that belong to no package are included.
         Packages with an unknown version are left out.
     """
-    found: dict[str, str] = {}
+    packages = [package for _, package in _reached(function, by_value) if package]
+    return {name: version for name, version in versions(packages).items() if version}
+
+
+def modules_of(function: Callable[..., Any], by_value: bool) -> list[str]:
+    """Return the modules of the user that a function's code imports, directly or through each other."""
+    return [name for name, package in _reached(function, by_value) if not package]
+
+
+def _reached(function: Callable[..., Any], by_value: bool) -> Iterator[tuple[str, str]]:
+    """Yield each module that a function's code imports, with its package.
+
+    Modules without a package are yielded together with everything that they import.
+    """
     done: set[str] = set()
-    waiting = deque(_roots(inspect.unwrap(function), by_value))
+    waiting = deque(_roots_by_value(function) if by_value else _roots(inspect.unwrap(function)))
     while waiting:
         name = waiting.popleft()
         top = name.partition(".")[0]
         if name in done or top in OWN or top in sys.stdlib_module_names:
             continue
         done.add(name)
-        if package := _package_of(top):
-            found |= versions([package])
-        elif name in sys.modules:
+        package = _package_of(top)
+        yield name, package
+        if not package and name in sys.modules:
             waiting.extend(_homes(vars(sys.modules[name]).values()))
-    return {name: version for name, version in found.items() if version}
 
 
 def imported() -> dict[str, str]:
@@ -55,17 +68,32 @@ def imported() -> dict[str, str]:
     return versions(sorted({package for top in tops if (package := _package_of(top))}))
 
 
-def _roots(function: Callable[..., Any], by_value: bool) -> Iterator[str]:
-    """Yield the modules that a function uses."""
+def _roots(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the modules that are imported with a function that travels by name."""
     code = getattr(function, "__code__", None)
     if isinstance(code, types.CodeType):
         yield from _imported_inside(code)
-    if not by_value:
-        module = sys.modules.get(getattr(function, "__module__", None) or "")
-        yield from _homes(vars(module).values()) if module else ()
-    elif isinstance(function, types.FunctionType):
-        bound = inspect.getclosurevars(function)
-        yield from _homes([*bound.globals.values(), *bound.nonlocals.values()])
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    yield from _homes(vars(module).values()) if module else ()
+
+
+def _roots_by_value(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the modules that a function by value uses, and those of the functions of `__main__` that it uses."""
+    done: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, functools.partial):
+            waiting.append(each.func)
+            continue
+        each = inspect.unwrap(getattr(each, "__func__", each))
+        if isinstance(each, types.FunctionType) and id(each) not in done:
+            done.add(id(each))
+            yield from _imported_inside(each.__code__)
+            bound = inspect.getclosurevars(each)
+            values = [*bound.globals.values(), *bound.nonlocals.values()]
+            yield from _homes(values)
+            waiting += [value for value in values if getattr(value, "__module__", "") == "__main__"]
 
 
 def _imported_inside(code: types.CodeType) -> Iterator[str]:

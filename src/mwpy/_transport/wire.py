@@ -36,6 +36,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     15: messages.Goodbye,
     16: messages.Leaving,
     17: messages.Installed,
+    18: messages.Renew,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 

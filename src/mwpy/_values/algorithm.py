@@ -18,7 +18,6 @@ import inspect
 import sys
 import types
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property, lru_cache
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
@@ -61,7 +60,11 @@ class TaskAlgorithm(Protocol[P, R_co]):
 
 @define(eq=False, repr=False)
 class Algorithm:
-    """What the master knows about one task algorithm. Each function has one such object, compared by identity."""
+    """What the master knows about one task algorithm, compared by identity.
+
+    Each function that can be found by its name has one such object. A function that travels by value has another one at
+    each call of `algorithm_of`, and nothing is stored in it: it may refer to large objects, which must not stay here.
+    """
 
     function: Callable[..., Any]
     policy: Policies = field(factory=Policies, kw_only=True)
@@ -72,9 +75,12 @@ class Algorithm:
         """The name in messages and results: the function's own, unqualified."""
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
-    @cached_property
+    @property
     def reference(self) -> str:
-        """`module:qualname`, if the function can be found under this name. Empty if the function travels by value."""
+        """`module:qualname`, if the function can be found under this name. Empty if the function travels by value.
+
+        After its module was loaded again, another function may be found under this name.
+        """
         module = getattr(self.function, "__module__", None)
         if not module or "<" in self.name:
             return ""
@@ -89,8 +95,16 @@ class Algorithm:
         """Digest of the source, 16 hex digits; empty where the source is not available."""
         return digest_of(self.function)
 
+    def __reduce__(self) -> tuple[Callable[..., Algorithm], tuple[Callable[..., Any], Policies]]:
+        # a marked function refers to this object, and the pickle of the function must not depend on what is cached here
+        return _copy_of, (self.function, self.policy)
+
     def __repr__(self) -> str:
         return f"<Algorithm {self.reference or self.name}>"
+
+
+def _copy_of(function: Callable[..., Any], policy: Policies) -> Algorithm:
+    return Algorithm(function, policy=policy)
 
 
 class TaskCall(Struct, Generic[R_co], eq=False):
@@ -260,7 +274,7 @@ def _marked(function: Callable[P, R], policy: Policies) -> TaskAlgorithm[P, R]:
 
 
 def algorithm_of(function: Callable[..., Any]) -> Algorithm:
-    """Return the `Algorithm` of a function, marked or not; the same object at every call.
+    """Return the `Algorithm` of a function, marked or not; for one that is found by its name, always the same object.
 
     Raises:
         UsageError: it is not callable, or a coroutine function.
@@ -275,11 +289,12 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
             f"{function!r} cannot be a task algorithm: it is a coroutine function; call it with asyncio.run inside one"
         )
     algorithm = Algorithm(function)
+    if not algorithm.reference:
+        return algorithm
     try:
         function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):  # a builtin or a bound method takes no attribute
-        with suppress(TypeError):  # it has no hash
-            return _algorithm_beside(function)
+    except (AttributeError, TypeError):  # a builtin takes no attribute
+        return _algorithm_beside(function)
     return algorithm
 
 

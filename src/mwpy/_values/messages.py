@@ -41,6 +41,7 @@ __all__ = [
     "Message",
     "Probe",
     "Refused",
+    "Renew",
     "Results",
     "Revoke",
     "Revoked",
@@ -102,6 +103,7 @@ class AlgorithmDefinition(Struct, frozen=True):
     reference: str
     """`module:qualname`, or empty if the function is in the next payload frame."""
     digest: str
+    """Digest of the function's source, or of its pickle if it travels by value; empty if there is no source."""
     python: str
     """`major.minor` of the master's interpreter: another version cannot load functions by value."""
     packages: dict[str, str] = field(default_factory=dict)
@@ -112,6 +114,8 @@ class Algorithms(Struct, frozen=True):
     """Master to agent to slave: definitions that later tasks refer to by number."""
 
     definitions: list[AlgorithmDefinition]
+    forgotten: list[int] = field(default_factory=list)
+    """The numbers of earlier definitions that no later task refers to, unless they are sent again."""
 
 
 class Installed(Struct, frozen=True):
@@ -208,6 +212,13 @@ class AlgorithmFailed(Struct, frozen=True):
     failure: LoadFailure = LoadFailure.SURE
 
 
+class Renew(Struct, frozen=True):
+    """Master to agent: replace all slaves, because files that they have imported may have changed.
+
+    A slave that holds tasks runs them before it ends.
+    """
+
+
 class Probe(Struct, frozen=True):
     """Master to agent: no content. If it cannot be sent, the agent is gone."""
 
@@ -253,6 +264,7 @@ Message = (
     | SlaveDied
     | AlgorithmFailed
     | Probe
+    | Renew
     | Shutdown
     | Leaving
     | Goodbye

@@ -29,6 +29,7 @@ __all__ = [
     "AgentRefused",
     "AlgorithmDefined",
     "AlgorithmRefused",
+    "AlgorithmsForgotten",
     "Charge",
     "Ended",
     "Notice",
@@ -102,6 +103,12 @@ class AlgorithmDefined(Struct, frozen=True, tag=True):
 
     definition: AlgorithmDefinition
     packed: bytes
+
+
+class AlgorithmsForgotten(Struct, frozen=True, tag=True):
+    """The master forgot task algorithms that travel by value and have no runnable tasks."""
+
+    numbers: Sequence[int]
 
 
 class Started(Struct, frozen=True, tag=True):
@@ -315,6 +322,7 @@ class ResultsSent(Struct, frozen=True, tag=True):
 
 Record = (
     AlgorithmDefined
+    | AlgorithmsForgotten
     | Started
     | Ended
     | Notice

@@ -88,6 +88,8 @@ class Child:
     """Whether it could not load an algorithm, and will be replaced."""
     passed_on: int = 0
     """How many tasks were ever passed on to it: the position of the last."""
+    is_replaced: bool = False
+    """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False
     """Whether it has sent a message."""
     unprinted: bytearray = field(factory=bytearray)

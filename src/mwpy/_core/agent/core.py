@@ -111,6 +111,8 @@ class AgentCore:
                 self._welcome(message, now)
             case messages.Algorithms():
                 self._starts.define(message, frames)
+            case messages.Renew():
+                self._renew()
             case messages.SlaveNamed(number):
                 child = self.children.get(number)
                 if child is not None:
@@ -123,6 +125,13 @@ class AgentCore:
                 self._departure.leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
             case _:
                 pass  # a probe, or a message of a newer version that does not concern agents
+
+    def _renew(self) -> None:
+        """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started."""
+        if not self.leaving:
+            for child in self._state.living():
+                child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
+                self._state.stop(child, finished=False)
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
@@ -181,7 +190,8 @@ class AgentCore:
             cause = f"replaced, because it could not load an algorithm ({cause})"
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
-        self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))
+        if not child.is_replaced:
+            self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))
         if not self.leaving:
             self._replace(child, was, event.cause, now)
         self._departure.exit_if_alone()

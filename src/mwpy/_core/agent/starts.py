@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from attrs import define, field
 
@@ -27,8 +28,8 @@ class Starts:
     """Number of the slave that was started last. Numbers are never used twice."""
     _failed: int = 0
     """How many slaves in a row ended before they were ready."""
-    _definitions: list[Outgoing] = field(factory=list)
-    """The messages with definitions that every new slave gets."""
+    _definitions: dict[int, tuple[messages.AlgorithmDefinition, Sequence[Buffer]]] = field(factory=dict)
+    """The definitions that every new slave gets, by number, each with its payload."""
     _looked_up: dict[str, None] = field(factory=dict)
     """The packages whose versions the agent has looked up."""
 
@@ -44,13 +45,21 @@ class Starts:
             child = Child(self._last_number, name, now, failed_before=failed_before)
             self._state.children[child.number] = child
             self._state.actions.start.append(child.number)
-            self._state.actions.to_slaves += [(child.number, definition) for definition in self._definitions]
+            if self._definitions:
+                definitions, payloads = zip(*self._definitions.values(), strict=True)
+                everything = Outgoing(messages.Algorithms([*definitions]), [*chain.from_iterable(payloads)])
+                self._state.actions.to_slaves.append((child.number, everything))
 
     def define(self, message: messages.Algorithms, received: Sequence[Buffer]) -> None:
-        """Pass definitions on to all slaves, and look up each package that they name, once."""
-        definition = Outgoing(message, (), received)
-        self._definitions.append(definition)
-        self._state.actions.to_slaves += [(child.number, definition) for child in self._state.living()]
+        """Pass definitions on to all slaves, forget what the master has forgotten, and look up each package once."""
+        for number in message.forgotten:
+            self._definitions.pop(number, None)
+        pickles = iter(received[1:])
+        for definition in message.definitions:
+            payload = () if definition.reference else (next(pickles),)
+            self._definitions[definition.number] = definition, payload
+        passed_on = Outgoing(message, (), received)
+        self._state.actions.to_slaves += [(child.number, passed_on) for child in self._state.living()]
         wanted = dict.fromkeys(name for each in message.definitions for name in each.packages)
         unknown = {name: None for name in wanted if name not in self._looked_up}
         self._looked_up |= unknown

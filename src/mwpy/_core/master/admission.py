@@ -66,7 +66,7 @@ class Admission:
         agent = self.state.members.connect(name, peer)
         mine = self.state.settings
         self.state.send(agent, messages.Welcome(name, mine.result_group, mine.max_result_bytes))
-        for number in range(len(self.state.jar.definitions)):
+        for number in list(self.state.jar.algorithms.defined):
             self._compare_python(agent, number)
 
     def drop(self, peer: bytes, address: str, reason: str) -> ConnectedAgent | None:
@@ -88,6 +88,14 @@ class Admission:
     def retire(self, agent: ConnectedAgent, why: str) -> None:
         """Send no more tasks to an agent's slaves. Running tasks may finish. No task is charged with this."""
         self.state.record(records.AgentLeaving(agent.name, why))
+        self._stop_feeding(agent)
+
+    def renew(self, agent: ConnectedAgent) -> None:
+        """Let an agent replace its slaves. Each one ends after the tasks that it holds."""
+        self.state.send(agent, messages.Renew())
+        self._stop_feeding(agent)
+
+    def _stop_feeding(self, agent: ConnectedAgent) -> None:
         for slave in agent.slaves.values():
             if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
                 self.state.change(slave, SlaveEvent.SHUT_DOWN)
@@ -144,9 +152,12 @@ class Admission:
             ProtocolError: there is no such algorithm; the agent's fault.
         """
         number, reason, agent = message.number, message.reason, slave.agent
-        if not 0 <= number < len(self.state.jar.definitions):
+        algorithms = self.state.jar.algorithms
+        if not 0 <= number <= algorithms.highest:
             raise ProtocolError(f"AlgorithmFailed names algorithm {number}, which was never defined")
-        name = self.state.jar.definitions[number].definition.name
+        if number not in algorithms.defined:  # it was forgotten, because no task of it is left
+            return
+        name = algorithms.defined[number].name
         match message.failure:
             case LoadFailure.SURE:
                 self._refuse_algorithm(agent, number, reason)
@@ -159,6 +170,7 @@ class Admission:
                 if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
                     self.state.change(slave, SlaveEvent.SHUT_DOWN)
             case LoadFailure.REPEATED if number not in slave.refused:
+                algorithms.defined[number].refused = True
                 self.state.record(records.AlgorithmRefused(agent.name, name, reason, number, slave.sid))
                 self.state.notice(
                     f"{slave.sid} of {agent.name} ({agent.address}) could not load {name}, like the slaves before it, "
@@ -168,9 +180,7 @@ class Admission:
 
     def compare_packages(self, agent: ConnectedAgent, installed: dict[str, str]) -> None:
         """Compare the versions of packages on an agent with those on the master."""
-        mine: dict[str, str] = {}
-        for number in agent.known:
-            mine |= self.state.jar.definitions[number].definition.packages
+        mine = self.state.jar.algorithms.packages
         there = {name: version[:VERSION_CHARACTERS] for name, version in installed.items() if name in mine}
         same = [f"{name} {version}" for name, version in there.items() if version == mine[name]]
         other = {name: version for name, version in there.items() if version != mine[name]}
@@ -184,7 +194,7 @@ class Admission:
             )
 
     def _compare_python(self, agent: ConnectedAgent, number: int) -> None:
-        definition = self.state.jar.definitions[number].definition
+        definition = self.state.jar.algorithms.defined[number].record.definition
         if agent.python == definition.python:
             return
         if not definition.reference:
@@ -205,7 +215,8 @@ class Admission:
         """Stop sending tasks of an algorithm to an agent's slaves."""
         if number in agent.refused:
             return
-        name = self.state.jar.definitions[number].definition.name
+        defined = self.state.jar.algorithms.defined[number]
+        defined.refused, name = True, defined.name
         self.state.record(records.AlgorithmRefused(agent.name, name, reason, number))
         self.state.notice(
             f"the slaves of {agent.name} ({agent.address}) cannot run {name} and get no more tasks of it: {reason}",

@@ -9,7 +9,7 @@ from msgspec import Struct
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import SlaveKind
 
-__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "FreeSlave", "ShutDown", "Waiting"]
+__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "FreeSlave", "RenewSlaves", "ShutDown", "Waiting"]
 
 
 class AllocateSlaves(Struct, frozen=True):
@@ -32,6 +32,13 @@ class FreeSlave(Struct, frozen=True):
     sid: SlaveId
 
 
+class RenewSlaves(Struct, frozen=True):
+    """Replace slaves, because modules that they have imported were edited."""
+
+    refused: int | None
+    """Only those of agents that cannot run the algorithm with this number; None for all slaves."""
+
+
 class ShutDown(Struct, frozen=True):
     """End the computation."""
 
@@ -41,7 +48,7 @@ class ShutDown(Struct, frozen=True):
     """How long slaves may take to end by themselves."""
 
 
-Command = AllocateSlaves | DeallocateSlaves | FreeSlave | ShutDown
+Command = AllocateSlaves | DeallocateSlaves | FreeSlave | RenewSlaves | ShutDown
 
 
 class Waiting(Enum):

@@ -7,6 +7,7 @@ done. Nothing here waits, reads a clock or touches a socket.
 The core has one `MasterState` (tasks, agents, slaves, actions) and parts that change it:
 
 - `Admission` accepts agents and slaves.
+- `Definitions` sends algorithms to agents, and forgets those that are not used.
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
@@ -25,7 +26,16 @@ from attrs import field, frozen
 
 from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
-from mwpy._core.master.commands import AllocateSlaves, Command, DeallocateSlaves, FreeSlave, ShutDown, Waiting
+from mwpy._core.master.commands import (
+    AllocateSlaves,
+    Command,
+    DeallocateSlaves,
+    FreeSlave,
+    RenewSlaves,
+    ShutDown,
+    Waiting,
+)
+from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.handback import HandBack
@@ -48,9 +58,6 @@ __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 class Counts:
     """Figures for the algorithm and the resource file."""
 
-    pending: dict[int, int]
-    """How many tasks of each algorithm are pending, by the number of its definition."""
-    runnable: int
     slaves_wanted: int
     slaves_connected: int
     slaves_needed: int
@@ -71,7 +78,8 @@ class MasterCore:
         self.kinds = SlaveKinds(self.state, self.handback)
         self.admission = Admission(self.state, self.kinds)
         self.isolation = Isolation(self.state)
-        self.dispatch = Dispatch(self.state, self.handback, self.isolation)
+        self.definitions = Definitions(self.state, self.admission)
+        self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
         self.results = Results(self.state, self.kinds)
         self.losses = Losses(self.state, self.kinds, self.handback)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
@@ -85,13 +93,10 @@ class MasterCore:
 
     # ---- requests of the master algorithm ------------------------------------------------------------------
 
-    def define(self, defined: records.AlgorithmDefined) -> None:
-        """Add a task algorithm, before its first task. Its number must be the next one."""
-        self.state.record(defined)
-        self.admission.algorithm_defined(defined.definition.number)
-
     def submit(self, spans: Sequence[Span]) -> None:
         """Take over new tasks. Tasks that are too large fail. The policy decides on tasks for a slave that is gone."""
+        for span in spans:
+            self.definitions.add(span.algorithm)
         good = self.handback.small_enough(spans)
         if not good:
             return
@@ -115,8 +120,16 @@ class MasterCore:
                 self.kinds.deallocate(amount, kind)
             case FreeSlave(sid):
                 self.kinds.free(sid)
+            case RenewSlaves(refused):
+                self._renew_slaves(refused)
             case _:
                 self._shut_down(command)
+
+    def _renew_slaves(self, refused: int | None) -> None:
+        for agent in self.state.members.agents.values():
+            able = refused is not None and not any(refused in slave.refused for slave in agent.slaves.values())
+            if not (agent.leaving or able):
+                self.admission.renew(agent)
 
     def _shut_down(self, command: ShutDown) -> None:
         """End the computation: shut every agent down."""
@@ -198,6 +211,7 @@ class MasterCore:
 
     def decide(self, now: float) -> None:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
+        self.definitions.decide()
         if self.state.closing is None:
             self.dispatch.decide(now)
             self.silence.decide(self.waiting, now)
@@ -221,8 +235,6 @@ class MasterCore:
         special = sum(1 for _ in self.kinds.vacancies())
         missing = max(0, useful - self.kinds.count(SlaveKind.UNORDERED)) + special - members.coming()
         return Counts(
-            pending=jar.pending.counts,
-            runnable=jar.runnable,
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(members.slaves),
             slaves_needed=0 if self.state.closing else max(0, missing),
@@ -237,8 +249,8 @@ class MasterCore:
             self.handback,
             self.kinds,
             self.admission,
+            self.definitions,
             self.isolation,
-            self.dispatch,
             self.results,
             self.losses,
         ):

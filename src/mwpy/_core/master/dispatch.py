@@ -9,9 +9,11 @@ from attrs import define
 
 from mwpy._core.holding import count_of
 from mwpy._core.master import allocation
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
-from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
+from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
@@ -30,6 +32,7 @@ class Dispatch:
     state: MasterState
     handback: HandBack
     isolation: Isolation
+    definitions: Definitions
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""
 
@@ -93,9 +96,10 @@ class Dispatch:
         Otherwise the first algorithm would wait forever.
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
-        for algorithm in list(pending.queues):
-            if algorithm in slave.refused:
-                continue
+        for _ in range(len(pending.queues)):
+            algorithm = pending.first_turn(slave.refused)
+            if algorithm is None:
+                break
             count = allocation.room(members, slave, algorithm, fixed)
             if not count:
                 break
@@ -127,32 +131,26 @@ class Dispatch:
         numbers: list[int] = []
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
-        unknown: dict[int, None] = {}
+        agent = slave.agent
+        unknown: dict[int, Defined] = {}
         for span in spans:
             firsts.append(span.first)
             counts.append(span.count)
             attempts.append(span.attempt)
             number = span.algorithm.number
             numbers.append(number)
-            if number not in slave.agent.known:
-                unknown[number] = None
+            if number not in agent.known:
+                unknown[number] = span.algorithm
+            elif span.algorithm.size:
+                agent.by_value.move_to_end(number)
             buffers += span.buffers or [()] * span.count
             payloads += span.payloads
         if unknown:
-            self._send_definitions(slave.agent, unknown)
+            self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
         header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes)
         payload = messages.payload(len(payloads), payloads)
-        state.send(slave.agent, header, [payload, *chain.from_iterable(buffers)])
-
-    def _send_definitions(self, agent: ConnectedAgent, unknown: dict[int, None]) -> None:
-        agent.known.update(unknown)
-        defined = [self.state.jar.definitions[number] for number in unknown]
-        self.state.send(
-            agent,
-            messages.Algorithms([each.definition for each in defined]),
-            [each.packed for each in defined if not each.definition.reference],
-        )
+        state.send(agent, header, [payload, *chain.from_iterable(buffers)])
 
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""
@@ -167,9 +165,3 @@ class Dispatch:
             count = max(1, slave.held.count // 2)
             state.send(slave.agent, messages.Revoke(slave.number, count))
             idle_slaves -= count
-
-    def check(self) -> None:
-        """Assert that each slave's agent has the definitions of all tasks that the slave holds."""
-        for slave in self.state.members.slaves.values():
-            unknown = [number for number in slave.held.load if number not in slave.agent.known]
-            assert not unknown, f"{slave.sid} holds tasks of algorithms {unknown}, which were not sent to it"

@@ -6,6 +6,7 @@ that the table does not have is an internal error. A slave that ended is removed
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +76,11 @@ class ConnectedAgent:
     slaves: dict[int, ConnectedSlave] = field(factory=dict)
     """Its slaves, by the numbers that the agent gave them."""
     known: dict[int, None] = field(factory=dict)
-    """The numbers of the algorithms that the master has sent to this agent."""
+    """The algorithms, by number, that this agent has from the master."""
+    by_value: OrderedDict[int, int] = field(factory=OrderedDict)
+    """Those of them that travel by value, and their sizes in bytes. The first one was used least recently."""
+    bytes_by_value: int = 0
+    """The sum of these sizes."""
     refused: dict[int, str] = field(factory=dict)
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
@@ -170,6 +175,7 @@ class Members:
             records.AgentLeft: self._agent_gone,
             records.PeerDropped: self._peer_dropped,
             records.AlgorithmRefused: self._algorithm_refused,
+            records.AlgorithmsForgotten: self._algorithms_forgotten,
         }
 
     @property
@@ -242,6 +248,15 @@ class Members:
             agent.refused[record.number] = record.reason
         for slave in agent.slaves.values() if record.sid is None else (self.slaves[record.sid],):
             slave.refused[record.number] = record.reason
+
+    def _algorithms_forgotten(self, record: records.AlgorithmsForgotten) -> None:
+        tables: list[dict[int, Any]] = [self.pace]
+        tables += [slave.pace for slave in self.slaves.values()]
+        tables += [agent.refused for agent in self.agents.values()]
+        tables += [slave.refused for slave in self.slaves.values()]
+        for number in record.numbers:
+            for table in tables:
+                table.pop(number, None)
 
     def coming(self) -> int:
         """How many of the slaves that the agents have announced are not ready yet."""

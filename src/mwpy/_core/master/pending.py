@@ -13,7 +13,7 @@ killed the slave, that fault may have ended before the task runs again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 
@@ -36,7 +36,7 @@ MAX_SPAN = 1000
 class PendingTasks:
     """All pending tasks. Only the taskjar adds and removes them."""
 
-    queues: dict[int, deque[Span]] = field(factory=dict)
+    queues: OrderedDict[int, deque[Span]] = field(factory=OrderedDict)
     """Pending tasks that any slave may run, by algorithm. No queue is empty. The first queue has the next turn."""
     suspects: dict[int, deque[Span]] = field(factory=dict)
     """Pending tasks that any slave may run if nothing else runs on its agent, by algorithm. No queue is empty."""
@@ -48,6 +48,8 @@ class PendingTasks:
     """How many tasks of each algorithm are in `addressed`. No number is zero."""
     count: int = 0
     """How many tasks are pending."""
+    num_unaddressed: int = 0
+    """How many pending tasks any slave may run."""
 
     @property
     def counts(self) -> dict[int, int]:
@@ -55,11 +57,6 @@ class PendingTasks:
         if not self.num_addressed:
             return dict(self.num_queued)
         return Counter(self.num_queued) + Counter(self.num_addressed)
-
-    @property
-    def num_unaddressed(self) -> int:
-        """How many pending tasks any slave may run."""
-        return sum(self.num_queued.values())
 
     def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
         """Choose tasks at the head of a queue, to be sent in one message; at least one task.
@@ -94,18 +91,22 @@ class PendingTasks:
         for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             yield from queue
 
+    def first_turn(self, refused: Container[int]) -> int | None:
+        """The algorithm that has the next turn, without those that are refused; None if there is none.
+
+        This takes no longer when more algorithms have pending tasks.
+        """
+        return next((number for number in self.queues if number not in refused), None)
+
     def next_turn(self, algorithm: int) -> None:
         """Move the queue of an algorithm behind all other queues."""
-        queue = self.queues.pop(algorithm, None)
-        if queue:
-            self.queues[algorithm] = queue
+        if algorithm in self.queues:
+            self.queues.move_to_end(algorithm)
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans at the tails of their queues."""
         for span in spans:
-            queue, counted = self._place_of(span)
-            counted[span.algorithm.number] += span.count
-            self.count += span.count
+            queue = self._count_in(span)
             if queue and queue[-1].count < MAX_SPAN and queue[-1].joins(span):
                 queue[-1] = queue[-1].join(span)
             else:
@@ -114,26 +115,28 @@ class PendingTasks:
     def put_back(self, spans: Sequence[Span]) -> None:
         """Add spans at the heads of their queues, in their order."""
         for span in reversed(spans):
-            queue, counted = self._place_of(span)
-            counted[span.algorithm.number] += span.count
-            self.count += span.count
-            queue.appendleft(span)
+            self._count_in(span).appendleft(span)
 
-    def _place_of(self, span: Span) -> tuple[deque[Span], dict[int, int]]:
-        """The queue of a pending span, and the counter that belongs to this kind of queue."""
-        sid = span.policy.sid
+    def _count_in(self, span: Span) -> deque[Span]:
+        """Count a span that becomes pending, and return its queue."""
+        number, count, sid = span.algorithm.number, span.count, span.policy.sid
+        self.count += count
         if sid is not None:
-            return self.addressed.setdefault(sid, deque()), self.num_addressed
+            self.num_addressed[number] += count
+            return self.addressed.setdefault(sid, deque())
+        self.num_unaddressed += count
+        self.num_queued[number] += count
         queues = self.suspects if span.deaths and span.runs_alone else self.queues
-        queue = queues.get(span.algorithm.number)
+        queue = queues.get(number)
         if queue is None:
-            queue = queues[span.algorithm.number] = deque()
-        return queue, self.num_queued
+            queue = queues[number] = deque()
+        return queue
 
     def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
         queue: deque[Span] | None = self.addressed.get(sid)
-        queues, counted = self.queues, self.num_addressed
+        queues: dict[int, deque[Span]] = self.queues
+        counted = self.num_addressed
         if not queue or queue[0].first != tasks[0].first:
             queue, counted = queues.get(tasks[0].algorithm), self.num_queued
             if not queue or queue[0].first != tasks[0].first:
@@ -149,6 +152,8 @@ class PendingTasks:
                 queue.appendleft(rest)
             counted[each.algorithm] -= each.count
             self.count -= each.count
+            if counted is self.num_queued:
+                self.num_unaddressed -= each.count
             if not counted[each.algorithm]:
                 del counted[each.algorithm]
             spans.append(span)
@@ -173,6 +178,7 @@ class PendingTasks:
         for span in (span for queue in self.addressed.values() for span in queue):
             addressed[span.algorithm.number] += span.count
         assert addressed == self.num_addressed, "the addressed tasks were miscounted"
+        assert self.num_unaddressed == queued.total(), "the tasks that are addressed to no slave were miscounted"
         assert self.count == queued.total() + addressed.total(), "the pending tasks were miscounted"
         for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             assert queue, "an empty queue was kept"

@@ -166,7 +166,7 @@ class Silence:
         refusing = [(name, refused[algorithm]) for name, refused in named if algorithm in refused]
         name, reason = refusing[0] if refusing else ("", "")
         return (
-            f"no connected slave can run {self.state.jar.definitions[algorithm].definition.name}, for which "
+            f"no connected slave can run {self.state.jar.algorithms.defined[algorithm].name}, for which "
             f"{self.state.jar.pending.num_queued[algorithm]} tasks wait: correct this on their machines, or start "
             f"other slaves. {name}: {reason}"
         )

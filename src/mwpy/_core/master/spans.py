@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
-from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskPolicy, TaskState
 
@@ -30,7 +30,7 @@ class Span(Struct, eq=False, gc=False):
 
     first: TaskId
     count: int
-    algorithm: AlgorithmDefinition
+    algorithm: Defined
     policy: TaskPolicy
     payloads: Sequence[bytes]
     """The encoded arguments of each task."""

@@ -41,6 +41,8 @@ class MasterSettings:
     result_group: int = 0
     max_result_bytes: int = 1 << 30
     max_call_bytes: int = 1 << 30
+    max_definition_bytes: int = 64 << 20
+    """How large all functions by value may be that a process keeps, unless its tasks need them."""
     only_here: bool = False
     """Whether only slaves on the master's own machine can join."""
 

@@ -4,24 +4,24 @@ A task is four fields in a list. The list holds the tasks that have the same alg
 after the other. One call appends all four fields, so one thread can add while the other takes from the head, without
 a lock. No object is made for a task. If two threads add at once, the ids are out of order, and `take` notices it.
 
-The master algorithm asks how many tasks are pending. Some of these tasks wait here, and the others are in the core. The
-core's thread publishes what it has taken and what is pending in the core, as one object; the algorithm's thread adds
-what it has submitted since. So a task is always counted exactly once.
+The master algorithm asks how many tasks are pending. Some of these tasks wait here, and the others are in the core.
+The algorithm's thread counts the tasks that it added, and the core's thread counts those that are not pending any more.
+So a task is always counted exactly once, and no thread waits for the other.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, field
-from msgspec import Struct
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.spans import Span
+from mwpy._core.master.taskjar import Taskjar
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
-from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
 
 __all__ = ["Submissions"]
@@ -34,44 +34,33 @@ FIELDS = 4
 class _Batch:
     """Tasks that differ only in arguments and tags."""
 
-    algorithm: AlgorithmDefinition | None
+    algorithm: Defined | None
     policy: TaskPolicy
     before: int
     """How many tasks were added before the first of this batch."""
     fields: list[Any] = field(factory=list)
 
 
-class _Published(Struct, frozen=True):
-    """The counts of the core's thread at one moment."""
-
-    taken: dict[int, int]
-    """How many tasks of each algorithm it has ever taken, by the number of its definition."""
-    total_taken: int
-    pending: Mapping[int, int]
-    """How many tasks of each algorithm are pending in the core."""
-    runnable: int
-    """How many tasks are pending in the core or at slaves."""
-
-
 class Submissions:
-    """Counts all tasks that were ever submitted, and keeps the tasks that were not yet taken."""
+    """Counts all tasks that were ever submitted, and keeps the tasks that were not yet taken.
 
-    def __init__(self) -> None:
+    Args:
+        jar: the taskjar of the core that takes the tasks.
+    """
+
+    def __init__(self, jar: Taskjar) -> None:
+        self._jar = jar
         self.total = 0
         """How many tasks were ever added; also the id of the last one."""
         self._open = _Batch(None, DEFAULT_POLICY, 0)
         self._batches = deque([self._open])
         """Tasks are added to the last batch only."""
-        self._closed: Counter[int] = Counter()
-        """How many tasks of each algorithm were ever added to batches before the last."""
-        self._taken: Counter[int] = Counter()
-        self._total_taken = 0
-        self._published = _Published({}, 0, {}, 0)
+        self._taken = 0
 
     # ---- for the thread of the master algorithm ----
 
     def add(
-        self, algorithm: AlgorithmDefinition, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
+        self, algorithm: Defined, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
     ) -> TaskId:
         """Add a task and return its id."""
         batch = self._open
@@ -81,29 +70,23 @@ class Submissions:
         batch.fields.extend((number, payload, buffers, tag))
         return TaskId(number)
 
-    def _begin(self, algorithm: AlgorithmDefinition, policy: TaskPolicy) -> _Batch:
+    def _begin(self, algorithm: Defined, policy: TaskPolicy) -> _Batch:
         if self._open.algorithm is not None:
-            self._closed[self._open.algorithm.number] += self.total - self._open.before
+            self._open.algorithm.added += self.total - self._open.before
         self._open = _Batch(algorithm, policy, self.total)
         self._batches.append(self._open)
         return self._open
 
-    def _added(self, algorithm: AlgorithmDefinition) -> int:
-        """How many tasks of an algorithm were ever added."""
-        in_last = self.total - self._open.before if self._open.algorithm is algorithm else 0
-        return self._closed[algorithm.number] + in_last
-
-    def pending(self, algorithm: AlgorithmDefinition | None = None) -> int:
+    def pending(self, algorithm: Defined | None = None) -> int:
         """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
-        core = self._published
         if algorithm is None:
-            return self.total - core.total_taken + sum(core.pending.values())
-        return self._added(algorithm) - core.taken.get(algorithm.number, 0) + core.pending.get(algorithm.number, 0)
+            return self.total - self._jar.away
+        in_last = self.total - self._open.before if self._open.algorithm is algorithm else 0
+        return algorithm.added + in_last - algorithm.away
 
     def runnable(self) -> int:
         """How many tasks are pending or at slaves."""
-        core = self._published
-        return self.total - core.total_taken + core.runnable
+        return self.total - self._jar.ended
 
     # ---- for the thread of the core ----
 
@@ -112,7 +95,7 @@ class Submissions:
         return len(self._batches) > 1 or bool(self._batches[0].fields)
 
     def take(self) -> list[Span]:
-        """Take all tasks that wait here. The caller gives them to the core, then calls `publish`.
+        """Take all tasks that wait here. The caller gives them to the core.
 
         Raises:
             UsageError: two threads added at once; the caller's fault.
@@ -132,31 +115,21 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         assert batch.algorithm is not None
         ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
-        if ids != [*range(self._total_taken + 1, self._total_taken + 1 + len(ids))]:
+        if ids != [*range(self._taken + 1, self._taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
-        self._total_taken += len(ids)
-        self._taken[batch.algorithm.number] += len(ids)
+        self._taken += len(ids)
         return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
 
-    def publish(self, pending: Mapping[int, int], runnable: int) -> None:
-        """Publish the core's counts. Call this after the core has received all tasks that were taken.
-
-        Args:
-            pending: how many tasks of each algorithm, by its number, are pending in the core. The caller does not
-                change this mapping later.
-            runnable: how many tasks are pending in the core or at slaves.
-        """
-        self._published = _Published(dict(self._taken), self._total_taken, pending, runnable)
-
     def check(self) -> None:
-        """Compare the counts with the tasks that wait here. No other thread may add tasks during this call."""
-        waiting: Counter[int] = Counter()
-        definitions = {batch.algorithm.number: batch.algorithm for batch in self._batches if batch.algorithm}
+        """Compare the counts with the tasks that wait here and in the core. The core has all tasks that were taken, and
+        no other thread may add tasks during this call."""
+        pending = Counter(self._jar.pending.counts)
+        algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
-            waiting[batch.algorithm.number if batch.algorithm else -1] += len(batch.fields) // FIELDS
-        assert self.total == self._total_taken + sum(waiting.values()), "a task was lost on the way to the core"
-        assert self._total_taken == sum(self._taken.values()), "the tasks that were taken were miscounted"
-        for number, algorithm in definitions.items():
-            assert self._added(algorithm) == self._taken[number] + waiting[number], f"{algorithm.name} was miscounted"
-        core = self._published
-        assert sum(core.pending.values()) <= core.runnable <= core.total_taken <= self._total_taken
+            if batch.algorithm is not None:
+                pending[batch.algorithm.number] += len(batch.fields) // FIELDS
+                algorithms[batch.algorithm.number] = batch.algorithm
+        assert self.pending() == pending.total(), "a task was lost on the way to the core"
+        assert self.runnable() == self.total - self._taken + self._jar.runnable, "the tasks that ended were miscounted"
+        for number, algorithm in algorithms.items():
+            assert self.pending(algorithm) == pending[number], f"the tasks of {algorithm.name} were miscounted"

@@ -16,6 +16,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from mwpy._core.holding import count_of, take
+from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span
@@ -78,10 +79,14 @@ class HeldTasks:
 class Taskjar:
     """All pending and allocated tasks."""
 
-    definitions: list[records.AlgorithmDefined] = field(factory=list)
-    """The algorithms, by their numbers."""
+    algorithms: Algorithms = field(factory=Algorithms)
+    """The task algorithms."""
     runnable: int = 0
     """How many tasks are pending or allocated."""
+    away: int = 0
+    """How many tasks were submitted and are not pending any more."""
+    ended: int = 0
+    """How many of these have ended."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
@@ -103,7 +108,9 @@ class Taskjar:
             records.TasksUnaddressed: self._unaddressed,
             records.SlaveConnected: self._connected,
             records.SlaveEnded: self._ended,
+            records.TasksFailed: self._failed,
             records.AlgorithmDefined: self._defined,
+            records.AlgorithmsForgotten: self._forgotten,
         }
 
     @property
@@ -128,6 +135,7 @@ class Taskjar:
             span.attempt += 1
             span.sid = sid
             held.load[span.algorithm.number] += span.count
+            self._count_away(span, span.count)
         held.spans.extend(spans)
         return spans
 
@@ -135,14 +143,15 @@ class Taskjar:
         results = record.results
         spans = self._take(record.sid, results.tasks, results.counts, results.attempts)
         _move(spans, _FINISH)
-        self.runnable -= sum(map(count_of, spans))
+        self._count_ended(spans)
         return spans
 
     def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
         spans: list[Span] = []
         for position, each in enumerate(record.tasks):
-            algorithm = self.definitions[each.algorithm].definition
+            algorithm = self.algorithms.defined[each.algorithm]
             own_tags = tags[position] if tags else [None] * each.count
+            self.algorithms.begin(algorithm, each.count)
             spans.append(Span(each.first, each.count, algorithm, each.policy, each.payloads, each.buffers, own_tags))
         _move(spans, _SUBMIT)
         self.runnable += sum(map(count_of, spans))
@@ -154,6 +163,7 @@ class Taskjar:
         _move(spans, _RETURN)
         for span in spans:
             span.sid = None
+            self._count_away(span, -span.count)
         self.deaths.charge(spans, record.charges)
         if any(not charge.agent_lost for charge in record.charges):
             self.pending.add(spans)
@@ -165,7 +175,10 @@ class Taskjar:
         take = self._take_ranges if record.held else self.pending.remove
         spans = take(record.sid, record.tasks)
         _move(spans, _GIVE_UP)
-        self.runnable -= sum(map(count_of, spans))
+        if not record.held:
+            for span in spans:
+                self._count_away(span, span.count)
+        self._count_ended(spans)
         self.deaths.charge(spans, record.charges)
         return spans
 
@@ -190,8 +203,32 @@ class Taskjar:
         return []
 
     def _defined(self, record: records.AlgorithmDefined, _: Tags) -> list[Span]:
-        self.definitions.append(record)
+        self.algorithms.add(record)
         return []
+
+    def _forgotten(self, record: records.AlgorithmsForgotten, _: Tags) -> list[Span]:
+        for number in record.numbers:
+            self.algorithms.forget(number)
+        return []
+
+    def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
+        for each in record.tasks:
+            self.algorithms.defined[each.algorithm].away += each.count
+            self.away += each.count
+            self.ended += each.count
+        return []
+
+    def _count_away(self, span: Span, count: int) -> None:
+        """Tasks of a span are not pending any more; with a negative number, they are pending again."""
+        span.algorithm.away += count
+        self.away += count
+
+    def _count_ended(self, spans: Sequence[Span]) -> None:
+        """Spans have ended."""
+        for span in spans:
+            self.runnable -= span.count
+            self.ended += span.count
+            self.algorithms.end(span.algorithm, span.count)
 
     # ---- allocated tasks -----------------------------------------------------------------------------------
 
@@ -226,6 +263,11 @@ class Taskjar:
             _check_held(sid, held)
         allocated = sum(held.count for held in self.held.values())
         assert allocated == self.num_allocated, "a task is neither pending nor at a slave"
+        assert allocated == self.away - self.ended, "the tasks that are not pending any more were miscounted"
+        runnable: Counter[int] = Counter()
+        for span in self.spans():
+            runnable[span.algorithm.number] += span.count
+        self.algorithms.check(runnable)
         self.deaths.check()
 
 

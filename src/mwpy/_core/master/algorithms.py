@@ -1,0 +1,114 @@
+"""The task algorithms that the master knows.
+
+An algorithm that travels by name costs almost nothing. An algorithm that travels by value is a pickle, and a program
+may use another one for each task. So the master forgets algorithms by value: those without runnable tasks, least
+recently used first, as soon as all of them exceed a limit. `Definitions` decides this. If the same function comes
+again, it is defined again.
+
+Two threads use a `Defined`: the thread of the master algorithm makes it, and adds tasks; the core's thread keeps the
+other counts. Each count is written by one thread, and is read as one number. So no lock is needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from attrs import define, field
+
+from mwpy._values.records import AlgorithmDefined
+
+__all__ = ["OVERHEAD_BYTES", "Algorithms", "Defined"]
+
+OVERHEAD_BYTES = 4096
+"""What a function by value costs a process beside its pickle: the objects of the function, and entries in tables."""
+
+
+@define(eq=False)
+class Defined:
+    """A task algorithm of a master, and the counts of its tasks."""
+
+    record: AlgorithmDefined
+    number: int = field(init=False)
+    name: str = field(init=False)
+    size: int = field(init=False)
+    """How many bytes a process needs to keep it; 0 if it travels by name."""
+    added: int = 0
+    """How many of its tasks were ever submitted, without those of the batch that is still open."""
+    away: int = 0
+    """How many of its tasks are not pending any more: they are at slaves, or have ended."""
+    runnable: int = 0
+    """How many of its tasks are in the core, pending or at slaves."""
+    refused: bool = False
+    """Whether some agent ever reported that its slaves cannot run it."""
+
+    @number.default
+    def _its_number(self) -> int:
+        return self.record.definition.number
+
+    @name.default
+    def _its_name(self) -> str:
+        return self.record.definition.name
+
+    @size.default
+    def _its_size(self) -> int:
+        return 0 if self.record.definition.reference else OVERHEAD_BYTES + len(self.record.packed)
+
+
+@define(eq=False)
+class Algorithms:
+    """All algorithms that the core knows. Only the taskjar changes them."""
+
+    defined: dict[int, Defined] = field(factory=dict)
+    """The algorithms, by number."""
+    size: int = 0
+    """The sizes of all algorithms, in bytes."""
+    idle: OrderedDict[int, None] = field(factory=OrderedDict)
+    """Algorithms by value without runnable tasks; the first one has been idle for the longest time."""
+    highest: int = -1
+    """The highest number that was ever defined."""
+    packages: dict[str, str] = field(factory=dict)
+    """The packages that algorithms ever named, and the master's versions of them."""
+
+    def add(self, record: AlgorithmDefined) -> None:
+        """Add an algorithm."""
+        defined = self.defined[record.definition.number] = Defined(record)
+        self.size += defined.size
+        self.highest = max(self.highest, defined.number)
+        self.packages |= record.definition.packages
+        self._note_idle(defined)
+
+    def adopt(self, defined: Defined) -> None:
+        """Use an object of the algorithm's thread for an algorithm that was just recorded: its counts are shared."""
+        self.defined[defined.number] = defined
+
+    def forget(self, number: int) -> None:
+        """Remove an idle algorithm."""
+        self.size -= self.defined.pop(number).size
+        del self.idle[number]
+
+    def begin(self, defined: Defined, count: int) -> None:
+        """An algorithm has more runnable tasks."""
+        if not defined.runnable and defined.size:
+            del self.idle[defined.number]
+        defined.runnable += count
+
+    def end(self, defined: Defined, count: int) -> None:
+        """An algorithm has fewer runnable tasks."""
+        defined.runnable -= count
+        if not defined.runnable:
+            self._note_idle(defined)
+
+    def _note_idle(self, defined: Defined) -> None:
+        if defined.size:
+            self.idle[defined.number] = None
+
+    def check(self, runnable: dict[int, int]) -> None:
+        """Recompute all derived values.
+
+        Args:
+            runnable: how many runnable tasks each algorithm has, by number; no number is zero.
+        """
+        assert self.size == sum(defined.size for defined in self.defined.values()), "the sizes were added up wrongly"
+        assert runnable == {n: each.runnable for n, each in self.defined.items() if each.runnable}, "tasks miscounted"
+        idle = {number for number, each in self.defined.items() if each.size and not each.runnable}
+        assert idle == self.idle.keys(), "an algorithm is idle and has tasks, or has none and is not idle"

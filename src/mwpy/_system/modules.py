@@ -1,0 +1,85 @@
+"""The modules of the user that this process has imported: which of them were edited, and which were loaded again.
+
+Modules of packages and of the standard library do not count: nobody edits them during a computation.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Iterator
+
+from attrs import define, field
+
+__all__ = ["UserModules", "is_interactive", "is_of_user"]
+
+OWN = ("__main__", "mwpy")
+
+
+def is_interactive() -> bool:
+    """Whether a person types into this process, as in a notebook: its `__main__` comes from no file."""
+    return not hasattr(sys.modules["__main__"], "__file__")
+
+
+def is_of_user(name: str, module: object) -> bool:
+    """Whether a module was written by the user: it has a source file that belongs to no installed package."""
+    top = name.partition(".")[0]
+    if top in OWN or top in sys.stdlib_module_names:
+        return False
+    file = getattr(module, "__file__", None) or ""
+    return file.endswith(".py") and "-packages" not in file
+
+
+@define
+class _Seen:
+    """A module at one moment."""
+
+    spec: object
+    """Each time that a module is loaded, it gets another one."""
+    stamp: tuple[int, int]
+    """Time of modification and size of its file."""
+
+
+@define(eq=False)
+class UserModules:
+    """Compares the user's modules, as this process has loaded them, with their files."""
+
+    edited: set[str] = field(factory=set)
+    """Modules whose files were edited, and that were not loaded again since."""
+    _seen: dict[str, _Seen] = field(factory=dict)
+    _num_modules: int = 0
+    """How many modules there were when new ones were looked for."""
+
+    def look(self) -> bool:
+        """Compare. Return whether a module that was edited has been loaded again since the last call."""
+        reloaded = False
+        self.edited.clear()
+        for name, module in self._modules():
+            now = _Seen(getattr(module, "__spec__", None), _stamp(str(module.__file__)))
+            before = self._seen.setdefault(name, now)
+            if before.stamp != now.stamp:
+                if before.spec is now.spec:
+                    self.edited.add(name)
+                    continue
+                reloaded = True
+            self._seen[name] = now
+        return reloaded
+
+    def _modules(self) -> Iterator[tuple[str, types.ModuleType]]:
+        """The user's modules. New ones are only looked for when the number of all modules has changed."""
+        names = list(self._seen)
+        if len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            names = [name for name, module in list(sys.modules.items()) if is_of_user(name, module)]
+        for name in names:
+            if (module := sys.modules.get(name)) is not None:
+                yield name, module
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size

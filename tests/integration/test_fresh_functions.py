@@ -1,0 +1,206 @@
+"""Functions by value and edited modules in real processes: tasks run what the user sees, and memory stays bounded."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.stage import PATIENCE_S, until
+
+import mwpy
+
+
+@pytest.fixture(scope="module")
+def mw() -> Iterator[mwpy.Master]:
+    with mwpy.local_master(slaves=2) as mw:
+        yield mw
+
+
+def _value(mw: mwpy.Master, function: Callable[..., Any]) -> Any:
+    [result] = mw.map(function, [1])
+    return result.value
+
+
+def _closure(state: list[int]) -> Callable[[int], int]:
+    return lambda x: x + state[0]
+
+
+def _with_global(state: list[int]) -> Callable[[int], int]:
+    """A function whose global is what `state` has, as after `K = 7` in a notebook."""
+    scope: dict[str, Any] = {"__name__": "__main__", "STATE": state}
+    exec("def add(x): return x + helper(x)\ndef helper(x): return STATE[0]", scope)
+    add: Callable[[int], int] = scope["add"]
+    return add
+
+
+class _Summing:
+    def __init__(self, state: list[int]) -> None:
+        self.state = state
+
+    def add(self, x: int) -> int:
+        return x + sum(self.state)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _closure,
+        _with_global,
+        lambda state: _Summing(state).add,
+        lambda state: functools.partial(_Summing.add, _Summing(state)),
+    ],
+    ids=["closure", "helper and global", "bound method", "partial"],
+)
+def test_a_function_by_value_runs_with_the_state_that_it_has_when_it_is_used(
+    mw: mwpy.Master, make: Callable[[list[int]], Callable[[int], int]]
+) -> None:
+    """A map and a function with a policy fix it when they are made, and a call when it is submitted."""
+    state = [5]
+    function = make(state)
+    assert _value(mw, function) == 6
+    call, submit = mwpy.task(function, 1), mw.with_task_policy(function)
+    first = mw.map(function, [1])
+    state[0] = 7
+    assert _value(mw, function) == 8
+    ids = [mw.submit(call), submit(1)]
+    assert [result.value for result in first] == [6]
+    found: dict[int, Any] = {}
+    while len(found) < 2:
+        mw.loop()
+        found |= {result.task_id: result.value for result in mw.results()}
+    assert [found[number] for number in ids] == [8, 6]
+
+
+def test_functions_that_are_not_used_any_more_do_not_stay_in_memory() -> None:
+    """The master, the agent and the slaves keep 64 MiB of them. Before, each kept all."""
+    program = """
+import os, mwpy
+
+def resident(pid):
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+def using(data):
+    return lambda x: (os.getpid(), os.getppid(), len(data))
+
+with mwpy.local_master(slaves=1) as mw:
+    for _ in range(30):
+        [result] = mw.map(using(bytearray(os.urandom(8 << 20))), [0])
+    slave, agent, _ = result.value
+    print(*map(resident, (os.getpid(), agent, slave)))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    sizes = [int(word) for word in run.stdout.split()]
+    assert len(sizes) == 3
+    assert max(sizes) < 64 + 100, sizes  # the interpreter and messages on their way need some memory, too; 30 need 240
+
+
+NOTEBOOK = """
+import importlib, os, sys
+sys.path.insert(0, os.getcwd())
+import mwpy, users_helper, users_module
+
+context = mwpy.local_master(slaves=2)
+mw = context.__enter__()
+
+def show(function):
+    try:
+        print("value", *[result.value for result in mw.map(function, [1])])
+    except mwpy.UsageError as error:
+        print("error", error)
+
+def edit(name, text):
+    with open(name + ".py", "w") as file:
+        _ = file.write(text)
+
+"""
+"""What is typed first. The interpreter reads a pipe, so a blank line ends each definition."""
+
+
+def _type(folder: Path, *lines: str) -> list[str]:
+    """Type lines into an interpreter that has two modules of the user. Return what it shows."""
+    (folder / "users_helper.py").write_text("def g(x): return x + 1\n")
+    (folder / "users_module.py").write_text("import users_helper\nK = 5\ndef f(x): return K * users_helper.g(x)\n")
+    typed = NOTEBOOK + "\n".join([*lines, "context.__exit__(None, None, None)", ""])
+    run = subprocess.run(
+        [sys.executable, "-i", "-q"],
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=folder,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # else Python takes a file with the same size as unchanged
+    )
+    assert "Traceback" not in run.stderr, run.stderr
+    assert "ended before" not in run.stderr, run.stderr
+    return [line.removeprefix(">>> ") for line in run.stdout.splitlines() if line.startswith(("value", "error"))]
+
+
+@pytest.mark.parametrize("function", ["users_module.f", "lambda x: users_module.f(x)"])
+def test_an_edited_module_is_used_as_soon_as_it_was_loaded_again(tmp_path: Path, function: str) -> None:
+    """A constant, a function, and the helper module are edited. Before it was loaded again, an edit is an error."""
+    shown = _type(
+        tmp_path,
+        f"show({function})",
+        'edit("users_module", "import users_helper\\nK = 7\\ndef f(x): return K * users_helper.g(x)\\n")',
+        f"show({function})",
+        "show(lambda x: -x)",
+        "_ = importlib.reload(users_module)",
+        f"show({function})",
+        'edit("users_helper", "def g(x): return x + 100\\n")',
+        f"show({function})",
+        "_ = importlib.reload(users_helper)",
+        f"show({function})",
+        'edit("users_module", "def f(x):\\n    return -x\\n")',
+        "_ = importlib.reload(users_module)",
+        f"show({function})",
+    )
+    error = "error {0} was edited after it was imported here"
+    expected = ["value 10", error.format("users_module"), "value -1", "value 14", error.format("users_helper")]
+    assert [line[: len(start)] for line, start in zip(shown, expected, strict=False)] == expected
+    assert shown[5:] == ["value 707", "value -1"]
+
+
+def test_a_function_from_before_its_module_was_loaded_again_stays_as_it_was(tmp_path: Path) -> None:
+    """The notebook still runs the old function under this name, and so do the slaves."""
+    shown = _type(
+        tmp_path,
+        "old = users_module.f",
+        "show(old)",
+        'edit("users_module", "import users_helper\\ndef f(x):\\n    return 99\\n")',
+        "_ = importlib.reload(users_module)",
+        "show(old)",
+        "show(users_module.f)",
+    )
+    assert shown == ["value 10", "value 10", "value 99"]
+
+
+def test_a_function_that_slaves_refused_is_not_refused_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave's machine has an old copy of a module. When the copy is replaced, the next map works."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, text in ((here, "def f(x): return x + 1\n"), (there, "def f(x): return 99\n")):
+        folder.mkdir()
+        (folder / "users_copy.py").write_text(text)
+    monkeypatch.setattr("mwpy.master.is_interactive", lambda: True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.syspath_prepend(str(there))
+    with mwpy.local_master(slaves=1) as mw:
+        monkeypatch.syspath_prepend(str(here))
+        function = importlib.import_module("users_copy").f
+        mw.submit(mwpy.task(function, 1))
+        [defined] = mw._definitions.known.values()
+        until(lambda: defined.refused, "the slave has refused the function")
+        (there / "users_copy.py").write_text((here / "users_copy.py").read_text())
+        assert _value(mw, function) == 2
