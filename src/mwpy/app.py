@@ -6,6 +6,7 @@ disk. Modules that only masters and agents need, above all ZeroMQ, load slower t
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -15,7 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mwpy import slave
-from mwpy._values.algorithm import REGISTRY
+from mwpy._system import script
+from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
 from mwpy._values.options import Options, Role, help_text, parse
@@ -44,15 +46,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; None for those of the process.
 
     Returns:
-        The exit code, 0 to 255: the value that the master or slave algorithm returned, or the code of an error (see
-        the manual). Pass it to `sys.exit`.
+        The exit code, 0 to 255: the value that the master algorithm returned, or the code of an error (see the
+        manual). Pass it to `sys.exit`.
+
+    Raises:
+        SystemExit: this process is an agent or a slave, which ends here. Or the exit code is not 0 and the caller
+            discards it, as the plain statement `mwpy.main()` does; otherwise the process would end with 0.
+        UsageError: the call is inside a task, or in a script that is imported; the message says how to guard it.
 
     Example:
         >>> if __name__ == "__main__":                         # doctest: +SKIP
         ...     sys.exit(mwpy.main())
     """
+    caller = sys._getframe(1)
+    REGISTRY.enter("mwpy.main()")
+    if caller.f_globals.get("__name__") == "__mp_main__":
+        raise refusal("mwpy.main()", "while multiprocessing imported the script")
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return report_errors(lambda: _run(arguments))
+    code = report_errors(lambda: _run(arguments))
+    if code and script.discards_result(caller):
+        sys.exit(code)
+    return code
 
 
 def report_errors(run: Callable[[], int]) -> int:
@@ -69,17 +83,26 @@ def report_errors(run: Callable[[], int]) -> int:
 def _run(arguments: list[str]) -> int:
     options, rest = parse(arguments, os.environ)
     if SLAVE_VARIABLE in os.environ:
-        return slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)
+        sys.exit(report_errors(lambda: slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)))
     if options.help:
         print(help_text(sys.argv[0]))
         return ExitCode.OK
     if options.version_string:
         print(version_string())
         return ExitCode.OK
+    if not script.can_run_elsewhere():
+        raise UsageError(
+            "mwpy.main() needs a script in a file, because the slaves run the same script: save it in a file, or write "
+            "`with mwpy.local_master() as mw:` here"
+        )
     if options.role is Role.SLAVE:
-        REGISTRY.slave()  # report an error in the script before anything is started
-        return run_agent(options, _command_line())
+        sys.exit(report_errors(lambda: _run_agent_of_script(options)))
     return _run_master(options, rest)
+
+
+def _run_agent_of_script(options: Options) -> int:
+    REGISTRY.slave()  # report an error in the script before anything is started
+    return run_agent(options, _command_line())
 
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
@@ -111,6 +134,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
     published += rest
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     computation = start(
         options,
@@ -133,9 +157,12 @@ def _run_master(options: Options, rest: list[str]) -> int:
     except BaseException:
         traceback.print_exc()
         returned = int(ExitCode.FAILED)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in handlers:
+        signal.signal(number, signal.SIG_IGN)
     computation.end(finished)
+    if finished:  # after an interrupt, another Ctrl-C would only spoil the end of the process
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
     return slave.exit_code(returned, "master algorithm")
 
 
@@ -161,6 +188,7 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
     from mwpy._transport.link import new_key
     from mwpy.audit import AuditFile
 
+    REGISTRY.enter("mwpy.local_master()")
     if slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 1 or more, or 0 for one per core")
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
@@ -181,6 +209,22 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         finished = True
     finally:
         computation.end(finished)
+
+
+@atexit.register
+def _report_forgotten_main() -> None:
+    """If the script declares a master algorithm and has no call of `mwpy.main`, end this process with an error."""
+    declared = [each for each in REGISTRY.masters if each.__module__ == "__main__"]
+    if REGISTRY.used or not declared or script.mentions_main(declared[0].__code__.co_filename):
+        return
+    print(
+        f"mwpy: nothing was computed: the script declares the master algorithm {declared[0].__qualname__}, and never "
+        f'calls mwpy.main(). Add `if __name__ == "__main__":` and `sys.exit(mwpy.main())` at its end',
+        file=sys.stderr,
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ExitCode.USAGE)  # only this changes the exit code of a script that has ended
 
 
 def _command_line() -> list[str]:

@@ -20,6 +20,7 @@ from typing import NamedTuple, NoReturn
 from mwpy._roles.task_runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
 from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds
+from mwpy._values.algorithm import REGISTRY
 from mwpy._values.environment import BREAKPOINT_VARIABLE, EXAMINED, FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.ids import SlaveId
@@ -130,6 +131,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         print(json.dumps(packages.imported()))
         return ExitCode.OK
     settings = SlaveSettings.from_json(described)
+    REGISTRY.is_slave = True
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid, end.fault)
     reseed()  # the script was loaded, and may have seeded the generators

@@ -37,9 +37,11 @@ def test_local_slaves_get_the_scripts_own_arguments(
 
 
 def test_a_script_that_cannot_be_started_again_is_reported(stage: Stage) -> None:
-    """Agents cannot load a script from standard input. After three attempts, the reason is shown."""
-    script = (APPS / "argued.py").read_text()
-    run = stage.start("", "--mw-local", 1, program=[sys.executable, "-"], script=script)
+    """Agents have no standard input, which this script needs. After three attempts, the reason is shown."""
+    text = (APPS / "argued.py").read_text()
+    asking = text.replace("import sys\n", 'import sys\nif not sys.stdin.read():\n    sys.exit("no input")\n', 1)
+    (stage.folder / "asking.py").write_text(asking)
+    run = stage.start("", "--mw-local", 1, program=[sys.executable, "asking.py"], script="input")
     until(lambda: "3 local agents in a row ended" in run.err, lambda: f"the reason, not {run.err!r}")
     assert run.err.count("starting another") == 2
     assert "does this command reach mwpy.main()" in run.err

@@ -43,8 +43,6 @@ def test_the_version_is_printed(ask: Callable[[], int], capsys: pytest.CaptureFi
         ([], "no master algorithm"),
         (["--mw-nonsense"], "unknown option --mw-nonsense"),
         (["--mw-master"], "no master algorithm"),
-        (["--mw-slave"], "a slave needs to know its master"),
-        (["--mw-slave", "--mw-resource-file", "/nowhere"], "/nowhere"),
     ],
 )
 def test_a_wrong_command_line_prints_one_line_and_exits_with_2(
@@ -56,6 +54,23 @@ def test_a_wrong_command_line_prints_one_line_and_exits_with_2(
     assert err.startswith("mwpy: ")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["--mw-slave"], "a slave needs to know its master"),
+        (["--mw-slave", "--mw-resource-file", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_an_agent_does_not_return_to_the_script(
+    line: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the script does after `mwpy.main` is for the master only."""
+    with pytest.raises(SystemExit) as caught:
+        mwpy.main(line)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_master_that_no_slave_could_join_is_not_started(capsys: pytest.CaptureFixture[str]) -> None:

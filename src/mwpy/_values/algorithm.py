@@ -193,10 +193,14 @@ def _names_in(thing: Any) -> list[str]:
 
 @define
 class Registry:
-    """The master and slave algorithms that a script declared; `mwpy.main` takes them from here."""
+    """What is known about the script of this process. `mwpy.main` takes the declared algorithms from here."""
 
     masters: list[Callable[..., int]] = field(factory=list)
     slaves: list[Callable[..., int]] = field(factory=list)
+    used: bool = False
+    """Whether the script has called `mwpy.main` or `mwpy.local_master`."""
+    is_slave: bool = False
+    """Whether this process is a slave."""
 
     def master(self) -> Callable[..., int]:
         """The one master algorithm.
@@ -215,6 +219,24 @@ class Registry:
             UsageError: there is more than one.
         """
         return _only(self.slaves, "slave") if self.slaves else None
+
+    def enter(self, name: str) -> None:
+        """Record that the script calls a function which starts a computation.
+
+        Raises:
+            UsageError: this process is a slave, so the call is inside a task or in a module that a task imports.
+        """
+        if self.is_slave:
+            raise refusal(name, "in a slave, where it would start another computation")
+        self.used = True
+
+
+def refusal(name: str, where: str) -> UsageError:
+    """The error for a call that belongs under the guard of the script."""
+    return UsageError(
+        f'{name} was called {where}: call it only under `if __name__ == "__main__":` in the script, so that importing '
+        f"the script does not call it"
+    )
 
 
 def _only(functions: list[Callable[..., int]], role: str) -> Callable[..., int]:

@@ -1,0 +1,42 @@
+"""The script of this process: whether other processes can run it, and how it calls `mwpy.main`."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import sys
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["can_run_elsewhere", "discards_result", "mentions_main"]
+
+STANDARD_INPUT = "<stdin>"
+"""Python's name for the file of a script that it reads from standard input."""
+
+
+def can_run_elsewhere() -> bool:
+    """Whether another process with the same command line runs the same script.
+
+    This is not possible if the script comes from standard input, from a person who types it, or from a notebook.
+    """
+    typed = hasattr(sys, "ps1")
+    file = getattr(sys.modules["__main__"], "__file__", STANDARD_INPUT)
+    return not typed and (file != STANDARD_INPUT or sys.argv[:1] == ["-c"])
+
+
+def discards_result(caller: FrameType) -> bool:
+    """Whether the code that calls a function now discards its value, as the plain statement `f()` does."""
+    later = (each for each in dis.get_instructions(caller.f_code) if each.offset > caller.f_lasti)
+    return next(later).opname == "POP_TOP"
+
+
+def mentions_main(path: str) -> bool:
+    """Whether the Python file calls or imports something that is named `main`; True if the file cannot be read."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return True
+    nodes = list(ast.walk(tree))
+    used = any(isinstance(node, ast.Attribute) and node.attr == "main" for node in nodes)
+    imported = (name.name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names)
+    return used or "main" in imported

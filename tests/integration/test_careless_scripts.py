@@ -1,0 +1,150 @@
+"""Scripts with common mistakes: each ends with a clear message and an exit code, and starts no endless recursion."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, until
+
+HEAD = """
+import os, sys, time
+import mwpy
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    print("master", argv, flush=True)
+    return BODY
+
+def task_values(mw, function, items):
+    return [result.value for result in mw.map(function, items)]
+"""
+GUARD = 'if __name__ == "__main__":\n    '
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def script(stage: Stage, text: str, body: str = "0") -> list[str]:
+    """Write a script with this master algorithm and this end. Return the command that runs it."""
+    (stage.folder / "script.py").write_text(HEAD.replace("BODY", body) + text)
+    return [sys.executable, "script.py"]
+
+
+def run(stage: Stage, text: str, body: str = "0") -> Running:
+    started = stage.start("", program=script(stage, text, body))
+    started.end()
+    return started
+
+
+# ---- the call of main ---------------------------------------------------------------------------------------
+
+
+def test_two_computations_of_one_script_run_once_each(stage: Stage) -> None:
+    """Agents and slaves run only up to the first call of main."""
+    calls = 'for name in "ab":\n        print(mwpy.main([name, "--mw-local", "1"]))\n    os.kill(os.getpid(), 2)'
+    body = "sum(task_values(mw, abs, range(3)))"
+    ended = run(stage, GUARD + calls, body)
+    assert ended.out.split("\n") == ["master ['a']", "3", "master ['b']", "3", ""]
+    assert "KeyboardInterrupt" in ended.err, "after main, Ctrl-C works as before"
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "out"),
+    [
+        ("mwpy.main(['--mw-local', '1'])\n    print('after')", 7, ""),
+        ("code = mwpy.main(['--mw-local', '1'])\n    print('after', code)", 0, "after 7\n"),
+        ("sys.exit(mwpy.main(['--mw-local', '1']))", 7, ""),
+    ],
+    ids=["discarded", "kept", "passed on"],
+)
+def test_a_failure_is_not_lost_if_nothing_uses_the_exit_code(stage: Stage, text: str, code: int, out: str) -> None:
+    ended = run(stage, GUARD + text, body="7")
+    assert ended.end() == code
+    assert ended.out == f"master []\n{out}"
+
+
+def test_a_script_without_a_call_of_main_says_so(stage: Stage) -> None:
+    ended = run(stage, "")
+    assert ended.end() == 2
+    assert "declares the master algorithm master, and never calls mwpy.main()" in ended.err
+
+
+def test_a_script_may_decide_not_to_call_main(stage: Stage) -> None:
+    ended = run(stage, "if len(sys.argv) > 1:\n    mwpy.main()")
+    assert (ended.end(), ended.err) == (0, "")
+
+
+def test_a_script_on_standard_input_is_refused(stage: Stage) -> None:
+    script(stage, GUARD + "sys.exit(mwpy.main())")
+    text = (stage.folder / "script.py").read_text()
+    piped = stage.start("", program=[sys.executable, "-"], script=text)
+    assert piped.end() == 2
+    assert "mwpy.main() needs a script in a file" in piped.err
+    assert "mwpy.local_master()" in piped.err
+
+
+def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
+    script(stage, "")
+    typed = "from script import mwpy\nprint('code', mwpy.main([]))\n"
+    interpreter = stage.start("", program=[sys.executable, "-i", "-q"], script=typed)
+    interpreter.end()
+    assert "code 2" in interpreter.out
+    assert "mwpy.local_master()" in interpreter.err
+
+
+# ---- a computation inside a task ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "lambda _: mwpy.main([])",
+        "lambda _: __import__('unguarded').square(3)",
+        "lambda _: mwpy.local_master(slaves=1).__enter__()",
+    ],
+    ids=["main", "import", "local_master"],
+)
+def test_a_task_that_starts_a_computation_fails(stage: Stage, function: str) -> None:
+    """The error names the guard. The task is not tried again, and nothing else is started."""
+    (stage.folder / "unguarded.py").write_text(
+        f"{HEAD.replace('BODY', '0')}\ndef square(x): return x * x\nsys.exit(mwpy.main([]))\n"
+    )
+    body = f"print(next(mw.map({function}, [0])).error) or 0"
+    ended = run(stage, "sys.exit(mwpy.main(['--mw-local', '1']))", body)
+    assert ended.end() == 0, ended.err
+    assert "was called in a slave, where it would start another computation" in ended.out
+    assert 'call it only under `if __name__ == "__main__":`' in ended.out
+    assert ended.out.count("master [") == 1
+    stage.no_process_left()
+
+
+def test_a_script_without_guard_is_not_run_by_multiprocessing(stage: Stage) -> None:
+    body = "__import__('multiprocessing').get_context('spawn').Process(target=abs).start() or 0"
+    ended = run(stage, "mwpy.main(['--mw-local', '1'])", body)
+    assert "was called while multiprocessing imported the script" in ended.err
+    assert ended.out.count("master [") == 1
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("way", ["main", "local_master"])
+def test_all_processes_end_with_the_process_that_started_them(stage: Stage, way: str, number: signal.Signals) -> None:
+    """They end whether they have connected or not."""
+    waits = "print('open', flush=True) or task_values(mw, time.sleep, [999] * 2)"
+    starts = {
+        "main": "mwpy.main(['--mw-local', '2'])",
+        "local_master": "with mwpy.local_master(slaves=2) as mw:\n    master(mw, [])",
+    }
+    started = stage.start("", program=script(stage, starts[way], waits))
+    until(lambda: "open" in started.out, "a master")
+    started.send(number)
+    started.end()
+    stage.no_process_left()
