@@ -322,11 +322,11 @@ def test_tasks_that_arrive_when_their_slave_is_found_dead_are_not_charged(core: 
 
 
 def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last(core: AgentCore) -> None:
-    """The slave finished the tasks before it, and then wrote over the memory that had their results."""
+    """The slave finished the tasks before it, and then wrote over the memory that had their results. They are named."""
     core.handle(tasks(5, 6, 7, 8, attempt=2), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 11", NO_WORDS, 3), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 7, "killed by signal 11", NO_WORDS)]
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 7, "killed by signal 11", NO_WORDS, [(5, 2, 2)])]
 
 
 def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:

@@ -74,6 +74,21 @@ def test_a_task_that_may_run_once_is_handed_back_after_one_death(books: Books, l
     assert ids_of(books.state.jar.pending.queues[0]) == [2]
 
 
+def test_a_task_that_may_run_once_does_not_run_again_after_its_result_was_lost(books: Books, losses: Losses) -> None:
+    """The slave had run tasks 1 and 2, and overwrote their results. It ran task 3 when it died, and not task 4."""
+    books.submit(1)
+    books.submit(3, policy=TaskPolicy(retry=False))
+    slave = books.slave()
+    books.send(slave, 4)
+    losses.slave_died(slave.agent, SlaveDied(slave.number, 3, DIED, NO_WORDS, [(1, 2, 1), (7, 1, 1)]))
+    assert ids_of(books.state.jar.pending.queues[0]) == [4, 1]
+    assert [(task.task_id, len(task.deaths)) for task in books.state.actions.unrunnable] == [(2, 0), (3, 1)]
+    assert books.state.actions.unrunnable[0].reason == (
+        "SLAVE-0 ran it, but its result was overwritten there, and its policy says retry=False"
+    )
+    books.state.check()
+
+
 def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Losses) -> None:
     slave = books.slave()
     books.give(slave, 2)

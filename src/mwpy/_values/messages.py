@@ -187,6 +187,8 @@ class SlaveDied(Struct, frozen=True):
     running: int
     cause: str
     words: LastWords
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    """Tasks that it had run before, with results that are lost: first id, count and attempt of each span."""
 
 
 class LoadFailure(PlainEnum):

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import mwpy
 from mwpy._transport.channel.journal import Journal
@@ -17,8 +18,11 @@ NEIGHBOURS = 20
 
 
 @mwpy.task_algorithm
-def run(number: int, how: str) -> int:
-    """Kill this process in the given way, or return."""
+def run(number: int, how: str, log: str) -> int:
+    """Append the number to a log file, if there is one. Then kill this process in the given way, or return."""
+    if log:
+        with Path(log).open("a") as file:
+            print(number, file=file)
     if how == "sigkill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "agent":
@@ -37,10 +41,11 @@ def run(number: int, how: str) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait until all tasks are finished or unrunnable."""
+    """Wait until all tasks are finished or unrunnable. With a log file, no task may run twice."""
+    log = argv[1] if len(argv) > 1 else ""
     how = [""] * NEIGHBOURS + [argv[0]] + [""] * NEIGHBOURS
     for number, way in enumerate(how):
-        mw.submit(run.task(number, way), tag=number)
+        mw.submit(run.task(number, way, log), tag=number, retry=not log)
     came: list[int] = []
     unrunnable: list[dict[str, object]] = []
     while len(came) + len(unrunnable) < len(how):

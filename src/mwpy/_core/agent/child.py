@@ -146,6 +146,11 @@ class Child:
             [span.attempt for span in unstarted],
         )
 
+    def lost(self, started: int) -> list[tuple[int, int, int]]:
+        """First id, count and attempt of the held tasks before position `started`: they ran, but left no result."""
+        spans = ((span.first, min(span.count, started - span.position), span.attempt) for span in self.held)
+        return [entry for entry in spans if entry[1] > 0]
+
     def running(self, started: int) -> tuple[int, int]:
         """Id and attempt of the task at position `started`, if it is held; else (0, 0)."""
         for span in self.held:

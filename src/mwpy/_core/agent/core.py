@@ -191,7 +191,8 @@ class AgentCore:
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
         if not child.is_replaced:
-            self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words))
+            lost = child.lost(event.started)
+            self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words, lost))
         if not self.leaving:
             self._replace(child, was, event.cause, now)
         self._departure.exit_if_alone()

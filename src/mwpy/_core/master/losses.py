@@ -50,9 +50,10 @@ class Losses:
         if slave is None:
             self._died_before_ready(agent, message.slave, cause, words)
             return
-        running, unstarted = _split(slave, message.running)
+        running, ran, unstarted = _split(slave, message)
         named = f"{running[0]}, attempt {running[0].attempt}" if running else ""
         self.state.record(records.SlaveEnded(slave.sid, cause, named, words))
+        self._lose_results(slave, ran)
         if agent.leaving:
             self._return(slave, unstarted, f"{agent.name} is leaving")
             self._lose(slave, running, f"{agent.name} is leaving", agent.leaving)
@@ -83,6 +84,14 @@ class Losses:
             )
         if agent.announced or agent.leaving:  # else it was an examination, which starts no slaves
             self.departures[reason] = self.departures.get(reason, 0) + 1
+
+    def _lose_results(self, slave: ConnectedSlave, ran: Sequence[Span]) -> None:
+        """Handle tasks that a slave finished, and whose results were overwritten in its memory."""
+        self._return(slave, [span for span in ran if span.policy.retry], "its result was overwritten in its slave")
+        once = [span.whole for span in ran if not span.policy.retry]
+        if once:
+            why = f"{slave.sid} ran it, but its result was overwritten there, and its policy says retry=False"
+            self.handback.give_up(slave.sid, once, why, held=True)
 
     def _died_before_ready(self, agent: ConnectedAgent, number: int, cause: str, words: LastWords) -> None:
         sid = SlaveId(f"{agent.name}/{number}")
@@ -166,9 +175,11 @@ def _story(span: Span, last: Death) -> str:
     return "; ".join(map(str, (*span.deaths, last)))
 
 
-def _split(slave: ConnectedSlave, running: int) -> tuple[list[Span], list[Span]]:
-    """Return the task that a slave ran, if the slave holds it, and all other tasks that the slave holds."""
+def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Span], list[Span], list[Span]]:
+    """Return the held task that a slave ran, the tasks that it ran before, and all other tasks that it holds."""
+    running = message.running
     held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
     attempts = [span.attempt for span in held if running in span.ids]
     found = take(held, running, 1, attempts[0]) if attempts else []
-    return found, list(held)
+    ran = [span for first, count, attempt in message.lost for span in take(held, first, count, attempt)]
+    return found, ran, list(held)
