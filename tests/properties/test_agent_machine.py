@@ -394,9 +394,9 @@ class _AgentMachine(RuleBasedStateMachine):
             if not process.ready:
                 self.gets_ready(process)
                 self.act()
-            self.master_sends_tasks(
-                self.named.index(process.number) if process.number in self.named else 0, 1, False, 1
-            )
+            if process.number not in self.named:
+                return  # the agent leaves
+            self.master_sends_tasks(self.named.index(process.number), 1, False, 1)
             self.slave_cannot(len(self.running) - 1, LoadFailure.PASSING)
             if process.stopping and process.number in self.processes:
                 process.ended = True
