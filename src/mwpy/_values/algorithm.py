@@ -304,6 +304,8 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
     known = getattr(function, "_mwpy_algorithm", None)
     if isinstance(known, Algorithm) and known.function is function:  # not a copy made by functools.wraps
         return known
+    if isinstance(function, types.BuiltinFunctionType) and isinstance(function.__self__, types.ModuleType):
+        return _algorithm_beside(function)
     if not callable(function):
         raise UsageError(f"{function!r} cannot be a task algorithm: it is not callable")
     if inspect.iscoroutinefunction(function):
@@ -315,7 +317,7 @@ def algorithm_of(function: Callable[..., Any]) -> Algorithm:
         return algorithm
     try:
         function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):  # a builtin takes no attribute
+    except (AttributeError, TypeError):  # a builtin class takes no attribute
         return _algorithm_beside(function)
     return algorithm
 
