@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
@@ -85,6 +86,17 @@ def test_the_first_jobs_do_not_wait_for_the_next_round(stage: Stage) -> None:
     waves(stage)
     order(stage, "tasks 2 never")
     until_jobs(stage, 1, 1)
+
+
+def test_a_file_that_hangs_delays_no_other_computation(stage: Stage) -> None:
+    """Reading a pipe without a writer hangs like a file of a dead file server."""
+    os.mkfifo(stage.folder / "hanging.rsc")
+    waves(stage)
+    order(stage, "tasks 1 never")
+    program = [sys.executable, "-m", "mwpy", "oversee", str(stage.folder), "--with", "local", "--interval", "0.2"]
+    overseer = stage.start("", program=program, variables={"XDG_STATE_HOME": str(stage.folder / "state")})
+    until_jobs(stage, 1)
+    assert overseer.out.count("hanging.rsc does not answer: does its file system hang?") == 1
 
 
 def test_a_job_of_several_slaves_counts_as_several(stage: Stage) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from attrs import evolve
 
 from mwpy import resource_file
+from mwpy._roles import overseen_files
 from mwpy._roles.overseen_files import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
 from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy.resource_file import IN_PROGRESS, MemberKeys, ResourceFile
@@ -81,7 +85,6 @@ def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_p
     assert files.find() == []
     assert not files.more_may_come
     first, second = (each.mark for each in found)
-    assert [files.exists(first), files.exists(second)] == [True, False]
     assert files.read(first) == CONTENT
     with pytest.raises(ResourceFileError):
         files.read(second)
@@ -89,6 +92,54 @@ def test_a_computation_is_found_once_with_its_priority(overseen: Overseen, tmp_p
     assert (launch.mark, launch.resource_path, launch.slaves, launch.extra) == (first, str(a), 4, ("x",))
     assert Path(launch.log_dir) == tmp_path / "a.rsc.jobs"
     assert Path(launch.log_dir).is_dir()
+
+
+def test_a_file_system_that_hangs_delays_no_other_computation(
+    overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a pipe without a writer hangs like a file of a dead file server. When it answers, it is read again."""
+    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 0.01)
+    pipe, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
+    os.mkfifo(pipe)
+    resource_file.write(other, CONTENT)
+    files = overseen([pipe, other])
+    first, second = (each.mark for each in files.find())
+    for _ in range(2):
+        with pytest.raises(ResourceFileError, match=r"a\.rsc does not answer: does its file system hang\?"):
+            files.read(first)
+    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 60.0)
+    assert files.read(second) == CONTENT
+    pipe.write_bytes(other.read_bytes())
+    with suppress(ResourceFileError):
+        files.read(first)  # perhaps the answer comes a moment later
+    pipe.unlink()
+    resource_file.write(pipe, CONTENT)
+    assert files.read(first) == CONTENT
+
+
+def test_a_path_that_hangs_is_reported_once(
+    overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+    find = overseen_files._find
+
+    def slow(path: Path) -> tuple[bool, list[Path]]:
+        assert path.name != "a.rsc" or hanging.wait(60)
+        return find(path)
+
+    monkeypatch.setattr("mwpy._roles.overseen_files._find", slow)
+    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 0.5)
+    said: list[str] = []
+    files = overseen([tmp_path / "a.rsc", tmp_path / "b.rsc"], said)
+    assert [each.name for each in files.find()] == ["b.rsc"]
+    assert files.more_may_come
+    assert files.find() == []
+    assert said == [f"{tmp_path}/a.rsc: does not answer. Does its file system hang? The other computations go on"]
+    hanging.set()
+    found: list[str] = []
+    while not found:
+        found = [each.name for each in files.find()]
+    assert (found, files.more_may_come) == (["a.rsc"], False)
 
 
 def test_a_second_overseer_is_refused_or_ignores_the_computation(overseen: Overseen, tmp_path: Path) -> None:

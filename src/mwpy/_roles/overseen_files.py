@@ -8,6 +8,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -17,13 +18,17 @@ from mwpy import resource_file
 from mwpy._batch import Launch
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.state import OverseerSettings
-from mwpy._values.errors import UsageError
+from mwpy._system.background import Question
+from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy.resource_file import ResourceFile
 
 __all__ = ["OverseenFiles", "OverseerOptions", "agent_command", "mark_of", "paths_of"]
 
 RESOURCE_FILES = "*.rsc"
 """The names of resource files in a directory."""
+
+PATIENCE_S = 2.0
+"""How long one file system may delay all computations."""
 
 
 @frozen
@@ -51,11 +56,14 @@ def mark_of(path: Path) -> str:
 
 def paths_of(paths: Sequence[Path]) -> list[Path]:
     """The absolute paths of the named resource files, and of the resource files in the named directories."""
-    found: dict[Path, None] = {}
-    for path in paths:
-        inside = sorted(path.glob(RESOURCE_FILES)) if path.is_dir() else [path]
-        found.update((each.parent.resolve() / each.name, None) for each in inside)
-    return list(found)
+    return list(dict.fromkeys(found for path in paths for found in _find(path)[1]))
+
+
+def _find(path: Path) -> tuple[bool, list[Path]]:
+    """Whether a path is a directory, and the absolute paths of the resource files there."""
+    is_directory = path.is_dir()
+    inside = sorted(path.glob(RESOURCE_FILES)) if is_directory else [path]
+    return is_directory, [each.parent.resolve() / each.name for each in inside]
 
 
 def agent_command(content: ResourceFile, program: Sequence[str], slaves: int) -> tuple[str, ...]:
@@ -69,8 +77,19 @@ def agent_command(content: ResourceFile, program: Sequence[str], slaves: int) ->
 
 
 @define(eq=False)
+class _Place:
+    """A path that the user named: a resource file, or a directory with resource files."""
+
+    find: Question[tuple[bool, list[Path]]]
+    """Finds out whether it is a directory, and the paths of the resource files."""
+    more_may_come: bool = True
+    hangs: bool = False
+
+
+@define(eq=False)
 class _File:
     path: Path
+    content: Question[ResourceFile]
     log_dir: Path
     lock: TextIO | None
     """Held until `OverseenFiles.close`, or until this process ends; None in a dry run."""
@@ -86,14 +105,15 @@ class OverseenFiles:
 
     def __init__(self, options: OverseerOptions, say: Callable[[str], None]) -> None:
         self._options = options
+        self._places = {path: _Place(Question(partial(_find, path), f"find {path}")) for path in options.paths}
         self._say = say
         self._files: dict[str, _File] = {}
         self._refused: dict[str, None] = {}
 
     @property
     def more_may_come(self) -> bool:
-        """Whether a directory is watched."""
-        return any(path.is_dir() for path in self._options.paths)
+        """Whether a directory is watched, or a path that does not answer."""
+        return any(place.more_may_come for place in self._places.values())
 
     def find(self) -> list[WatchedComputation]:
         """Return the computations that were found since the last call, and lock them.
@@ -103,20 +123,29 @@ class OverseenFiles:
         """
         found = []
         options = self._options
-        for path in paths_of(options.paths):
+        for path in dict.fromkeys(path for given, place in self._places.items() for path in self._ask(given, place)):
             mark = mark_of(path)
             if mark not in self._files and mark not in self._refused and self._claim(mark, path):
                 priority = options.priorities.get(str(path), options.priorities.get(path.name, 0))
                 found.append(WatchedComputation(mark, path.name, priority, options.slaves_per_job))
         return found
 
-    def exists(self, mark: str) -> bool:
-        """Whether the file of a computation exists."""
-        return self._files[mark].path.exists()
+    def _ask(self, given: Path, place: _Place) -> list[Path]:
+        try:
+            place.more_may_come, paths = place.find.ask(PATIENCE_S)
+        except TimeoutError:
+            if not place.hangs:
+                self._say(f"{given}: does not answer. Does its file system hang? The other computations go on")
+            place.hangs, paths = True, []
+        return paths
 
     def read(self, mark: str) -> ResourceFile:
-        """Read the file of a computation."""
-        return resource_file.read(self._files[mark].path)
+        """Read the file of a computation. Only the first attempt waits for a file system that hangs."""
+        file = self._files[mark]
+        try:
+            return file.content.ask(PATIENCE_S)
+        except TimeoutError:
+            raise ResourceFileError(f"{file.path} does not answer: does its file system hang?") from None
 
     def launch(self, mark: str, content: ResourceFile) -> Launch:
         """Prepare the launch of jobs for a computation."""
@@ -146,7 +175,8 @@ class OverseenFiles:
             return False
         except OSError as error:
             raise UsageError(f"cannot write to {log_dir}: {error.strerror}; give another --log-dir") from error
-        self._files[mark] = _File(path, log_dir, lock)
+        content = Question(partial(resource_file.read, path), f"read {path.name}")
+        self._files[mark] = _File(path, content, log_dir, lock)
         return True
 
 

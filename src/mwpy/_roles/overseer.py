@@ -57,9 +57,6 @@ class Files(Protocol):
     def find(self) -> Sequence[WatchedComputation]:
         """Return the computations that were found since the last call."""
 
-    def exists(self, mark: str) -> bool:
-        """Return whether the file of a computation exists."""
-
     def read(self, mark: str) -> ResourceFile:
         """Read the file of a computation.
 
@@ -194,12 +191,11 @@ class Overseer:
         self._handle(event)
 
     def _read(self, mark: str) -> None:
-        if self._core.computations[mark].done and not self._files.exists(mark):
-            return
         try:
             content = self._files.read(mark)
         except ResourceFileError as error:
-            self._fail(FileUnread(mark, str(error)))
+            if not self._core.computations[mark].done:
+                self._fail(FileUnread(mark, str(error)))
         else:
             self._contents[mark] = content
             self._handle(FileRead(mark, _need(content, self._clock.wall())))

@@ -151,10 +151,6 @@ class _Files:
         new, self._found = [] if self._found else self.pool.computations, True
         return [WatchedComputation(each.mark, each.mark, each.number % 2, self.pool.slaves_per_job) for each in new]
 
-    def exists(self, mark: str) -> bool:
-        """Whether a file was written."""
-        return bool(self.pool.computation(mark).history)
-
     def read(self, mark: str) -> ResourceFile:
         """Read a file; sometimes late, sometimes torn."""
         late_s = self.pool.random.randint(0, LATE_S) if self.pool.batch.faulty else 0

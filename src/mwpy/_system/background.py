@@ -1,17 +1,18 @@
 """Work in the background: a slow disk, a hanging file system or an unread pipe never delays the caller.
 
-`Background` calls a function in a thread of its own. `TextWriter` uses it to write lines. Everything that waits has a
-bound. When the bound is reached, further lines are left out, and the next line that has room says how many.
+`Background` calls a function in a thread of its own. `Question` uses it to get a result without waiting for long, and
+`TextWriter` to write lines. Everything that waits has a bound. When the bound is reached, further lines are left out,
+and the next line that has room says how many.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Generic, NoReturn, TypeVar
 
-__all__ = ["Background", "TextWriter"]
+__all__ = ["Background", "Question", "TextWriter"]
 
 MOST_CHARACTERS = 4 << 20
 """When this many characters wait to be written, further lines are left out."""
@@ -59,6 +60,55 @@ class Background(Generic[T]):
         while (item := self._items.get()) is not None:
             self._do(item[0])
             self._done += 1
+
+
+class Question(Generic[T]):
+    """A function that may hang, for example because a file system does. It is called in the background.
+
+    Args:
+        do: the function.
+        name: the name of the thread.
+    """
+
+    def __init__(self, do: Callable[[], T], name: str) -> None:
+        self._do = do
+        self._answers: SimpleQueue[Callable[[], T]] = SimpleQueue()
+        self._background = Background(self._answer, name)
+        self._asked = False
+
+    def ask(self, patience_s: float) -> T:
+        """Call the function and wait for its result. If an earlier call still hangs, only look for its result.
+
+        Raises:
+            TimeoutError: it hangs.
+            Exception: the exception of the function.
+        """
+        if not self._asked:
+            self._asked = True
+            self._background.give(None)
+        else:
+            patience_s = 0.0
+        try:
+            answer = self._answers.get(timeout=patience_s)
+        except Empty:
+            raise TimeoutError from None
+        self._asked = False
+        return answer()
+
+    def _answer(self, _: None) -> None:
+        try:
+            value = self._do()
+        except Exception as error:
+            self._answers.put(_raising(error))
+        else:
+            self._answers.put(lambda: value)
+
+
+def _raising(error: Exception) -> Callable[[], NoReturn]:
+    def answer() -> NoReturn:
+        raise error
+
+    return answer
 
 
 class TextWriter:

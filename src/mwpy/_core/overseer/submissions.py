@@ -133,8 +133,11 @@ class Submissions:
         self._state.say(computation, text)
 
     def _avoided(self, computation: WatchedComputation, now: float) -> tuple[str, ...]:
-        """The machines that the next jobs avoid. Every second job that is tried avoids all where jobs have failed."""
-        pause = computation.failures
-        suspects = computation.hosts.suspects(now) if pause.is_pausing and pause.tried_elsewhere_at is None else ()
-        pause.tried_elsewhere_at = now if suspects else None
-        return suspects or computation.hosts.avoided(now)
+        """The machines that the next jobs avoid.
+
+        If only one machine has many failures, the fault may be its own. So every second job that is tried avoids it.
+        """
+        pause, suspects = computation.failures, computation.hosts.suspects(now)
+        elsewhere = pause.is_pausing and pause.tried_elsewhere_at is None and len(suspects) == 1
+        pause.tried_elsewhere_at = now if elsewhere else None
+        return suspects if elsewhere else computation.hosts.avoided(now)
