@@ -216,6 +216,13 @@ def test_the_third_failure_in_a_row_begins_a_pause_and_each_pause_is_twice_the_l
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1800.0, 1800.0]
 
 
+def test_the_pauses_after_killed_jobs_do_not_grow() -> None:
+    """A task that kills its agent looks like a failure at the start. The master gives it up after some attempts."""
+    pause = FailurePause()
+    assert [pause.fail(now, killed=True) for now in (0.0, 1.0, 2.0, 62.0, 122.0)] == [None, None, 60.0, 60.0, 60.0]
+    assert [pause.fail(now) for now in (182.0, 242.0)] == [60.0, 120.0]
+
+
 def test_a_success_after_the_last_failure_ends_the_pause() -> None:
     pause = FailurePause()
     for now in (0.0, 1.0, 2.0):

@@ -11,7 +11,7 @@ from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.failures import YOUNG_S, explain, is_failure
 from mwpy._core.overseer.files import Need
 from mwpy._core.overseer.state import OverseerState
-from mwpy._values.jobs import Job, JobState, Outcome
+from mwpy._values.jobs import End, Job, JobState, Outcome
 from mwpy._values.phrases import counted, first_of
 
 __all__ = ["Intake"]
@@ -68,7 +68,7 @@ class Intake:
             for job in computation.jobs.take_list(own, now):
                 text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
                 self._state.say(computation, text)
-                self._count_failure(computation, job.host, text, "", now)
+                self._count_failure(computation, Outcome(End.LOST, text, None, 0.0, host=job.host), text, now)
             self._notice_success(computation, now)
             if computation.finished_at is not None:
                 computation.jobs.stop_asking()
@@ -105,7 +105,7 @@ class Intake:
             text = f"job {job_id} ended {outcome.ran_s:.0f} s after its start: {explain(outcome)}"
             last_line = outcome.stderr.strip().splitlines()[-1:]
             self._state.say(computation, ": ".join([text, *last_line]))
-            self._count_failure(computation, outcome.host, text, outcome.stderr, now)
+            self._count_failure(computation, outcome, text, now)
         elif outcome.ran_s >= YOUNG_S and computation.failures.succeed(now):
             self._state.say(computation, f"job {job_id} has run well, so more are submitted")
 
@@ -118,15 +118,15 @@ class Intake:
             if computation.failures.succeed(grown_up_at):
                 self._state.say(computation, f"job {job.job_id} runs well, so more are submitted")
 
-    def _count_failure(self, computation: WatchedComputation, host: str, reason: str, stderr: str, now: float) -> None:
-        computation.hosts.fail(host, now)
-        if host in computation.hosts.avoided(now):
+    def _count_failure(self, computation: WatchedComputation, outcome: Outcome, reason: str, now: float) -> None:
+        computation.hosts.fail(outcome.host, now)
+        if outcome.host in computation.hosts.avoided(now):
             computation.failures.end()
             return
-        pause_s = computation.failures.fail(now)
+        pause_s = computation.failures.fail(now, killed=outcome.end is End.KILLED)
         if pause_s is None:
             return
-        lines = "".join(f"\n    | {line}" for line in stderr.strip().splitlines()[-STDERR_LINES:])
+        lines = "".join(f"\n    | {line}" for line in outcome.stderr.strip().splitlines()[-STDERR_LINES:])
         self._state.say(
             computation,
             f"{computation.failures.failures} jobs in a row died within {YOUNG_S:.0f} s of their start or were held, "
