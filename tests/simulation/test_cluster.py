@@ -14,12 +14,15 @@ from msgspec.structs import replace
 
 import mwpy
 from mwpy._core.agent import output, watch
+from mwpy._core.master import long_tasks
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
+from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.slaves import SimulatedSlave
+from mwpy._values import records
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -29,6 +32,23 @@ def test_every_task_ends_exactly_once_despite_faults(seeds: range) -> None:
     """Agents crash, freeze and leave. Connections break, and messages come twice. Slaves die and hang."""
     for seed in seeds:
         Cluster(seed).run()
+
+
+def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each names a task, and the slave and the machine where it is. In these histories, half a second is long."""
+    monkeypatch.setattr(long_tasks, "FIRST_S", 0.5)
+    reports: list[str] = []
+    recorded = HistoryChecker.recorded
+
+    def collect(checker: HistoryChecker, record: records.Record) -> None:
+        recorded(checker, record)
+        if isinstance(record, records.Notice) and "running for long" in record.text:
+            reports.append(record.text)
+
+    monkeypatch.setattr(HistoryChecker, "recorded", collect)
+    for seed in range(40):
+        Cluster(seed).run()
+    assert len(reports) > 10
 
 
 def test_tasks_that_kill_their_agent_end_even_if_there_is_only_one_agent() -> None:

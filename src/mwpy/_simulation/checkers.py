@@ -6,6 +6,7 @@ the master, what the master records, and what the master gives to the algorithm.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,11 @@ DEATHS_ALLOWED = 3
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent, and at most once more."""
+
+_LONG_TASK = re.compile(
+    r"task (?P<task>\d+) \([^)]*\) for \d+ s on (?P<sid>\S+) at (?P<host>.+?)(?=, task |\. A task | and \d+ more)"
+)
+"""How a master reports a task that runs for long."""
 
 
 class SimulationFailure(AssertionError):
@@ -132,6 +138,13 @@ class HistoryChecker:
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
+            case records.Notice(text):
+                reports = list(_LONG_TASK.finditer(text))
+                assert reports or "for long" not in text, f"no task is named: {text}"
+                for found in reports:
+                    agent = self._agent_of[SlaveId(found["sid"])]
+                    assert int(found["task"]) in self._at[agent], f"{agent} does not run the task: {text}"
+                    assert found["host"] == self._host_of[agent], f"{agent} is elsewhere: {text}"
 
     def _sent(self, agent: str, tasks: Iterator[int]) -> None:
         """Tasks are sent to an agent. A task that must run alone must be the only one there."""

@@ -41,6 +41,7 @@ from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanishe
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.long_tasks import LongTasks
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.results import Results
@@ -83,6 +84,7 @@ class MasterCore:
         self.results = Results(self.state, self.kinds)
         self.losses = Losses(self.state, self.kinds, self.handback)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
+        self.long_tasks = LongTasks(self.state)
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
@@ -215,15 +217,17 @@ class MasterCore:
         if self.state.closing is None:
             self.dispatch.decide(now)
             self.silence.decide(self.waiting, now)
+            self.long_tasks.decide(now)
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
-        silence, look_again = self.silence.watch.deadline, self.dispatch.look_again
         if self.state.closing is not None:
             return None
-        if silence is None or look_again is None:
-            return silence if look_again is None else look_again
-        return min(silence, look_again)
+        due = self.long_tasks.deadline
+        for other in (self.silence.watch.deadline, self.dispatch.look_again):
+            if other is not None and (due is None or other < due):
+                due = other
+        return due
 
     def counts(self) -> Counts:
         """The figures of this moment."""
@@ -253,6 +257,7 @@ class MasterCore:
             self.isolation,
             self.results,
             self.losses,
+            self.long_tasks,
         ):
             part.check()
         self.silence.watch.check()

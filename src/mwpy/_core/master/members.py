@@ -71,6 +71,8 @@ class ConnectedAgent:
     """The id of its job in a batch system; empty if unknown."""
     python: str = ""
     """`major.minor` of its interpreter."""
+    host: str = ""
+    """The name of its machine."""
     peer: bytes = b""
     """The name of its connection."""
     slaves: dict[int, ConnectedSlave] = field(factory=dict)
@@ -225,7 +227,7 @@ class Members:
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
-        agent = ConnectedAgent(record.agent, record.address, record.slaves, record.job, record.python)
+        agent = ConnectedAgent(record.agent, record.address, record.slaves, record.job, record.python, record.host)
         self.agents[agent.name] = agent
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
