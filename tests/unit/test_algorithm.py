@@ -221,3 +221,16 @@ def test_a_function_without_attributes_and_hash_can_be_an_algorithm() -> None:
             return 7
 
     assert algorithm_of(Odd()).function() == 7
+
+
+def test_a_slave_starts_no_computation() -> None:
+    """Elsewhere, the registry records that the script starts one."""
+    script = Registry()
+    script.enter("mwpy.main()")
+    assert script.used
+    slave = Registry(is_slave=True)
+    with pytest.raises(
+        UsageError, match=r"mwpy.main\(\) was called in a slave, .* under `if __name__ == \"__main__\":`"
+    ):
+        slave.enter("mwpy.main()")
+    assert not slave.used
