@@ -234,3 +234,13 @@ def test_a_slave_starts_no_computation() -> None:
     ):
         slave.enter("mwpy.main()")
     assert not slave.used
+
+
+def test_the_source_of_a_function_is_found_by_its_name_if_its_line_is_wrong() -> None:
+    """`%autoreload` replaces the code of a function in place, and does not correct the lines of the others."""
+    right = digest_of(Scale.times)
+    moved = types.FunctionType(Scale.times.__code__.replace(co_firstlineno=1), globals(), "times")
+    moved.__qualname__ = "Scale.times"
+    assert digest_of(moved) == right
+    moved.__qualname__ = "Scale.no_such_method"
+    assert digest_of(moved) not in ("", right)

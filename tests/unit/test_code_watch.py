@@ -84,6 +84,20 @@ def test_a_function_that_uses_an_edited_module_is_refused_with_the_remedy(
     definitions.prepare(algorithm_of(function))
 
 
+def test_functions_by_name_are_defined_again_when_a_module_was_loaded_again(
+    definitions: Definitions, modules: _Modules
+) -> None:
+    """Their digests may have changed, even if they are the same objects."""
+    algorithm = algorithm_of(_plain)
+    assert definitions.define(algorithm).number == 0
+    modules.reloaded = True
+    definitions.prepare(algorithm)
+    assert definitions.known[algorithm].number == 1
+    modules.reloaded = True
+    definitions.prepare(algorithm_of(lambda: 7))
+    assert not definitions.known
+
+
 def test_a_function_that_some_slaves_refused_is_tried_again_in_new_slaves(
     definitions: Definitions, commands: list[Command]
 ) -> None:

@@ -38,13 +38,17 @@ class CodeWatch:
     def __attrs_post_init__(self) -> None:
         self._modules.look()
 
-    def look(self, function: Callable[..., Any], by_value: bool) -> None:
+    def look(self, function: Callable[..., Any], by_value: bool) -> bool:
         """Replace the slaves if a module was edited and loaded again.
+
+        Returns:
+            Whether they are replaced. Then the digests of all functions may have changed.
 
         Raises:
             UsageError: the function uses a module that was edited and not loaded again; the caller's fault.
         """
-        if self._modules.look():
+        reloaded = self._modules.look()
+        if reloaded:
             self._access.io.command(RenewSlaves(None))
         if self._modules.edited:
             for name in packages.modules_of(function, by_value):
@@ -54,6 +58,7 @@ class CodeWatch:
                         f"new slaves would run the new code: load it again with importlib.reload({name}), and define "
                         f"again what uses it"
                     )
+        return reloaded
 
     def renew(self, refused: int) -> None:
         """Replace the slaves that could not run an algorithm.

@@ -59,8 +59,9 @@ class Definitions:
             ArgumentNotPicklable: it travels by value and cannot be pickled; the caller's fault.
         """
         if self.watch is not None and algorithm in self.known:
-            self.watch.look(algorithm.function, by_value=False)
-            if not algorithm.reference:  # its module was loaded again, so the name belongs to another function
+            if self.watch.look(algorithm.function, by_value=False):
+                self.known.clear()
+            elif not algorithm.reference:  # its module was loaded again, so the name belongs to another function
                 del self.known[algorithm]
             elif self.known[algorithm].refused:
                 self.watch.renew(self.known.pop(algorithm).number)
@@ -81,8 +82,8 @@ class Definitions:
         reference = algorithm.reference
         if self.main_by_value and reference.startswith("__main__:"):
             reference = ""
-        if self.watch is not None:
-            self.watch.look(algorithm.function, by_value=not reference)
+        if self.watch is not None and self.watch.look(algorithm.function, by_value=not reference):
+            self.known.clear()
         if reference:
             defined = self.known[algorithm] = self._number(algorithm, reference, algorithm.digest, b"")
             return defined

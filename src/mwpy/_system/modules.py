@@ -16,6 +16,9 @@ __all__ = ["UserModules", "is_interactive", "is_of_user"]
 
 OWN = ("__main__", "mwpy")
 
+ROUNDING_S = 1e-3
+"""IPython has times of files as floating-point numbers."""
+
 
 def is_interactive() -> bool:
     """Whether a person types into this process, as in a notebook: its `__main__` comes from no file."""
@@ -59,7 +62,7 @@ class UserModules:
             now = _Seen(getattr(module, "__spec__", None), _stamp(str(module.__file__)))
             before = self._seen.setdefault(name, now)
             if before.stamp != now.stamp:
-                if before.spec is now.spec:
+                if before.spec is now.spec and not _is_autoreloaded(name, str(module.__file__), now.stamp):
                     self.edited.add(name)
                     continue
                 reloaded = True
@@ -75,6 +78,16 @@ class UserModules:
         for name in names:
             if (module := sys.modules.get(name)) is not None:
                 yield name, module
+
+
+def _is_autoreloaded(name: str, path: str, stamp: tuple[int, int]) -> bool:
+    """Whether `%autoreload` of IPython has loaded the current file of a module. It may keep the module's `__spec__`."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    magics = shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None
+    reloader = getattr(magics, "_reloader", None)
+    if reloader is None or path in reloader.failed:
+        return False
+    return bool(abs(reloader.modules_mtimes.get(name, 0.0) - stamp[0] / 1e9) < ROUNDING_S)
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -12,9 +12,11 @@ agree. It does not cover other modules: the person who installs them is responsi
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -90,7 +92,7 @@ class Algorithm:
             return ""
         return f"{module}:{self.name}" if found is self.function else ""
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Digest of the source, 16 hex digits; empty where the source is not available."""
         return digest_of(self.function)
@@ -167,7 +169,7 @@ def _gather(thing: Any, texts: dict[str, str]) -> None:
     if name in texts:
         return
     try:
-        texts[name] = inspect.getsource(thing)
+        texts[name] = _source_of(thing)
     except (OSError, TypeError):
         return
     home = vars(sys.modules.get(thing.__module__, types))
@@ -175,6 +177,29 @@ def _gather(thing: Any, texts: dict[str, str]) -> None:
         other = home.get(named)
         if isinstance(other, types.FunctionType | type) and other.__module__ == thing.__module__:
             _gather(other, texts)
+
+
+def _source_of(thing: Any) -> str:
+    """Return the source of a function or class, as it is in its file now.
+
+    `%autoreload` may have replaced the code of a function in place. Then its line number belongs to another file, and
+    the source is found by its name.
+
+    Raises:
+        OSError, TypeError: there is no source.
+    """
+    text = inspect.getsource(thing)
+    path = thing.__qualname__.split(".")
+    if re.search(rf"(def|class)\s+{path[-1]}\b", text.partition("\n\n")[0]) or "<" in thing.__qualname__:
+        return text
+    lines = "".join(inspect.findsource(thing)[0])
+    found: Any = ast.parse(lines)
+    for part in path:
+        found = next((node for node in found.body if getattr(node, "name", "") == part), None)
+        if found is None:
+            return text
+    first = min([found.lineno, *(each.lineno for each in found.decorator_list)])
+    return "".join(lines.splitlines(keepends=True)[first - 1 : found.end_lineno])
 
 
 def _names_in(thing: Any) -> list[str]:
