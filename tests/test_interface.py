@@ -32,6 +32,7 @@ ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("interface.txt")
 
 MADE_BY_USERS = (
+    "TaskCancelled",
     "TaskFailed",
     "Cluster",
     "SimulationFailure",

@@ -619,6 +619,7 @@ PUBLIC_NAMES = (
     "SlaveLoop",
     "TaskAlgorithm",
     "TaskCall",
+    "TaskCancelled",
     "TaskFailed",
     "TaskId",
     "UnrunnableTask",

@@ -23,6 +23,7 @@ from mwpy._values.errors import (
     InternalError,
     MwpyError,
     ResourceFileError,
+    TaskCancelled,
     TaskFailed,
     UsageError,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "SlaveLoop",
     "TaskAlgorithm",
     "TaskCall",
+    "TaskCancelled",
     "TaskFailed",
     "TaskId",
     "UnrunnableTask",
@@ -68,6 +70,7 @@ for exception in (
     InternalError,
     MwpyError,
     ResourceFileError,
+    TaskCancelled,
     TaskFailed,
     UsageError,
 ):

@@ -194,6 +194,10 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}): {reason}"
         case records.TasksGivenUp(_, _, tasks, reason):
             return f"UNRUNNABLE {_names(tasks)}: {reason}"
+        case records.TasksCancelled(sid, tasks, reason):
+            return f"CANCELLED {_names(tasks)}{f' at {sid}' if sid else ''}: {reason}"
+        case records.TasksCancelling(sid, tasks):
+            return f"{sid} must not start {_names(tasks)}: cancelled"
         case records.TasksFailed(tasks, reason):
             return f"FAILED {_names(tasks)}: {reason}"
         case records.TasksUnaddressed(sid, tasks):

@@ -11,7 +11,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import are_next, take, take_named
+from mwpy._core.holding import TaskIds, are_next, divided, take, take_named, take_out
 from mwpy._values import messages
 
 
@@ -134,6 +134,38 @@ def test_taking_spans_is_the_same_as_taking_task_by_task(
         assert each(taken) == wanted
         assert each(held) == [task for task in before if task not in wanted]
         assert all(piece.count for piece in [*taken, *held])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4))),
+    st.randoms(),
+)
+def test_tasks_with_certain_ids_are_taken_out_wherever_they_are(
+    shapes: list[tuple[int, int]], gaps: list[tuple[int, int]], random: Random
+) -> None:
+    """The order of spans and ranges does not matter. No task is lost, doubled, reordered or changed."""
+    spans: list[tuple[int, int, int]] = []
+    end = 1
+    for count, gap in shapes:
+        spans.append((end + gap, count, 1))
+        end += gap + count
+    ranges: list[tuple[int, int]] = []
+    end = 1
+    for gap, count in gaps:
+        ranges.append((end + gap, count))
+        end += gap + count
+    random.shuffle(spans)
+    random.shuffle(ranges)
+    wanted = {first + at for first, count in ranges for at in range(count)}
+    held = hold(*spans)
+    before = each(held)
+    marked = [(task, named) for piece, named in divided(held, TaskIds(ranges)) for task in each([piece])]
+    assert marked == [(task, task[0] in wanted) for task in before]
+    taken = take_out(held, TaskIds(ranges))
+    assert each(taken) == [task for task in before if task[0] in wanted]
+    assert each(held) == [task for task in before if task[0] not in wanted]
+    assert all(piece.count for piece in [*taken, *held])
 
 
 @pytest.mark.parametrize(

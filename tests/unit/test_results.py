@@ -34,7 +34,8 @@ def slave(books: Books) -> ConnectedSlave:
 
 @pytest.fixture
 def results(books: Books) -> Results:
-    return Results(books.state, SlaveKinds(books.state, HandBack(books.state)))
+    handback = HandBack(books.state)
+    return Results(books.state, SlaveKinds(books.state, handback), handback)
 
 
 def receive(

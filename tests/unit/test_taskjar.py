@@ -123,6 +123,10 @@ def test_unaddressed_tasks_wait_for_any_slave(books: Books) -> None:
         (records.TasksAllocated(sid(0), [TaskRange(4, 9, 1, 0, "max")]), "not at the head of the queue"),
         (records.TasksAllocated(sid(0), [TaskRange(4, 1, 1, 1, "min")]), "not at the head of the queue"),
         (records.TasksGivenUp(sid(0), True, [TaskRange(4, 1, 1, 0, "max")], "why"), "does not hold them"),
+        (records.TasksCancelled(None, [TaskRange(3, 2, 1, 0, "max")], "why"), "not where the record says"),
+        (records.TasksCancelled(None, [TaskRange(9, 1, 1, 1, "min")], "why"), "not where the record says"),
+        (records.TasksCancelled(sid(0), [TaskRange(3, 2, 1, 0, "max")], "why"), "not where the record says"),
+        (records.TasksCancelling(sid(0), [TaskRange(3, 2, 1, 0, "max")]), "not where the record says"),
     ],
 )
 def test_a_record_that_contradicts_the_tasks_is_an_internal_error(

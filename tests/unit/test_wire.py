@@ -23,6 +23,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Results(1, [1], [1], [1], [0.5], [0]), [b"x"]),
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),
+    (messages.Cancel([1, 5], [4, 1], True), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
     (messages.SlaveDied(1, 0, "why", LastWords("out", "err", "fault", 1 << 40)), []),
@@ -33,6 +34,9 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Leaving("why"), []),
     (messages.Goodbye("why"), []),
 ]
+
+
+VERSION = bytes([messages.PROTOCOL_VERSION])
 
 
 @pytest.mark.parametrize(("message", "payload"), ALL)
@@ -52,12 +56,12 @@ def test_every_kind_of_message_can_travel() -> None:
         ([b"\x01"], "1 frames"),
         ([b"", b"\x80"], "do not begin like a message"),
         ([b"\x63\x0d\x80"], "protocol version 99 there"),
-        ([b"\x01\x63\x80"], "unknown message kind 99"),
-        ([b"\x01\x0d" + bytes(wire.MAX_HEADER_BYTES + 1)], "a header of"),
-        ([b"\x01\x03\x80"], "a malformed Refused"),
-        ([b"\x01\x03\x81\xa6reason\xa1\xff"], "a malformed Refused"),
-        ([b"\x01\x0d\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
-        ([b"\x01\x0d\x80", b"x"], "payload frames, but none are expected"),
+        ([VERSION + b"\x63\x80"], "unknown message kind 99"),
+        ([VERSION + b"\x0d" + bytes(wire.MAX_HEADER_BYTES + 1)], "a header of"),
+        ([VERSION + b"\x03\x80"], "a malformed Refused"),
+        ([VERSION + b"\x03\x81\xa6reason\xa1\xff"], "a malformed Refused"),
+        ([VERSION + b"\x0d\x81\xa1a" + b"\x91" * 100_000], "a malformed Probe"),
+        ([VERSION + b"\x0d\x80", b"x"], "payload frames, but none are expected"),
     ],
 )
 def test_what_is_no_message_is_a_protocol_error(frames: list[Any], words: str) -> None:

@@ -1,15 +1,16 @@
-"""Tasks that a slave holds: spans of them, in the order in which they were sent to it."""
+"""Tasks that a slave holds or that wait: spans of them in a certain order."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Protocol, Self, TypeVar
 
 from mwpy._values import messages
 
-__all__ = ["Held", "are_next", "count_of", "take", "take_named"]
+__all__ = ["Held", "TaskIds", "are_next", "count_of", "divided", "take", "take_named", "take_out"]
 
 count_of = attrgetter("count")
 """How many tasks a span has, for `map`."""
@@ -32,6 +33,57 @@ class Held(Protocol):
 
 
 H = TypeVar("H", bound=Held)
+
+
+class TaskIds:
+    """A set of task ids, as ranges.
+
+    Args:
+        ranges: the first id and the count of each range. They do not overlap.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        ascending = sorted(ranges)
+        self._firsts = [first for first, _ in ascending]
+        self._ends = [first + count for first, count in ascending]
+
+    def among(self, span: Held) -> Iterator[tuple[int, int]]:
+        """The ids of a span that are in this set, as ranges in ascending order: the first id and the count of each."""
+        end = span.first + span.count
+        at = bisect_right(self._ends, span.first)
+        while at < len(self._firsts) and self._firsts[at] < end:
+            start = max(span.first, self._firsts[at])
+            yield start, min(end, self._ends[at]) - start
+            at += 1
+
+
+def divided(held: Iterable[H], ids: TaskIds) -> Iterator[tuple[H, bool]]:
+    """Cut spans where tasks with these ids begin and end: yield each part in order, and whether it has these ids."""
+    for span in held:
+        rest = span
+        for first, count in ids.among(span):
+            if first > rest.first:
+                before, rest = rest.cut(first - rest.first)
+                yield before, False
+            if count == rest.count:
+                yield rest, True
+                break
+            mine, rest = rest.cut(count)
+            yield mine, True
+        else:
+            yield rest, False
+
+
+def take_out(held: deque[H], ids: TaskIds) -> list[H]:
+    """Remove the tasks with these ids, wherever they are, in one pass over all spans.
+
+    Returns:
+        The removed tasks, as spans in the order in which they were held.
+    """
+    parts = [*divided(held, ids)]
+    held.clear()
+    held.extend(part for part, named in parts if not named)
+    return [part for part, named in parts if named]
 
 
 def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> bool:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from attrs import evolve
 
 from mwpy import resource_file
-from mwpy._core.master.commands import Command, ShutDown, Waiting
+from mwpy._core.master.commands import CancelTasks, Command, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
 from mwpy._core.master.submissions import Submissions
@@ -173,13 +173,20 @@ class MasterIo:
                 self.core.handle(Stranger(address, reason), now)
 
     def _take_commands(self) -> None:
-        """Take the tasks first: a command that was given before a task was submitted is here, too."""
-        spans = self.submissions.take()
-        commands = [self.commands.popleft() for _ in range(len(self.commands))] if self.commands else []
+        """Take the tasks first: a command that was given before a task was submitted is here, too.
+
+        But a command may name a task that was submitted after the others were taken. Then it waits for this task.
+        """
+        spans, commands = self.submissions.take(), list[Command]()
+        while self.commands and not self._waits_for_task(self.commands[0]):
+            commands.append(self.commands.popleft())
         if spans:
             self.core.submit(spans)
         for command in commands:
             self.core.obey(command)
+
+    def _waits_for_task(self, command: Command) -> bool:
+        return bool(self.submissions) and isinstance(command, CancelTasks) and command.last > self.submissions.taken
 
     def _do(self, actions: Actions) -> None:
         self._audit.write(actions.records, self._clock.wall())
@@ -187,7 +194,7 @@ class MasterIo:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
             self.link.forget(peer)
-        if actions.results or actions.unrunnable or actions.connected or actions.disconnected:
+        if actions.results or actions.unrunnable or actions.connected or actions.disconnected or actions.cancelled:
             self._news = actions
 
     def _deliver(self) -> None:

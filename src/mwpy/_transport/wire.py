@@ -37,6 +37,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     16: messages.Leaving,
     17: messages.Installed,
     18: messages.Renew,
+    19: messages.Cancel,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 

@@ -21,6 +21,7 @@ __all__ = [
     "ProtocolError",
     "Refused",
     "ResourceFileError",
+    "TaskCancelled",
     "TaskFailed",
     "UsageError",
 ]
@@ -121,3 +122,10 @@ class TaskFailed(MwpyError):
         where = f" on {self.sid}" if self.sid else ""
         story = f"task {self.algorithm} failed{where}: {self.type_name}: {self.text}"
         return f"{story}\n{self.remote_traceback}".rstrip()
+
+
+class TaskCancelled(TaskFailed):
+    """A task was cancelled with `mw.cancel`, so it has no value.
+
+    `Result.error` returns it, and `Result.value` raises it. Its `text` says how far the task was.
+    """

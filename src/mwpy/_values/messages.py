@@ -33,6 +33,7 @@ __all__ = [
     "AlgorithmDefinition",
     "AlgorithmFailed",
     "Algorithms",
+    "Cancel",
     "Goodbye",
     "Hello",
     "Installed",
@@ -59,7 +60,7 @@ __all__ = [
     "spans_of",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -162,6 +163,21 @@ class Revoked(Struct, frozen=True):
     tasks: list[int]
     counts: list[int]
     attempts: list[int]
+    cancelled: bool = False
+    """Whether this is the answer to a `Cancel`. Otherwise it is the answer to a `Revoke`."""
+
+
+class Cancel(Struct, frozen=True):
+    """Master to agent: the master wants no result of these tasks, whichever slaves hold them.
+
+    If `kill` is false, those that have started may finish, and the agent answers which have not started. If it is true,
+    they have ended for the master, and there is no answer.
+    """
+
+    tasks: list[int]
+    """The first id of each range of consecutive ids, in ascending order."""
+    counts: list[int]
+    kill: bool
 
 
 class SlaveReady(Struct, frozen=True):
@@ -261,6 +277,7 @@ Message = (
     | Results
     | Revoke
     | Revoked
+    | Cancel
     | SlaveReady
     | SlaveNamed
     | SlaveDied
@@ -294,6 +311,9 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Revoked() | AlgorithmFailed():
             _num_tasks(message)
             _no_frames(message, len(frames))
+        case Cancel():
+            _check_ranges(message)
+            _no_frames(message, len(frames))
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
             if len(frames) != by_value:
@@ -309,6 +329,16 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
     if group.counts and min(group.counts) < 1:
         raise ProtocolError(f"{type(group).__name__}: a span without tasks")
     return sum(group.counts)
+
+
+def _check_ranges(message: Cancel) -> None:
+    if len(message.tasks) != len(message.counts):
+        raise ProtocolError("Cancel: its lists are of different lengths")
+    end = 1
+    for first, count in zip(message.tasks, message.counts, strict=True):
+        if first < end or count < 1:
+            raise ProtocolError("Cancel: its ranges are empty or not in ascending order")
+        end = first + count
 
 
 def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:

@@ -47,6 +47,8 @@ __all__ = [
     "SubmittedTasks",
     "TaskRange",
     "TasksAllocated",
+    "TasksCancelled",
+    "TasksCancelling",
     "TasksFailed",
     "TasksGivenUp",
     "TasksReceived",
@@ -285,6 +287,22 @@ class TasksGivenUp(Struct, frozen=True, tag=True):
     charges: tuple[Charge, ...] = ()
 
 
+class TasksCancelled(Struct, frozen=True, tag=True):
+    """Tasks were cancelled. No task is charged with anything."""
+
+    sid: SlaveId | None
+    """The slave that held the tasks; None if they were pending."""
+    tasks: Sequence[TaskRange]
+    reason: str
+
+
+class TasksCancelling(Struct, frozen=True, tag=True):
+    """Tasks that a slave holds are cancelled unless they have started. They are not sent to a slave again."""
+
+    sid: SlaveId
+    tasks: Sequence[TaskRange]
+
+
 class TasksUnaddressed(Struct, frozen=True, tag=True):
     """Pending tasks were addressed to a slave that cannot run them. Now any slave may run them."""
 
@@ -343,6 +361,8 @@ Record = (
     | TasksFailed
     | TasksReturned
     | TasksGivenUp
+    | TasksCancelled
+    | TasksCancelling
     | TasksUnaddressed
     | SlaveStarted
     | SlaveNamed

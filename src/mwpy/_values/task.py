@@ -70,8 +70,10 @@ class TaskState(PlainEnum):
     NEW = "new"
     PENDING = "pending"
     ALLOCATED = "allocated"
+    CANCELLING = "cancelling"
     FINISHED = "finished"
     UNRUNNABLE = "unrunnable"
+    CANCELLED = "cancelled"
 
 
 class Policies(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -9,7 +10,17 @@ from msgspec import Struct
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import SlaveKind
 
-__all__ = ["AllocateSlaves", "Command", "DeallocateSlaves", "FreeSlave", "RenewSlaves", "ShutDown", "Waiting"]
+__all__ = [
+    "AllocateSlaves",
+    "CancelTasks",
+    "Command",
+    "DeallocateSlaves",
+    "FreeSlave",
+    "RenewSlaves",
+    "Running",
+    "ShutDown",
+    "Waiting",
+]
 
 
 class AllocateSlaves(Struct, frozen=True):
@@ -39,6 +50,30 @@ class RenewSlaves(Struct, frozen=True):
     """Only those of agents that cannot run the algorithm with this number; None for all slaves."""
 
 
+class Running(Enum):
+    """What happens to tasks that run when they are cancelled."""
+
+    KILL = "kill"
+    """They are killed without grace."""
+    FINISH = "finish"
+    """They may finish, and their results count. If they are lost with their slave, they are cancelled then."""
+    DISCARD = "discard"
+    """They are killed, and none of the cancelled tasks comes back to the algorithm."""
+
+
+class CancelTasks(Struct, frozen=True, eq=False):
+    """Cancel tasks. Those that have ended stay as they are."""
+
+    ranges: Sequence[tuple[int, int]]
+    """The first id and the count of each range of consecutive ids. The ranges do not overlap."""
+    running: Running
+
+    @property
+    def last(self) -> int:
+        """The highest id."""
+        return max((first + count - 1 for first, count in self.ranges), default=0)
+
+
 class ShutDown(Struct, frozen=True):
     """End the computation."""
 
@@ -48,7 +83,7 @@ class ShutDown(Struct, frozen=True):
     """How long slaves may take to end by themselves."""
 
 
-Command = AllocateSlaves | DeallocateSlaves | FreeSlave | RenewSlaves | ShutDown
+Command = AllocateSlaves | CancelTasks | DeallocateSlaves | FreeSlave | RenewSlaves | ShutDown
 
 
 class Waiting(Enum):

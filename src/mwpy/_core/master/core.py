@@ -14,6 +14,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Losses` handles the ends of slaves and agents.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
+- `Cancellation` cancels tasks.
 - `Silence` says why nothing progresses.
 """
 
@@ -26,8 +27,10 @@ from attrs import field, frozen
 
 from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
+from mwpy._core.master.cancellation import Cancellation
 from mwpy._core.master.commands import (
     AllocateSlaves,
+    CancelTasks,
     Command,
     DeallocateSlaves,
     FreeSlave,
@@ -81,8 +84,9 @@ class MasterCore:
         self.isolation = Isolation(self.state)
         self.definitions = Definitions(self.state, self.admission)
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
-        self.results = Results(self.state, self.kinds)
+        self.results = Results(self.state, self.kinds, self.handback)
         self.losses = Losses(self.state, self.kinds, self.handback)
+        self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
         self.long_tasks = LongTasks(self.state)
         self.take_actions = self.state.take_actions
@@ -124,6 +128,8 @@ class MasterCore:
                 self.kinds.free(sid)
             case RenewSlaves(refused):
                 self._renew_slaves(refused)
+            case CancelTasks():
+                self.cancellation.cancel(command)
             case _:
                 self._shut_down(command)
 

@@ -1,4 +1,4 @@
-"""Tasks that end without a result: too large ones fail, others are handed back to the algorithm as unrunnable."""
+"""Tasks that end without a value: too large ones fail, others are cancelled or handed back as unrunnable."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from attrs import define
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
-from mwpy._values.errors import TaskFailed
+from mwpy._values.errors import TaskCancelled, TaskFailed
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.records import Charge, TaskRange
-from mwpy._values.task import Result, UnrunnableTask
+from mwpy._values.task import Result, TaskState, UnrunnableTask
 
 __all__ = ["HandBack"]
 
@@ -66,6 +66,29 @@ class HandBack:
                 )
                 for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
             )
+
+    def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], reason: str, *, discard: bool = False) -> None:
+        """Cancel tasks: tasks that a slave held, or pending tasks.
+
+        Args:
+            sid: the slave that held the tasks; None if they were pending.
+            discard: do not give the tasks to the algorithm.
+        """
+        for span in self.state.record(records.TasksCancelled(sid, tasks, reason)):
+            if not discard:
+                name = span.algorithm.name
+                self.state.actions.results.extend(
+                    Result(number, name, sid, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", reason))
+                    for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
+                )
+
+    def without_cancelled(self, sid: SlaveId, held: Sequence[Span], reason: str) -> list[Span]:
+        """Cancel those of the tasks that a slave no longer holds which must not be sent again. Return the others."""
+        cancelled = [span.whole for span in held if span.state is TaskState.CANCELLING]
+        others = [span for span in held if span.state is not TaskState.CANCELLING]
+        if cancelled:
+            self.cancel(sid, cancelled, reason)
+        return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:
         """Decide about all tasks that are addressed to a slave, because the slave will not run them."""

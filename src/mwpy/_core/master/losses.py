@@ -53,6 +53,7 @@ class Losses:
         running, ran, unstarted = _split(slave, message)
         named = f"{running[0]}, attempt {running[0].attempt}" if running else ""
         self.state.record(records.SlaveEnded(slave.sid, cause, named, words))
+        running, ran, unstarted = (self._without_cancelled(slave, spans) for spans in (running, ran, unstarted))
         self._lose_results(slave, ran)
         if agent.leaving:
             self._return(slave, unstarted, f"{agent.name} is leaving")
@@ -74,7 +75,8 @@ class Losses:
         for slave in list(agent.slaves.values()):
             cause = f"{agent.name} is gone: {reason}; its last output is lost too"
             self.state.record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
-            returned = self._lose(slave, list(slave.held.spans), f"{agent.name} is gone", reason, suspected)
+            held = self._without_cancelled(slave, slave.held.spans)
+            returned = self._lose(slave, held, f"{agent.name} is gone", reason, suspected)
             isolated += [span for span in returned if span.runs_alone and suspected]
         if isolated:
             self.state.notice(
@@ -154,6 +156,10 @@ class Losses:
             self.handback.give_up(slave.sid, [span.whole for span in once], why, held=True, charges=charges)
         self.kinds.lost(slave, reason)
         return returned
+
+    def _without_cancelled(self, slave: ConnectedSlave, held: Sequence[Span]) -> list[Span]:
+        reason = f"it was cancelled, and {slave.sid}, which had it, is gone"
+        return self.handback.without_cancelled(slave.sid, held, reason)
 
     def _return(
         self, slave: ConnectedSlave, held: Sequence[Span], reason: str, charges: tuple[Charge, ...] = ()

@@ -16,17 +16,20 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 from attrs import define, field
 
-from mwpy._core.holding import count_of
-from mwpy._core.master.spans import Span
+from mwpy._core.holding import TaskIds, count_of, take_out
+from mwpy._core.master.spans import Span, ids_in
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.records import TaskRange
 from mwpy._values.task import TaskState
 
 __all__ = ["MAX_SPAN", "PendingTasks"]
+
+K = TypeVar("K")
 
 MAX_SPAN = 1000
 """The largest number of tasks in a span that may still be extended: extending a span copies it."""
@@ -150,12 +153,7 @@ class PendingTasks:
             if span.count > each.count:
                 span, rest = span.cut(each.count)
                 queue.appendleft(rest)
-            counted[each.algorithm] -= each.count
-            self.count -= each.count
-            if counted is self.num_queued:
-                self.num_unaddressed -= each.count
-            if not counted[each.algorithm]:
-                del counted[each.algorithm]
+            self._discount(counted, each.algorithm, each.count)
             spans.append(span)
         if not queue:
             if counted is self.num_addressed:
@@ -163,6 +161,37 @@ class PendingTasks:
             else:
                 del queues[tasks[0].algorithm]
         return spans
+
+    def withdraw(self, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks, wherever they are in their queues."""
+        ids = ids_in(tasks)
+        spans: list[Span] = []
+        for number in dict.fromkeys(each.algorithm for each in tasks):
+            spans += self._take_out(self.queues, number, ids, self.num_queued)
+            spans += self._take_out(self.suspects, number, ids, self.num_queued)
+        for sid in list(self.addressed):
+            spans += self._take_out(self.addressed, sid, ids, self.num_addressed)
+        return spans
+
+    def _take_out(self, queues: dict[K, deque[Span]], key: K, ids: TaskIds, counted: dict[int, int]) -> list[Span]:
+        """Remove tasks from one of the queues, and the queue if no other task is in it."""
+        if key not in queues:
+            return []
+        taken = take_out(queues[key], ids)
+        for span in taken:
+            self._discount(counted, span.algorithm.number, span.count)
+        if not queues[key]:
+            del queues[key]
+        return taken
+
+    def _discount(self, counted: dict[int, int], algorithm: int, count: int) -> None:
+        """Count tasks that were removed from a queue."""
+        self.count -= count
+        if counted is self.num_queued:
+            self.num_unaddressed -= count
+        counted[algorithm] -= count
+        if not counted[algorithm]:
+            del counted[algorithm]
 
     def check(self) -> None:
         """Recompute the counts, and compare the queues with the tasks' states."""

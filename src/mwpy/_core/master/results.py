@@ -14,6 +14,7 @@ from attrs import define
 
 from mwpy._core.holding import are_next, take
 from mwpy._core.master import allocation
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span
@@ -35,6 +36,7 @@ class Results:
 
     state: MasterState
     kinds: SlaveKinds
+    handback: HandBack
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         """Take over a group of results.
@@ -68,13 +70,14 @@ class Results:
         self.kinds.unload(slave)
 
     def take_back(self, slave: ConnectedSlave, message: messages.Revoked) -> None:
-        """Take over unstarted tasks that a slave was asked to give back.
+        """Take over unstarted tasks that a slave was asked to give back, or that are cancelled.
 
         The slave gets no other tasks until its next result arrives, else the same tasks would return to it.
         """
-        slave.asked_back = False
         returned = self._return(slave, message, "taken back unstarted")
-        slave.gave_nothing_back = not returned
+        if not message.cancelled:
+            slave.asked_back = False
+            slave.gave_nothing_back = not returned
         self.kinds.unload(slave)
         if returned:
             self.state.members.hungry.pop(slave.sid, None)
@@ -89,8 +92,10 @@ class Results:
     ) -> list[Span]:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
         entries = zip(message.tasks, message.counts, message.attempts, strict=True)
-        named = [span.whole for entry in entries for span in take(held, *entry)]
-        return self.state.record(records.TasksReturned(slave.sid, named, reason)) if named else []
+        named = [span for entry in entries for span in take(held, *entry)]
+        named = self.handback.without_cancelled(slave.sid, named, f"it was cancelled before {slave.sid} started it")
+        tasks = [span.whole for span in named]
+        return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
     def _learn(self, slave: ConnectedSlave, seconds_of: dict[int, list[float]]) -> None:
         """Learn how long the tasks of each algorithm take, from their compute times in seconds."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskPolicy, TaskState
 
-__all__ = ["LOST_AGENTS_ALLOWED", "Span"]
+__all__ = ["LOST_AGENTS_ALLOWED", "Span", "ids_in", "named"]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
@@ -125,3 +126,13 @@ class Span(Struct, eq=False, gc=False):
     def __str__(self) -> str:
         last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
         return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
+
+
+def named(spans: Iterable[Span], ids: TaskIds) -> list[TaskRange]:
+    """How a record names those tasks of spans that have these ids, in their order."""
+    return [span.part(first, count, span.attempt) for span in spans for first, count in ids.among(span)]
+
+
+def ids_in(tasks: Iterable[TaskRange]) -> TaskIds:
+    """The ids of the tasks that a record names."""
+    return TaskIds((each.first, each.count) for each in tasks)

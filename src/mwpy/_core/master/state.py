@@ -13,6 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 from msgspec import Struct
 
+from mwpy._core.master.commands import CancelTasks
 from mwpy._core.master.events import Send
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import (
@@ -25,7 +26,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
 from mwpy._values.errors import InternalError
-from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState"]
@@ -57,6 +58,8 @@ class Actions(Struct):
     unrunnable: list[UnrunnableTask] = []
     connected: list[SlaveId] = []
     disconnected: list[SlaveId] = []
+    cancelled: list[tuple[CancelTasks, list[TaskId]]] = []
+    """The answers to `CancelTasks`: those of its tasks that had not ended."""
 
 
 @define(eq=False)

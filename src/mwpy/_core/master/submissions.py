@@ -55,7 +55,8 @@ class Submissions:
         self._open = _Batch(None, DEFAULT_POLICY, 0)
         self._batches = deque([self._open])
         """Tasks are added to the last batch only."""
-        self._taken = 0
+        self.taken = 0
+        """How many tasks were ever taken; also the id of the last one."""
 
     # ---- for the thread of the master algorithm ----
 
@@ -115,9 +116,9 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         assert batch.algorithm is not None
         ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
-        if ids != [*range(self._taken + 1, self._taken + 1 + len(ids))]:
+        if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
-        self._taken += len(ids)
+        self.taken += len(ids)
         return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
 
     def check(self) -> None:
@@ -130,6 +131,6 @@ class Submissions:
                 pending[batch.algorithm.number] += len(batch.fields) // FIELDS
                 algorithms[batch.algorithm.number] = batch.algorithm
         assert self.pending() == pending.total(), "a task was lost on the way to the core"
-        assert self.runnable() == self.total - self._taken + self._jar.runnable, "the tasks that ended were miscounted"
+        assert self.runnable() == self.total - self.taken + self._jar.runnable, "the tasks that ended were miscounted"
         for number, algorithm in algorithms.items():
             assert self.pending(algorithm) == pending[number], f"the tasks of {algorithm.name} were miscounted"

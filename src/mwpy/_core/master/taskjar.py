@@ -1,10 +1,10 @@
 """The jar of all tasks that the master has, and the one place where a task changes its state.
 
 The table `TRANSITIONS` is the lifecycle of a task. Records move spans of tasks along it (`Taskjar.changes`). A
-transition that the table does not have is an internal error. Finished and unrunnable tasks leave the jar at once, so
-all tasks in it are pending or allocated.
+transition that the table does not have is an internal error. Finished, unrunnable and cancelled tasks leave the jar at
+once, so all tasks in it are pending, allocated or cancelling.
 
-Pending tasks are in `Taskjar.pending`, allocated tasks in `Taskjar.held` by the slave that holds them.
+Pending tasks are in `Taskjar.pending`, all others in `Taskjar.held` by the slave that holds them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from mwpy._core.holding import count_of, take
+from mwpy._core.holding import count_of, divided, take, take_out
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.pending import PendingTasks
-from mwpy._core.master.spans import Span
+from mwpy._core.master.spans import Span, ids_in
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -38,20 +38,25 @@ class TaskEvent(PlainEnum):
     FINISH = "finish"
     RETURN = "return"
     GIVE_UP = "give up"
+    LET_FINISH = "let finish"
+    CANCEL = "cancel"
 
 
 _NEW, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.PENDING, TaskState.ALLOCATED
 _FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
+_CANCELLING, _CANCELLED = TaskState.CANCELLING, TaskState.CANCELLED
 
 TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.SUBMIT: {_NEW: _PENDING},
     TaskEvent.FAIL: {_NEW: _FINISHED},
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
-    TaskEvent.FINISH: {_ALLOCATED: _FINISHED},
+    TaskEvent.FINISH: {_ALLOCATED: _FINISHED, _CANCELLING: _FINISHED},
     TaskEvent.RETURN: {_ALLOCATED: _PENDING},
     TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE},
+    TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
+    TaskEvent.CANCEL: {_PENDING: _CANCELLED, _ALLOCATED: _CANCELLED, _CANCELLING: _CANCELLED},
 }
-_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP = TaskEvent
+_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP, _LET_FINISH, _CANCEL = TaskEvent
 
 
 Tags = Sequence[list[Any]]
@@ -105,6 +110,8 @@ class Taskjar:
             records.TasksSubmitted: self._submitted,
             records.TasksReturned: self._returned,
             records.TasksGivenUp: self._given_up,
+            records.TasksCancelled: self._cancelled,
+            records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self._unaddressed,
             records.SlaveConnected: self._connected,
             records.SlaveEnded: self._ended,
@@ -182,6 +189,27 @@ class Taskjar:
         self.deaths.charge(spans, record.charges)
         return spans
 
+    def _cancelled(self, record: records.TasksCancelled, _: Tags) -> list[Span]:
+        tasks, sid = record.tasks, record.sid
+        spans = self.pending.withdraw(tasks) if sid is None else self._take_out(sid, tasks)
+        _check_found(spans, tasks)
+        _move(spans, _CANCEL)
+        if sid is None:
+            for span in spans:
+                self._count_away(span, span.count)
+        self._count_ended(spans)
+        return spans
+
+    def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
+        held = self.held[record.sid].spans
+        parts = [*divided(held, ids_in(record.tasks))]
+        held.clear()
+        held.extend(part for part, _ in parts)
+        spans = [part for part, named in parts if named]
+        _check_found(spans, record.tasks)
+        _move(spans, _LET_FINISH)
+        return spans
+
     def _unaddressed(self, record: records.TasksUnaddressed, _: Tags) -> list[Span]:
         spans = self.pending.remove(record.sid, record.tasks)
         for span in spans:
@@ -244,15 +272,26 @@ class Taskjar:
             taken = take(held.spans, first, count, attempt)
             if sum(map(count_of, taken)) != count:
                 raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
-            for span in taken:
-                number = span.algorithm.number
-                held.load[number] -= span.count
-                if not held.load[number]:
-                    del held.load[number]
             spans += taken
+        self._unload(sid, spans)
+        return spans
+
+    def _take_out(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Remove tasks from a slave that holds them, wherever they are among its tasks."""
+        spans = take_out(self.held[sid].spans, ids_in(tasks))
+        self._unload(sid, spans)
+        return spans
+
+    def _unload(self, sid: SlaveId, spans: Sequence[Span]) -> None:
+        """Count the tasks that were removed from a slave."""
+        held = self.held[sid]
+        for span in spans:
+            number = span.algorithm.number
+            held.load[number] -= span.count
+            if not held.load[number]:
+                del held.load[number]
         if held.ended and not held.spans:
             del self.held[sid]
-        return spans
 
     # ---- checking ------------------------------------------------------------------------------------------
 
@@ -275,9 +314,14 @@ def _check_held(sid: SlaveId, held: HeldTasks) -> None:
     counted: Counter[int] = Counter()
     for span in held.spans:
         assert span.sid == sid, f"{span}: held by {sid} but allocated to {span.sid}"
-        assert span.state is _ALLOCATED, f"{span}: held by {sid} but {span.state.name}"
+        assert span.state in (_ALLOCATED, _CANCELLING), f"{span}: held by {sid} but {span.state.name}"
         counted[span.algorithm.number] += span.count
     assert counted == held.load, f"the load of {sid} was miscounted"
+
+
+def _check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
+    if sum(map(count_of, spans)) != sum(map(count_of, tasks)):
+        raise InternalError(f"{', '.join(map(str, tasks))}: some of them are not where the record says")
 
 
 def _move(spans: Sequence[Span], event: TaskEvent) -> None:

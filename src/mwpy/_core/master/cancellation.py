@@ -1,0 +1,68 @@
+"""Cancels tasks, wherever they are.
+
+A pending task is cancelled at once. A task that a slave holds is also cancelled at once, if running tasks are killed:
+the master does not wait for the agent. It sends one message to each agent that has such tasks, and ignores what the
+agent still sends for them. The agent takes back tasks that have not started, and kills the slave if it has to.
+
+If running tasks may finish, only the agent knows which tasks have started. Until the agent answers or the task ends,
+the task is CANCELLING. If such a task comes back unfinished for any reason, it is cancelled then.
+"""
+
+from __future__ import annotations
+
+from attrs import define
+
+from mwpy._core.holding import TaskIds
+from mwpy._core.master.commands import CancelTasks, Running
+from mwpy._core.master.handback import HandBack
+from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.spans import named
+from mwpy._core.master.state import MasterState
+from mwpy._values import messages, records
+from mwpy._values.ids import TaskId
+from mwpy._values.records import TaskRange
+from mwpy._values.task import TaskState
+
+__all__ = ["Cancellation"]
+
+
+@define(eq=False)
+class Cancellation:
+    """Does what `CancelTasks` asks for."""
+
+    state: MasterState
+    kinds: SlaveKinds
+    handback: HandBack
+
+    def cancel(self, command: CancelTasks) -> None:
+        """Cancel the tasks that have not ended, and answer which these are."""
+        ids, discard = TaskIds(command.ranges), command.running is Running.DISCARD
+        found = named(self.state.jar.pending.spans(), ids)
+        if found:
+            self.handback.cancel(None, found, "it was cancelled before it was sent to a slave", discard=discard)
+        for agent in self.state.members.agents.values():
+            held: list[TaskRange] = []
+            for slave in agent.slaves.values():
+                mine = named(slave.held.spans, ids)
+                if not mine:
+                    continue
+                held += mine
+                if command.running is Running.FINISH:
+                    self._let_finish(slave, ids)
+                else:
+                    self.handback.cancel(slave.sid, mine, f"it was cancelled when {slave.sid} had it", discard=discard)
+                    self.kinds.unload(slave)
+            if held:
+                ascending = sorted(held, key=lambda each: each.first)
+                firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
+                self.state.send(agent, messages.Cancel(firsts, counts, kill=command.running is not Running.FINISH))
+            found += held
+        unended = [TaskId(each.first + at) for each in found for at in range(each.count)]
+        self.state.actions.cancelled.append((command, sorted(unended)))
+
+    def _let_finish(self, slave: ConnectedSlave, ids: TaskIds) -> None:
+        """Do not send the tasks again that a slave holds."""
+        tasks = named((span for span in slave.held.spans if span.state is TaskState.ALLOCATED), ids)
+        if tasks:
+            self.state.record(records.TasksCancelling(slave.sid, tasks))
