@@ -260,7 +260,7 @@ def test_packages_that_definitions_name_are_looked_up_once(core: AgentCore) -> N
     ],
 )
 def test_the_last_tasks_that_were_not_started_are_taken_back(
-    core: AgentCore, started: int, count: int, taken: tuple[list[int], ...], kept: list[int]
+    core: AgentCore, started: int, count: int, taken: tuple[list[int], list[int], list[int]], kept: list[int]
 ) -> None:
     """Tasks keep their order. A span is cut after the started task, or when enough tasks are taken."""
     core.handle(tasks(1, 2, 3, 4, 7, 8, 9), 0.0)

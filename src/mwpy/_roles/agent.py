@@ -263,15 +263,15 @@ class Agent:
             slave.channel.send(message.received or wire.encode(message.message, message.payload))
             self._watched.watch_writable(slave)
 
-    def _recall(self, wanted: Sequence[tuple[int, int]], now: float) -> None:
+    def _recall(self, recalls: Sequence[tuple[int, int | messages.Cancel | None]], now: float) -> None:
         """Stop slaves from starting tasks, and report what they have started. Slaves that have ended are skipped."""
-        slaves = [(self._slaves[number], count) for number, count in wanted if number in self._slaves]
+        slaves = [(self._slaves[number], wanted) for number, wanted in recalls if number in self._slaves]
         for slave, _ in slaves:
             slave.channel.recall()
         if slaves:
             self._clock.sleep(SETTLE_S)
-        for slave, count in slaves:
-            self._core.handle(events.Recalled(slave.number, slave.channel.started, count), now)
+        for slave, wanted in slaves:
+            self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
 
     def _start(self, number: int, now: float) -> None:
         welcome = self._core.welcome

@@ -8,12 +8,13 @@ journal.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 
 from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mwpy._core.holding import count_of
+from mwpy._core.holding import TaskIds, count_of, divided, take_named
 from mwpy._values import messages
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -98,6 +99,12 @@ class Child:
     """When to print what is held back."""
     read_journal_at: float | None = None
     """When to read its journal, if it stays silent until then."""
+    doomed: tuple[int, int, int] | None = None
+    """Id, attempt and position of the cancelled task that it runs; None if it runs none, or if the task may finish."""
+    spared_until: float | None = None
+    """When to kill it because of that task."""
+    killed_because: str = ""
+    """Why the agent killed it; empty if it did not."""
     kill_at: float | None = None
     """When to kill it because its stream has ended. Most slaves end by themselves before this time."""
     collect_at: float | None = None
@@ -109,6 +116,12 @@ class Child:
         if target is None:
             raise InternalError(f"slave {self.number} is {self.state.value}, which cannot {event.value}")
         self.state = target
+
+    def kill(self, because: str) -> None:
+        """Record that the agent kills it, and why."""
+        self.change(ChildEvent.KILL)
+        self.killed_because = because
+        self.doomed = self.spared_until = None
 
     @property
     def num_held(self) -> int:
@@ -122,6 +135,45 @@ class Child:
             self.held.append(HeldSpan(first, count, attempt, position))
             position += count
         self.passed_on = position - 1
+
+    def end(self, message: messages.Results | messages.AlgorithmFailed) -> list[int]:
+        """Remove the tasks that a message of the slave names from those that it holds.
+
+        Returns:
+            The positions, among the tasks of the message, of those that it held.
+        """
+        if self.doomed is not None and self.doomed[:2] in messages.each_task(message):
+            self.doomed = self.spared_until = None
+        return take_named(self.held, message)
+
+    def cancel(self, ids: TaskIds, started: int, spared_until: float | None) -> messages.Revoked:
+        """Remove cancelled tasks from those that it holds.
+
+        Args:
+            ids: the cancelled tasks, which other slaves may hold.
+            started: position of the last task that it started.
+            spared_until: when to kill it if it still runs one of them then; None if the tasks that it has started may
+                finish. Then it still holds them.
+
+        Returns:
+            The removed tasks that it has not started.
+        """
+        running = self.running(started)
+        parts = [*divided(self._cut_behind(started), ids)]
+        begun_stay = spared_until is None
+        self.held = deque(part for part, named in parts if not named or (begun_stay and part.position <= started))
+        if self.running(started) != running:
+            self.doomed, self.spared_until = (*running, started), spared_until
+        return self._revoked([part for part, named in parts if named and part.position > started], cancelled=True)
+
+    def _cut_behind(self, started: int) -> Iterator[HeldSpan]:
+        """The tasks that it holds. Of each span it has started either all tasks or none."""
+        for span in self.held:
+            begun = started + 1 - span.position
+            if 0 < begun < span.count:
+                yield from span.cut(begun)
+            else:
+                yield span
 
     def take_back(self, started: int, count: int) -> messages.Revoked:
         """Remove the last tasks that it holds and has not started.
@@ -139,12 +191,11 @@ class Child:
                 self.held.append(kept)
             unstarted.appendleft(span)
             count -= span.count
-        return messages.Revoked(
-            self.number,
-            [span.first for span in unstarted],
-            [span.count for span in unstarted],
-            [span.attempt for span in unstarted],
-        )
+        return self._revoked([*unstarted])
+
+    def _revoked(self, unstarted: Sequence[HeldSpan], *, cancelled: bool = False) -> messages.Revoked:
+        firsts, counts = [span.first for span in unstarted], [span.count for span in unstarted]
+        return messages.Revoked(self.number, firsts, counts, [span.attempt for span in unstarted], cancelled)
 
     def lost(self, started: int) -> list[tuple[int, int, int]]:
         """First id, count and attempt of the held tasks before position `started`: they ran, but left no result."""

@@ -74,8 +74,8 @@ class AgentCore:
                 self._hear_slave(self.children[number], message, frames, now)
             case JournalRead():
                 self._journal_read(self.children[event.slave], event, now)
-            case Recalled(number, started, count):
-                self._traffic.recalled(self.children[number], started, count)
+            case Recalled(number, started, wanted):
+                self._traffic.recalled(self.children[number], started, wanted, now)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
@@ -107,6 +107,8 @@ class AgentCore:
                 child = self.children.get(number)
                 if child is not None:
                     self._traffic.revoke(child, count)
+            case messages.Cancel():
+                self._traffic.cancel(message)
             case messages.Welcome():
                 self._welcome(message, now)
             case messages.Algorithms():
@@ -184,8 +186,7 @@ class AgentCore:
         self._output.ended(child, event.words, event.error_output)
         running, attempt = child.running(event.started)
         named = f"task {running}, attempt {attempt}" if running else ""
-        killed = was is ChildState.KILLED
-        cause = f"killed by its agent after the grace period: {self._departure.why}" if killed else event.cause
+        cause = f"killed by its agent {child.killed_because}" if child.killed_because else event.cause
         if child.load_failed:
             cause = f"replaced, because it could not load an algorithm ({cause})"
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
@@ -220,7 +221,8 @@ class AgentCore:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         deadline = self._departure.deadline
         for child in self.children.values():
-            for time in (child.read_journal_at, child.print_at, child.kill_at, child.collect_at):
+            moments = child.read_journal_at, child.print_at, child.spared_until, child.kill_at, child.collect_at
+            for time in moments:
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
         return deadline

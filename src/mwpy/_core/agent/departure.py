@@ -55,7 +55,7 @@ class Departure:
             return
         living = self._state.living()
         for child in living:
-            child.change(ChildEvent.KILL)
+            child.kill(f"after the grace period: {self.why}")
             self._state.actions.kill.append(child.number)
         if living:
             self._deadline = now + FAREWELL_S

@@ -126,8 +126,8 @@ class Recalled(Struct, frozen=True):
     slave: int
     started: int
     """Position of the last task that it started, and perhaps finished; 0 if it started none."""
-    count: int
-    """How many tasks to take back at most."""
+    wanted: int | messages.Cancel | None
+    """How many tasks to take back at most; or which tasks are cancelled; None to take nothing back, only to look."""
 
 
 class LookedUp(Struct, frozen=True):
@@ -189,8 +189,8 @@ class AgentActions(Struct):
     feed: list[int] = []
     """Slaves that had no task and get tasks now: write the time into the memory that is shared with them."""
     to_slaves: list[tuple[int, Outgoing]] = []
-    recall: list[tuple[int, int]] = []
-    """Pairs (slave, largest number of tasks to take back): report `Recalled` for each slave that still exists."""
+    recall: list[tuple[int, int | messages.Cancel | None]] = []
+    """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""
     kill: list[int] = []
     read_journal: list[int] = []
     """Slaves that are silent: report `JournalRead` or `JournalBroken`."""

@@ -5,6 +5,10 @@ its agent can read. The agent can stop the slave from starting more tasks (see `
 take a task back from a slave that is deep in native code. The core asks for a recall (`AgentActions.recall`). The event
 `Recalled` says how far the slave got. The core then reports to slave and master which tasks it took back.
 
+A slave that runs a cancelled task is killed, and another slave replaces it. It is killed after a recall: then it cannot
+have started the next task, which is not cancelled. But a slave often needs longer to start than the task to finish.
+So the slave gets `SPARED_S` first. The master does not wait for this.
+
 A group that is passed on as a whole is not encoded again: its frames are sent as they were received.
 """
 
@@ -18,16 +22,19 @@ from msgspec.structs import replace
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
-from mwpy._core.holding import take_named
+from mwpy._core.holding import TaskIds, divided
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import LoadFailure
 
-__all__ = ["FAILED_LOADS_ALLOWED", "Traffic"]
+__all__ = ["FAILED_LOADS_ALLOWED", "SPARED_S", "Traffic"]
 
 FAILED_LOADS_ALLOWED = 3
 """When this many slaves in a row cannot load an algorithm, the last one is not replaced. The manual names this number.
 """
+
+SPARED_S = 0.1
+"""Seconds that a slave gets to finish a cancelled task before it is killed: less than a fresh slave needs to start."""
 
 
 @define(eq=False)
@@ -59,15 +66,42 @@ class Traffic:
         else:
             self._state.to_master(messages.Revoked(child.number, [], [], []))
 
-    def recalled(self, child: Child, started: int, count: int) -> None:
-        """Take back the tasks that a slave has not started, and report this to the slave and to the master."""
-        revoked = child.take_back(started, count)
+    def cancel(self, message: messages.Cancel) -> None:
+        """The master wants no result of some tasks: recall them from the slaves that hold them."""
+        ids = _ids_in(message)
+        for child in self._state.living():
+            if any(named for _, named in divided(child.held, ids)):
+                self._state.actions.recall.append((child.number, message))
+
+    def recalled(self, child: Child, started: int, wanted: int | messages.Cancel | None, now: float) -> None:
+        """Take back tasks that a slave has not started, and report this to the slave. The master may wait for it, too."""
+        if wanted is None:
+            if self._end_doomed(child, started):
+                return
+            revoked = child.take_back(started, 0)
+        elif isinstance(wanted, messages.Cancel):
+            revoked = child.cancel(_ids_in(wanted), started, now + SPARED_S if wanted.kill else None)
+        else:
+            revoked = child.take_back(started, wanted)
         self._state.to_slave(child, revoked)
-        self._state.to_master(revoked)
+        if isinstance(wanted, int) or (wanted is not None and not wanted.kill):
+            self._state.to_master(revoked)
+
+    def _end_doomed(self, child: Child, started: int) -> bool:
+        """Kill a slave if it still runs the cancelled task, and return whether it does.
+
+        A slave that is killed gets no answer to the recall, so that it starts nothing before it is dead.
+        """
+        doomed, child.doomed = child.doomed, None
+        if doomed is None or doomed[2] != started:
+            return False
+        child.kill(f"because it ran task {doomed[0]}, which was cancelled")
+        self._state.actions.kill.append(child.number)
+        return True
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
         """Pass results on, except for tasks that are not held: their results were already read in the journal."""
-        kept = take_named(child.held, group)
+        kept = child.end(group)
         if not kept:
             return
         actions = self._state.actions
@@ -82,7 +116,7 @@ class Traffic:
 
         If another slave may succeed, replace it. After several failures in a row, keep the slave for other algorithms.
         """
-        take_named(child.held, message)
+        child.end(message)
         if message.failure is LoadFailure.PASSING and child.failed_before + 1 >= FAILED_LOADS_ALLOWED:
             self._state.to_master(replace(message, failure=LoadFailure.REPEATED))
             return
@@ -90,3 +124,7 @@ class Traffic:
         if message.failure is LoadFailure.PASSING and child.state is ChildState.READY:
             child.load_failed = True
             self._state.stop(child, finished=False)
+
+
+def _ids_in(message: messages.Cancel) -> TaskIds:
+    return TaskIds(zip(message.tasks, message.counts, strict=True))

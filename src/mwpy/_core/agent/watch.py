@@ -6,16 +6,19 @@ nothing for `SILENT_S`. If the master fixes the size of groups, only the slave s
 
 *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 
+*Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
+which task the slave runs.
+
 *End of the process.* Batch systems end a job by killing its processes in any order. The agent waits `KILLED_TOO_S`
 before it reports a slave that SIGKILL has ended. If the agent is killed before that, the task of this slave is not
-charged with a death.
+charged with a death. The agent does not wait after it has killed the slave itself.
 """
 
 from __future__ import annotations
 
 from attrs import define
 
-from mwpy._core.agent.child import Child
+from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.state import AgentState
 
 __all__ = ["EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
@@ -52,7 +55,8 @@ class Watch:
 
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
-        child.collect_at = now + KILLED_TOO_S if by_sigkill and not leaving else now
+        unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
+        child.collect_at = now + KILLED_TOO_S if unexpected else now
 
     def decide(self, child: Child, now: float) -> None:
         """Do what is due for a slave."""
@@ -64,6 +68,9 @@ class Watch:
         if child.kill_at is not None and now >= child.kill_at:
             child.kill_at = None
             actions.kill.append(child.number)
+        if child.spared_until is not None and now >= child.spared_until:
+            child.spared_until = None
+            actions.recall.append((child.number, None))
         if child.collect_at is not None and now >= child.collect_at:
             child.collect_at = child.kill_at = None
             actions.collect.append(child.number)

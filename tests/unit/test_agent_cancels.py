@@ -1,0 +1,175 @@
+"""Cancelling in the agent: which tasks it takes back, when it kills a slave, and what the master gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import (
+    AgentActions,
+    AgentSettings,
+    ExitSeen,
+    Heard,
+    Recalled,
+    SlaveExited,
+    SlaveHeard,
+    Terminated,
+)
+from mwpy._core.agent.traffic import SPARED_S
+from mwpy._transport import wire
+from mwpy._values import messages
+from mwpy._values.last_words import NO_WORDS
+
+KILLED = "killed by its agent because it ran task 2, which was cancelled"
+
+
+def heard(message: messages.Message, *payload: bytes) -> Heard:
+    return Heard(message, wire.encode(message, payload))
+
+
+def slave_heard(number: int, message: messages.Message, *payload: bytes) -> SlaveHeard:
+    return SlaveHeard(number, message, wire.encode(message, payload))
+
+
+def results(first: int, count: int = 1) -> SlaveHeard:
+    group = messages.Results(1, [first], [count], [1], [0.1] * count, [])
+    return slave_heard(1, group, messages.payload(count, [b"\0"] * count))
+
+
+def to_master(actions: AgentActions) -> list[messages.Message]:
+    return [outgoing.message for outgoing in actions.to_master]
+
+
+def to_slaves(actions: AgentActions) -> list[tuple[int, messages.Message]]:
+    return [(number, outgoing.message) for number, outgoing in actions.to_slaves]
+
+
+def held(core: AgentCore, number: int = 1) -> list[int]:
+    return [span.first + at for span in core.children[number].held for at in range(span.count)]
+
+
+def cancel(core: AgentCore, started: int, *tasks: int, kill: bool = True, now: float = 0.0) -> AgentActions:
+    """The master cancels tasks when slave 1 has started the task at a position, and perhaps finished it."""
+    message = messages.Cancel([*tasks], [1] * len(tasks), kill)
+    core.handle(heard(message), now)
+    assert core.take_actions().recall == [(1, message)]
+    core.handle(Recalled(1, started, message), now)
+    core.check()
+    return core.take_actions()
+
+
+def look(core: AgentCore, started: int) -> AgentActions:
+    """The time is over that a slave gets to finish a cancelled task: let the agent look."""
+    due = core.next_deadline()
+    assert due is not None
+    core.decide(due)
+    assert core.take_actions().recall == [(1, None)]
+    core.handle(Recalled(1, started, None), due)
+    core.check()
+    return core.take_actions()
+
+
+@pytest.fixture
+def core() -> AgentCore:
+    """An agent with two slaves. Slave 1 holds the tasks 1 to 5, and slave 2 holds task 9. No journal is read."""
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=2)))
+    core.handle(heard(messages.Welcome("AGENT-0", 30.0, 1, 1000)), 0.0)
+    for number, first, count in ((1, 1, 5), (2, 9, 1)):
+        core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)
+        core.handle(heard(messages.Tasks(number, [first], [count], [1], [0]), b""), 0.0)
+    core.take_actions()
+    return core
+
+
+def test_tasks_that_have_not_started_are_taken_back_and_the_slave_goes_on(core: AgentCore) -> None:
+    """Only the slave gets a message: the master has cancelled them. The running task is not one of them."""
+    actions = cancel(core, 2, 3, 5)
+    assert to_slaves(actions) == [(1, messages.Revoked(1, [3, 5], [1, 1], [1, 1], cancelled=True))]
+    assert (to_master(actions), actions.kill) == ([], [])
+    assert held(core) == [1, 2, 4]
+    assert core.next_deadline() is None
+
+
+def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: AgentCore) -> None:
+    """The death names no task. The slave gets no answer to the last recall, so that it cannot start a task."""
+    cancel(core, 2, 1, 2)
+    assert held(core) == [3, 4, 5]
+    assert core.next_deadline() == SPARED_S
+    actions = look(core, 2)
+    assert (actions.kill, to_slaves(actions)) == ([1], [])
+    assert core.next_deadline() is None
+    core.handle(ExitSeen(1, by_sigkill=True), 0.2)
+    core.decide(0.2)
+    assert core.take_actions().collect == [1], "the end of a slave that the agent killed is no surprise"
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 2), 0.2)
+    actions = core.take_actions()
+    assert to_master(actions) == [messages.SlaveDied(1, 0, KILLED, NO_WORDS)]
+    assert actions.start == [3]
+
+
+def test_a_slave_that_has_started_the_next_task_is_not_killed(core: AgentCore) -> None:
+    """The result of the cancelled task may still be in its journal."""
+    cancel(core, 2, 2)
+    actions = look(core, 3)
+    assert (actions.kill, to_slaves(actions)) == ([], [(1, messages.Revoked(1, [], [], []))])
+    assert to_master(actions) == []
+    assert core.next_deadline() is None
+
+
+@pytest.mark.parametrize("how", ["result", "refusal"])
+def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore, how: str) -> None:
+    """The result of the cancelled task is not passed on. Results of other tasks are."""
+    cancel(core, 2, 2)
+    if how == "result":
+        core.handle(results(1, 2), 0.0)
+        [message] = to_master(core.take_actions())
+        assert isinstance(message, messages.Results)
+        assert list(messages.each_task(message)) == [(1, 1)]
+    else:
+        core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
+    assert core.next_deadline() is None
+    core.check()
+
+
+def test_the_end_of_another_task_does_not_spare_the_slave(core: AgentCore) -> None:
+    """Another attempt of the cancelled task does not, either."""
+    cancel(core, 2, 2)
+    core.handle(results(1), 0.0)
+    core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [7])), 0.0)
+    assert look(core, 2).kill == [1]
+
+
+def test_more_tasks_can_be_cancelled_while_the_slave_is_spared(core: AgentCore) -> None:
+    """The slave does not get more time by that."""
+    cancel(core, 2, 2)
+    actions = cancel(core, 2, 4, now=0.05)
+    assert to_slaves(actions) == [(1, messages.Revoked(1, [4], [1], [1], cancelled=True))]
+    assert core.next_deadline() == SPARED_S
+    assert look(core, 2).kill == [1]
+
+
+def test_running_tasks_may_finish_if_the_master_says_so(core: AgentCore) -> None:
+    """The master gets the tasks that have not started, and later the result."""
+    actions = cancel(core, 2, 2, 3, 4, kill=False)
+    revoked = messages.Revoked(1, [3, 4], [1, 1], [1, 1], cancelled=True)
+    assert to_slaves(actions) == [(1, revoked)]
+    assert to_master(actions) == [revoked]
+    assert (held(core), core.next_deadline()) == ([1, 2, 5], None)
+    core.handle(results(2), 0.0)
+    assert len(to_master(core.take_actions())) == 1
+
+
+def test_one_message_reaches_every_slave_that_has_cancelled_tasks(core: AgentCore) -> None:
+    message = messages.Cancel([4, 9, 20], [1, 1, 5], kill=True)
+    core.handle(heard(message), 0.0)
+    assert core.take_actions().recall == [(1, message), (2, message)]
+
+
+def test_a_slave_that_is_killed_anyway_is_not_recalled(core: AgentCore) -> None:
+    """A slave that must stop because its agent leaves is recalled, and killed before its grace period is over."""
+    core.handle(Terminated("evicted"), 0.0)
+    core.take_actions()
+    cancel(core, 1, 1)
+    assert look(core, 1).kill == [1]
+    core.handle(heard(messages.Cancel([1, 9], [5, 1], kill=True)), 0.0)
+    assert [number for number, _ in core.take_actions().recall] == [2]
