@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import mwpy
-from mwpy._core.agent import output, watch
+from mwpy._core.agent import output, traffic, watch
 from mwpy._core.master import long_tasks
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
@@ -163,10 +163,11 @@ class _Forgetful:
 @pytest.mark.parametrize(
     ("module", "name", "value", "found"),
     [
-        (watch, "KILLED_TOO_S", 0.0, "is charged for a slave that was killed with its agent"),
+        (watch, "KILLED_TOO_S", 0.0, "is charged for a slave that it did not kill"),
         (watch, "SILENT_S", 0.2, "waits in slave"),
         (watch, "EXIT_S", 60.0, "hangs and was not killed"),
         (output, "HELD_BACK_BYTES", -1, "was printed 2 times"),
+        (traffic, "SPARED_S", 60.0, "ran on although it was cancelled"),
     ],
 )
 def test_the_simulation_finds_wrong_decisions_about_time_or_output(

@@ -31,6 +31,8 @@ def test_the_records_of_a_history_build_the_same_state() -> None:
         records.TasksReturned,
         records.TasksGivenUp,
         records.TasksUnaddressed,
+        records.TasksCancelled,
+        records.TasksCancelling,
     }
 
 

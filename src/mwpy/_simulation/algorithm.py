@@ -1,13 +1,13 @@
-"""The simulated master algorithm: it submits tasks of every policy, frees slaves, and checks what it gets."""
+"""The simulated master algorithm: it submits and cancels tasks, frees slaves, and checks what it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mwpy._core.master.commands import AllocateSlaves, FreeSlave, RenewSlaves
+from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, RenewSlaves, Running
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
-from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.checkers import HistoryChecker, is_cancelled
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
 from mwpy._simulation.world import World
@@ -25,6 +25,9 @@ BY_NAME = (min, max)
 
 STATES = 6
 """How many different functions by value there are. They come and go, and some come back."""
+
+CANCEL_S = 10.0
+"""The longest pause between two cancellations, in seconds."""
 
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
@@ -74,6 +77,8 @@ class SimulatedAlgorithm:
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
         world.after(0.0, self._go_on)
+        if random.random() < 0.5:
+            world.after(random.random() * CANCEL_S, self._cancel_some)
 
     @property
     def complete(self) -> bool:
@@ -96,11 +101,14 @@ class SimulatedAlgorithm:
             outcome = self._io.outcomes.get_nowait()
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
             for result in outcome.results:
-                self._world.note(f"task {result.task_id} ends: result")
+                self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
                 self._checker.finished(result)
             for task in outcome.unrunnable:
                 self._world.note(f"task {task.task_id} ends: unrunnable, {task.reason}")
                 self._checker.given_up(task)
+            for command, unended in outcome.cancelled:
+                self._world.note(f"tasks {unended} had not ended when they were cancelled")
+                self._checker.answered(command, unended, self._world.now)
             self._special.extend(outcome.connected)
             self._special = [sid for sid in self._special if sid not in outcome.disconnected]
 
@@ -125,6 +133,20 @@ class SimulatedAlgorithm:
         self._wake()
         if last < self._total:
             self._world.after(random.random() * self._submit_s, self._go_on)
+
+    def _cancel_some(self) -> None:
+        """Cancel a few tasks, often those that run, and schedule the next time."""
+        random, submitted = self._world.random, self._io.submissions.total
+        tasks = self._checker.unended if random.random() < 0.5 else [*range(1, submitted + 1)]
+        if tasks:
+            chosen = sorted(random.sample(tasks, min(len(tasks), random.randint(1, 4))))
+            running = random.choice([*Running])
+            self._world.note(f"cancel tasks {chosen}: {running.value}")
+            self._checker.cancelled(chosen)
+            self._io.commands.append(CancelTasks([(task, 1) for task in chosen], running))
+            self._wake()
+        if not self.complete:
+            self._world.after(random.random() * CANCEL_S, self._cancel_some)
 
     def _submit_one(self) -> None:
         random = self._world.random

@@ -12,11 +12,13 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._values import messages, records
+from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import Result, TaskPolicy, UnrunnableTask
 
-__all__ = ["HistoryChecker", "SimulationFailure"]
+__all__ = ["HistoryChecker", "SimulationFailure", "is_cancelled"]
 
 DEATHS_ALLOWED = 3
 """A task that was running in this many slaves when they died must not start again."""
@@ -28,6 +30,15 @@ _LONG_TASK = re.compile(
     r"task (?P<task>\d+) \([^)]*\) for \d+ s on (?P<sid>\S+) at (?P<host>.+?)(?=, task |\. A task | and \d+ more)"
 )
 """How a master reports a task that runs for long."""
+
+
+KILLED_WITHIN_S = 1.0
+"""Seconds in which an agent that is not frozen ends a task that must be killed."""
+
+
+def is_cancelled(result: Result[Any]) -> bool:
+    """Whether a task was cancelled."""
+    return isinstance(result.error, TaskCancelled)
 
 
 class SimulationFailure(AssertionError):
@@ -50,7 +61,7 @@ class HistoryChecker:
     """Checks one simulated computation. Each method raises an `AssertionError` that says what is wrong."""
 
     ended: dict[int, str] = field(factory=dict)
-    """How each task ended: `result` or `unrunnable`."""
+    """How each task ended: `result`, `unrunnable`, `cancelled` or `discarded`."""
     runs: dict[int, int] = field(factory=dict)
     """How often each task was started."""
     deaths: dict[int, int] = field(factory=dict)
@@ -89,9 +100,21 @@ class HistoryChecker:
     """The messages of each connection that must not come twice."""
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
-    """Slaves that were killed together with their agent."""
+    """Slaves that were killed together with their agent, or because the task that they ran was cancelled."""
     _leaving: dict[bytes, None] = field(factory=dict)
     """Connections of agents that have announced that they leave. No task is charged for what happens there."""
+
+    _cancelled: dict[int, None] = field(factory=dict)
+    """Tasks that the algorithm has cancelled; they may have ended before."""
+    _last_attempts: dict[int, None] = field(factory=dict)
+    """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
+    _killed: dict[int, float] = field(factory=dict)
+    """Tasks that must be killed if they run, and when the algorithm learned this."""
+
+    @property
+    def unended(self) -> list[int]:
+        """The tasks that have started, but have not ended."""
+        return [task for task in self.runs if task not in self.ended]
 
     def submitted(self, task: int, policy: TaskPolicy, kills: str, algorithm: records.AlgorithmDefined) -> object:
         """A task is submitted, after all tasks with lower numbers. It kills "slave", "agent" or nothing ("").
@@ -131,6 +154,8 @@ class HistoryChecker:
             case records.AgentLost(agent) | records.PeerDropped(agent):
                 self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
+                again = [task for task in _each(tasks) if task in self._last_attempts]
+                assert not again, f"tasks {again} are sent again although they are cancelled"
                 self._sent(self._agent_of[sid], _each(tasks))
             case records.ResultsReceived(sid, results):
                 self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
@@ -138,6 +163,12 @@ class HistoryChecker:
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
+            case records.TasksCancelled(sid, tasks):
+                self._must_not_start(tasks)
+                if sid is not None:
+                    self._back(self._agent_of[sid], _each(tasks))
+            case records.TasksCancelling(sid, tasks):
+                self._must_not_start(tasks)
             case records.Notice(text):
                 reports = list(_LONG_TASK.finditer(text))
                 assert reports or "for long" not in text, f"no task is named: {text}"
@@ -145,6 +176,12 @@ class HistoryChecker:
                     agent = self._agent_of[SlaveId(found["sid"])]
                     assert int(found["task"]) in self._at[agent], f"{agent} does not run the task: {text}"
                     assert found["host"] == self._host_of[agent], f"{agent} is elsewhere: {text}"
+
+    def _must_not_start(self, tasks: Sequence[records.TaskRange]) -> None:
+        """Tasks must not be sent to a slave again."""
+        for task in _each(tasks):
+            assert task in self._cancelled, f"task {task} is cancelled, and nobody wanted that"
+            self._last_attempts[task] = None
 
     def _sent(self, agent: str, tasks: Iterator[int]) -> None:
         """Tasks are sent to an agent. A task that must run alone must be the only one there."""
@@ -183,7 +220,7 @@ class HistoryChecker:
         self._dead[peer, message.slave] = None
         if message.running and peer not in self._leaving:
             together = (peer, message.slave) in self._uncharged
-            assert not together, f"task {message.running} is charged for a slave that was killed with its agent"
+            assert not together, f"task {message.running} is charged for a slave that it did not kill"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
 
     def has(self, task: int, sid: SlaveId | None, edits: int, algorithm: tuple[str, bytes]) -> None:
@@ -205,7 +242,8 @@ class HistoryChecker:
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
             assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed three slaves"
-            together = [task, *beside] if beside else []
+            others = [each for each in beside if each not in self._killed]  # these end soon
+            together = [task, *others] if others else []
             suspects = [each for each in together if self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
             assert not suspects, f"{suspects} must run alone, but one agent runs {together}"
         if policy.sid is None or task in self._unaddressed:
@@ -216,8 +254,8 @@ class HistoryChecker:
         self._last[policy.sid] = max(last, task)
 
     def finished(self, result: Result[Any]) -> None:
-        """The algorithm gets a result."""
-        self._end(result.task_id, "result", result.tag)
+        """The algorithm gets a result, perhaps that of a cancelled task."""
+        self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:
         """The algorithm gets a task back."""
@@ -226,11 +264,38 @@ class HistoryChecker:
         shown = len(task.deaths)
         assert shown == heard_of + lost, f"task {number} has {shown} deaths, not {heard_of} and {lost} lost agents"
         assert heard_of <= DEATHS_ALLOWED, f"task {number} killed {heard_of} slaves"
+        assert number not in self._last_attempts, f"task {number} is handed back although it is cancelled"
         policy = self._policies[number]
         if policy.retry and policy.sid is None and heard_of < DEATHS_ALLOWED:
             alone = self._alone.get(number, False)
             assert lost > LOST_AGENTS_ALLOWED and alone, f"task {number} is given up after {lost} lost agents"
         self._end(number, "unrunnable", task.tag)
+
+    def cancelled(self, tasks: Sequence[int]) -> None:
+        """The algorithm cancels tasks."""
+        self._cancelled.update(dict.fromkeys(tasks))
+
+    def answered(self, command: CancelTasks, unended: Sequence[int], now: float) -> None:
+        """The algorithm learns which of the tasks that it has cancelled had not ended, after it got all that ended."""
+        for task in unended:
+            if command.running is Running.DISCARD:
+                self._end(task, "discarded", self._tags[task])
+            if command.running is not Running.FINISH:
+                self._killed[task] = now
+                assert self.ended.get(task) in ("cancelled", "discarded"), f"task {task} does not come back"
+        ended = [task for task, _ in command.ranges if task not in unended]
+        assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
+
+    def runs_on(self, task: int, peer: bytes, frozen_until: float, now: float) -> None:
+        """A slave has run a task up to this moment. Its agent was frozen until some earlier moment, or never."""
+        if task in self._killed and peer not in self.unheard:
+            in_time = now < max(self._killed[task], frozen_until) + KILLED_WITHIN_S
+            assert in_time, f"task {task} ran on although it was cancelled"
+
+    def replaced(self, task: int, peer: bytes, slave: int) -> None:
+        """An agent kills a slave that runs a task."""
+        if task in self._killed:
+            self._uncharged[peer, slave] = None
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"
@@ -242,7 +307,7 @@ class HistoryChecker:
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
         for task in (*self.killers, *self.agent_killers):
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
-            assert self.ended[task] == "unrunnable" or not ran, f"task {task} kills, but it has a result"
+            assert self.ended[task] != "result" or not ran, f"task {task} kills, but it has a result"
 
 
 def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:

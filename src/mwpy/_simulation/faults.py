@@ -8,6 +8,7 @@ from attrs import define
 
 from mwpy._simulation.machines import AgentHost, AgentProcess
 from mwpy._simulation.network import Network
+from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import World
 
 __all__ = ["Faults"]
@@ -81,7 +82,7 @@ class Faults:
         slave = self._world.random.choice(slaves)
         match kind:
             case "slave":
-                slave.kill()
+                slave.end(SIGKILL)
             case "slave and agent":
                 process.kill_with(slave)
             case "hang":

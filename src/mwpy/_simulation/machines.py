@@ -155,6 +155,7 @@ class AgentProcess:
             host.able,
             peer,
             self._is_attentive,
+            lambda: self._frozen_until,
             self._running,
             lambda: host.end(self, None),
         )

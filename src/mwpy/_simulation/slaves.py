@@ -55,6 +55,8 @@ class Workload:
     """The connection of their agent."""
     attentive: Callable[[], bool]
     """Whether their agent runs, and was not frozen a moment ago."""
+    frozen_until: Callable[[], float]
+    """Until when their agent was frozen the last time, or still is; 0 if it never was."""
     running: Callable[[], list[int]]
     """The tasks that the slaves of this agent run."""
     kill_agent: Callable[[], None]
@@ -303,7 +305,9 @@ class SimulatedSlave:
         return describe_exit(self.code)
 
     def kill(self) -> None:
-        """End it."""
+        """Its agent ends it."""
+        if self.running and self.code is None:
+            self._work.checker.replaced(self.running, self._work.peer, self.number)
         self.end(SIGKILL)
 
     def close(self) -> None:
@@ -429,6 +433,7 @@ class SimulatedSlave:
         if task in self._work.checker.killers:
             self.end(SIGSEGV)
             return
+        self._work.checker.runs_on(task, self._work.peer, self._work.frozen_until(), self._world.now)
         if task in self._work.checker.agent_killers:
             self._world.note(f"task {task} kills its agent")
             self._work.kill_agent()

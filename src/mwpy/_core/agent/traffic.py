@@ -74,7 +74,7 @@ class Traffic:
                 self._state.actions.recall.append((child.number, message))
 
     def recalled(self, child: Child, started: int, wanted: int | messages.Cancel | None, now: float) -> None:
-        """Take back tasks that a slave has not started, and report this to the slave. The master may wait for it, too."""
+        """Take back tasks that a slave has not started. Report them to the slave, and to the master if it waits."""
         if wanted is None:
             if self._end_doomed(child, started):
                 return

@@ -38,9 +38,10 @@ class Cancellation:
     def cancel(self, command: CancelTasks) -> None:
         """Cancel the tasks that have not ended, and answer which these are."""
         ids, discard = TaskIds(command.ranges), command.running is Running.DISCARD
-        found = named(self.state.jar.pending.spans(), ids)
-        if found:
-            self.handback.cancel(None, found, "it was cancelled before it was sent to a slave", discard=discard)
+        waiting = named(self.state.jar.pending.spans(), ids)
+        if waiting:
+            self.handback.cancel(None, waiting, "it was cancelled before it was sent to a slave", discard=discard)
+        found = [*waiting]
         for agent in self.state.members.agents.values():
             held: list[TaskRange] = []
             for slave in agent.slaves.values():
