@@ -292,10 +292,13 @@ class HistoryChecker:
             in_time = now < max(self._killed[task], frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on although it was cancelled"
 
-    def replaced(self, task: int, peer: bytes, slave: int) -> None:
-        """An agent kills a slave that runs a task."""
+    def killed(self, task: int, peer: bytes, slave: int) -> None:
+        """An agent kills a slave that is not at fault and runs a task."""
         if task in self._killed:
             self._uncharged[peer, slave] = None
+        else:
+            leaves = peer in self._leaving or peer in self.unheard
+            assert leaves, f"slave {slave} is killed while it runs task {task}, which was not cancelled"
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"

@@ -177,6 +177,8 @@ class SimulatedChannel:
     wants_write: bool = False
     closed: bool = False
     """Whether the agent has collected the slave."""
+    spoilt: bool = False
+    """Whether some code in the slave has written into the stream."""
     to_slave: deque[Sequence[Buffer]] = field(factory=deque)
     _to_agent: list[list[Buffer]] = field(factory=list)
     _ended: bool = False
@@ -236,7 +238,7 @@ class SimulatedChannel:
     def write_nonsense(self) -> None:
         """Some code in the slave writes into the stream, after everything that the slave has sent."""
         if not self._to_agent:
-            self._nonsense = True
+            self._nonsense = self.spoilt = True
             self._link.readable(self._fd, True)
 
 
@@ -306,8 +308,8 @@ class SimulatedSlave:
 
     def kill(self) -> None:
         """Its agent ends it."""
-        if self.running and self.code is None:
-            self._work.checker.replaced(self.running, self._work.peer, self.number)
+        if self.running and self.code is None and not (self._hangs or self.channel.spoilt):
+            self._work.checker.killed(self.running, self._work.peer, self.number)
         self.end(SIGKILL)
 
     def close(self) -> None:
