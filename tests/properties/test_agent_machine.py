@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import inf
 
 from attrs import define, field
 from hypothesis import settings
@@ -18,7 +19,7 @@ from mwpy._core.agent import events
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
-from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
+from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED, SPARED_S
 from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.errors import ExitCode
@@ -99,6 +100,8 @@ class _AgentMachine(RuleBasedStateMachine):
         """For each slave with an end that is not yet reported: the task that ran, and all tasks that it held."""
         self.fates: dict[tuple[int, int], str] = {}
         """The outcome of each attempt that a slave got."""
+        self.killed_from: dict[tuple[int, int], float] = {}
+        """The attempts that the master has cancelled, and when a slave may be killed that runs one."""
         self.attempts: dict[int, int] = {}
         self.waiting: dict[int, None] = {}
         """Tasks that came back and may be sent again."""
@@ -165,12 +168,13 @@ class _AgentMachine(RuleBasedStateMachine):
             self.core.check()
             actions = self.core.take_actions()
             self.start_and_feed(actions)
-            for number, count in actions.recall:
+            for number, wanted in actions.recall:
                 if number in self.processes:
-                    self.happens(events.Recalled(number, self.processes[number].started, count))
+                    self.happens(events.Recalled(number, self.processes[number].started, wanted))
             for number in actions.kill:
-                assert self.code is not None, f"slave {number} was killed without a reason"
-                assert self.now >= self.kill_from, f"slave {number} was killed too early"
+                if not self.runs_cancelled_task(self.processes[number]):
+                    assert self.code is not None, f"slave {number} was killed without a reason"
+                    assert self.now >= self.kill_from, f"slave {number} was killed too early"
                 self.processes[number].killed = True
             for number in actions.read_journal:
                 self.results_of(self.processes[number], rescued=True)
@@ -246,9 +250,12 @@ class _AgentMachine(RuleBasedStateMachine):
 
     def agree(self) -> None:
         assert not self.deaths, f"the master did not hear of the end of {list(self.deaths)}"
-        held = {number: _held(child) for number, child in self.core.children.items()}
-        mine = {number: self.held(process) for number, process in self.processes.items()}
+        living = {number: process for number, process in self.processes.items() if not process.killed}
+        held = {number: _held(child) for number, child in self.core.children.items() if number in living}
+        mine = {number: self.held(process) for number, process in living.items()}
         assert held == mine, "the agent and its slaves disagree about the tasks that are held"
+        for process in [process for process in living.values() if process.running and not process.ended]:
+            assert not self.runs_cancelled_task(process), f"slave {process.number} still runs {process.running}"
         if self.code is None:
             assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
         else:
@@ -257,6 +264,11 @@ class _AgentMachine(RuleBasedStateMachine):
             assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace period"
             assert all(process.stopping for process in self.processes.values()), "a slave was not asked to stop"
             assert not any(process.unstarted for process in self.processes.values()), "it keeps unstarted tasks"
+
+    def runs_cancelled_task(self, process: _Process) -> bool:
+        """Whether the last task that a slave started, and perhaps finished, is cancelled and was spared long enough."""
+        last = next((task for task, position in process.positions.items() if position == process.started), 0)
+        return self.now >= self.killed_from.get((last, self.attempts.get(last, 0)), inf)
 
     def held(self, process: _Process) -> list[tuple[int, int, int]]:
         """Task, attempt and position of the tasks that a slave holds, in order, except tasks that were reported."""
@@ -298,6 +310,22 @@ class _AgentMachine(RuleBasedStateMachine):
     def master_revokes(self, pick: int, count: int) -> None:
         number = self.named[pick % len(self.named)]
         self.happens(_heard(messages.Revoke(number, count)))
+        self.act()
+
+    @precondition(lambda self: not self.exited and "held" in self.fates.values())
+    @rule(chosen=st.lists(picks, min_size=1, max_size=4), running=st.booleans(), kill=st.booleans())
+    def master_cancels(self, chosen: list[int], running: bool, kill: bool) -> None:
+        """Some tasks that slaves hold, often those that run; and a task that no slave holds."""
+        runs = [process.running for process in self.processes.values() if process.running]
+        keys = [key for key, fate in self.fates.items() if fate == "held" and (not running or key in runs)]
+        cancelled = {keys[pick % len(keys)] for pick in chosen} if keys else set()
+        if kill:
+            for key in cancelled:
+                self.fates[key] = "cancelled"
+                self.killed_from[key] = self.now + SPARED_S
+        tasks = sorted(task for task, _ in cancelled)
+        firsts, counts, _ = messages.spans_of([*tasks, 10**6], [1] * (len(tasks) + 1))
+        self.happens(_heard(messages.Cancel(firsts, counts, kill)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
@@ -437,7 +465,7 @@ class _AgentMachine(RuleBasedStateMachine):
         """The agent first reads the stream and the journal, and then reports the exit."""
         self.results_of(process, rescued=True)
         process.done = {}
-        ran = process.running[0] if process.running else 0
+        ran = process.running[0] if process.running and self.fates[process.running] == "held" else 0
         del self.processes[process.number]
         self.replaced.append(process.failed_before + 1 if process.load_failed else 0)
         self.deaths[process.number] = (ran, process.holds())

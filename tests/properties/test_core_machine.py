@@ -8,7 +8,7 @@ correct agent connects, and every task must have ended exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -27,13 +27,22 @@ from tests.spans import MAX, MIN, ids_of, spans_in
 
 from mwpy._core.master import allocation
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave, ShutDown, Waiting
+from mwpy._core.master.commands import (
+    AllocateSlaves,
+    CancelTasks,
+    DeallocateSlaves,
+    FreeSlave,
+    Running,
+    ShutDown,
+    Waiting,
+)
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
+from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import LoadFailure
@@ -72,7 +81,9 @@ class _Task:
     may_have_started: bool = False
     """A slave that held it was lost, so it may have been running there."""
     outcome: str = ""
-    """How it ended: "result" or "unrunnable"; empty before."""
+    """How it ended: "result", "unrunnable", "cancelled" or "discarded"; empty before."""
+    cancelling: bool = False
+    """Whether it was cancelled while a slave held it, and may finish there."""
 
 
 @define(eq=False)
@@ -141,6 +152,8 @@ class _MasterMachine(RuleBasedStateMachine):
         self.replies: list[tuple[bytes, messages.Results]] = []
         self.due: dict[int, str] = {}
         """The outcome that each of these tasks must have after the last event."""
+        self.cancels: dict[bytes, tuple[list[int], bool]] = {}
+        """What each of these agents must be sent now: the tasks to cancel, and whether to kill those that run."""
         self.announced: dict[SlaveId, None] = {}
         """The ordered and intermingle slaves that the algorithm knows."""
         self.was_stuck = False
@@ -220,8 +233,12 @@ class _MasterMachine(RuleBasedStateMachine):
             self.check_send(send)
         for result in actions.results:
             task = self.tasks[result.task_id - 1]
-            assert self.due.pop(task.number, "") == "result", f"task {task.number} has a result that no slave sent"
             assert result.tag is task.tag
+            if task.number in self.due and self.due[task.number] == "cancelled":
+                assert isinstance(result.error, TaskCancelled)
+                self.end(task, self.due.pop(task.number))
+                continue
+            assert self.due.pop(task.number, "") == "result", f"task {task.number} has a result that no slave sent"
             if len(task.payload) <= MAX_CALL_BYTES:
                 expected = f"{task.attempt} of {task.number}"
                 assert result.error is not None if task.number % 5 == 0 else result.value == expected
@@ -252,6 +269,8 @@ class _MasterMachine(RuleBasedStateMachine):
         task.outcome = outcome
 
     def may_be_given_up(self, task: _Task) -> bool:
+        if task.cancelling:
+            return False
         if task.deaths >= 3 or task.lost > LOST_AGENTS_ALLOWED or (task.may_have_started and not task.policy.retry):
             return True
         return task.policy.sid is not None and not task.policy.do_it_anyway and self.may_run_elsewhere(task)
@@ -289,6 +308,9 @@ class _MasterMachine(RuleBasedStateMachine):
                 self.check_tasks(agent, send.message, send.frames)
             case messages.SlaveNamed(number, sid):
                 assert agent.slaves[number].sid == sid
+            case messages.Cancel(firsts, counts, kill):
+                ids = [first + at for first, count in zip(firsts, counts, strict=True) for at in range(count)]
+                assert self.cancels.pop(send.peer, None) == (ids, kill), "an agent got a wrong cancellation"
             case messages.Revoke(number, count):
                 slave = agent.slaves[number]
                 assert 0 < count <= len(slave.held), "the slave holds fewer tasks than it must give back"
@@ -317,6 +339,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def check_send_is_allowed(self, task: _Task, slave: _Slave) -> None:
         sending = f"task {task.number} was sent to {slave.sid}"
         assert not task.outcome, f"{sending}, but it had ended before: {task.outcome}"
+        assert not task.cancelling, f"{sending}, but it is cancelled"
         assert not any(task.number in other.held for other in self.slaves), f"{sending}, but another slave holds it"
         assert task.policy.retry or not task.may_have_started, f"{sending} again despite retry=False"
         assert task.deaths < 3, f"{sending} after it had killed three slaves"
@@ -339,7 +362,7 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def is_before(self, other: _Task, task: _Task) -> bool:
         """Whether an earlier task with the same address was never sent, but must be sent to that slave."""
-        waits = other.policy.sid == task.policy.sid and not other.outcome and not other.attempt
+        waits = other.policy.sid == task.policy.sid and not (other.outcome or other.attempt or other.number in self.due)
         return waits and not self.may_run_elsewhere(other)
 
     def check_agreement(self) -> None:
@@ -400,7 +423,7 @@ class _MasterMachine(RuleBasedStateMachine):
             for task in [] if slave.held or slave.agent.leaving or slave.stopping else pending:
                 if beside and task in suspects:
                     continue
-                mine = task.policy.sid == slave.sid
+                mine = task.policy.sid == slave.sid and not (slave.freed and slave.kind is SlaveKind.ORDERED)
                 unaddressed = task.policy.sid is None or not self.is_connected(task.policy.sid)
                 allowed = slave.can_run(task.algorithm) and (
                     mine or (unaddressed and slave.kind is not SlaveKind.ORDERED)
@@ -520,6 +543,34 @@ class _MasterMachine(RuleBasedStateMachine):
         self.core.obey(FreeSlave(SlaveId("SLAVE-1000")))
         self.iterate()
 
+    @precondition(lambda self: self.tasks)
+    @rule(chosen=st.lists(picks, min_size=1, max_size=6, unique=True), running=st.sampled_from(Running))
+    def cancel(self, chosen: list[int], running: Running) -> None:
+        """Cancel tasks in any state. There is an answer, and one message to each agent that holds some of them."""
+        numbers = sorted({1 + pick % len(self.tasks) for pick in chosen})
+        tasks = [task for task in self.open if task.number in numbers]
+        for agent in self.agents.values():
+            held = [task for slave in agent.slaves.values() for task in slave.held.values() if task in tasks]
+            if held:
+                self.cancels[agent.name] = sorted(task.number for task in held), running is not Running.FINISH
+        for task in tasks:
+            holders = [slave for slave in self.slaves if task.number in slave.held]
+            if holders and running is Running.FINISH:
+                task.cancelling = True
+                continue
+            for slave in holders:
+                del slave.held[task.number]
+            if running is Running.DISCARD:
+                task.outcome = "discarded"
+            else:
+                self.due[task.number] = "cancelled"
+        command = CancelTasks([(number, 1) for number in [*numbers, 1000]], running)
+        self.core.obey(command)
+        self.core.check()
+        assert self.core.state.actions.cancelled == [(command, [task.number for task in tasks])]
+        self.iterate()
+        assert not self.cancels, f"these agents were not sent what is cancelled: {[*self.cancels]}"
+
     @rule(waiting=st.sampled_from(Waiting))
     def algorithm_waits(self, waiting: Waiting) -> None:
         self.core.waiting = waiting
@@ -599,15 +650,20 @@ class _MasterMachine(RuleBasedStateMachine):
         """Usually the slave runs its first task. Sometimes it has started no task."""
         slave = self.slaves[pick % len(self.slaves)]
         task = next(iter(slave.held.values()), None) if started else None
-        if task is not None:
+        if task is not None and not task.cancelling:
             task.deaths += not slave.agent.leaving and self.core.closing is None
             task.may_have_started = True
             if task.deaths >= 3 or not task.policy.retry:
                 self.due[task.number] = "unrunnable"
+        self.come_back(slave.held.values())
         del slave.agent.slaves[slave.number]
         running = task.number if task else 0
         self.receive(slave.agent.name, messages.SlaveDied(slave.number, running, "killed by signal 11", NO_WORDS))
         self.iterate()
+
+    def come_back(self, tasks: Iterable[_Task]) -> None:
+        """Tasks come back unfinished. Those that are cancelled end now."""
+        self.due.update((task.number, "cancelled") for task in tasks if task.cancelling)
 
     @precondition(lambda self: any(slave.held for slave in self.slaves))
     @rule(pick=picks, times=st.integers(1, 4))
@@ -632,6 +688,7 @@ class _MasterMachine(RuleBasedStateMachine):
         tasks = list(slave.held.values())[keep:]
         for task in tasks:
             del slave.held[task.number]
+        self.come_back(tasks)
         slave.asked_back = 0
         slave.gave_back = slave.gave_back or bool(tasks and slave.held)
         spans = messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks])
@@ -647,6 +704,7 @@ class _MasterMachine(RuleBasedStateMachine):
         slave = busy[pick % len(busy)]
         task = next(iter(slave.held.values()))
         del slave.held[task.number]
+        self.come_back([task])
         if failure is LoadFailure.SURE:
             slave.agent.refused[task.algorithm] = None
         elif failure is LoadFailure.REPEATED:
@@ -699,6 +757,7 @@ class _MasterMachine(RuleBasedStateMachine):
                 task.lost += vanishes and not agent.leaving and self.core.closing is None
                 if task.lost > LOST_AGENTS_ALLOWED or not task.policy.retry:
                     self.due[task.number] = "unrunnable"
+            self.come_back(slave.held.values())
 
     # Actions of agents that are not correct, and of strangers
 

@@ -30,6 +30,7 @@ hostile = st.one_of(
     st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
     st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns),
     st.builds(messages.Revoked, numbers, columns, counts, columns),
+    st.builds(messages.Cancel, columns, counts, st.booleans()),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, counts, columns),
