@@ -73,6 +73,11 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         assert_type(number.value, int)
     for sid in mw.connected_ordered_slaves():
         mw.submit(square.task(2), sid=sid)
+    ids = [mw.submit(square.task(number)) for number in range(3)]
+    assert_type(mw.cancel(ids, running="finish"), list[mwpy.TaskId])
+    mw.cancel(ids, running="later")  # type: ignore[arg-type]
+    mw.cancel(ids[0])  # type: ignore[arg-type]
+    mw.cancel(["1"])  # type: ignore[list-item]
     mw.allocate_slaves(2, kind="ordered")
     mw.allocate_slaves(2, kind="orderly")  # type: ignore[arg-type]
     return 0

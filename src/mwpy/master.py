@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from operator import index
 from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
-from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
+from mwpy._core.master.commands import AllocateSlaves, CancelTasks, DeallocateSlaves, FreeSlave, Running
 from mwpy._roles.access import Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
@@ -23,6 +23,7 @@ from mwpy._transport.codec import Codec, with_seed
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.messages import spans_of
 from mwpy._values.seeds import Seeds, seed_at
 from mwpy._values.task import DEFAULT_POLICY, Policies, Result, SlaveKind, TaskPolicy, UnrunnableTask
 
@@ -218,6 +219,44 @@ class Master:
         inbox.receive()
         fetched, inbox.disconnected = inbox.disconnected, []
         return fetched
+
+    def cancel(self, task_ids: Iterable[TaskId], running: Literal["kill", "finish"] = "kill") -> list[TaskId]:
+        """Cancel tasks.
+
+        Tasks that have not started never start. Each cancelled task comes back as a failed result, whose `error` is
+        `TaskCancelled`. Nobody is charged: the other tasks of a slave that is killed run again.
+
+        Args:
+            task_ids: what `submit` returned. Tasks that have ended stay as they are.
+            running: what happens to those that run. `kill`: they are cancelled, and the slave that runs one is replaced
+                by another. `finish`: they may finish, and their results come as usual. If their slave is lost before,
+                they are cancelled.
+
+        Returns:
+            The ids of those tasks that had not ended, in ascending order. With `kill`, each of them is cancelled. With
+            `finish`, `results` tells later which of them are.
+
+        Raises:
+            UsageError: there was no such task, or there is no such treatment of running tasks; the caller's fault.
+
+        Example:
+            >>> cancelled = mw.cancel(ids)                     # doctest: +SKIP
+            >>> for result in mw.results():                    # doctest: +SKIP
+            ...     if isinstance(result.error, mwpy.TaskCancelled):
+            ...         print("cancelled:", result.tag)
+        """
+        if running not in ("kill", "finish"):
+            raise UsageError(f"running tasks cannot be treated as {running!r}: use 'kill' or 'finish'")
+        try:
+            ids = sorted({index(number) for number in task_ids})
+        except TypeError:
+            raise UsageError("mw.cancel needs the ids that mw.submit returned, in a list or another iterable") from None
+        last = self._access.io.submissions.total
+        if ids and not 1 <= ids[0] <= ids[-1] <= last:
+            wrong = ids[0] if ids[0] < 1 else ids[-1]
+            raise UsageError(f"there is no task {wrong} to cancel: the ids of the submitted tasks are 1 to {last}")
+        firsts, counts, _ = spans_of(ids, [0] * len(ids))
+        return self._inbox.cancel(CancelTasks([*zip(firsts, counts, strict=True)], Running(running)))
 
     # ---- slaves ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from attrs import define, field
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
-from mwpy._core.master.commands import Waiting
+from mwpy._core.master.commands import CancelTasks, Command, Running, Waiting
 from mwpy._core.master.state import Actions
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.taskjar import Taskjar
@@ -55,6 +55,15 @@ class _Io:
         self.submissions = Submissions(self.jar)
         self.outcomes = _Queue(self)
         self.waiting = Waiting.NOT
+        self.commands: list[Command] = []
+
+    def command(self, command: Command) -> None:
+        """Take a command. Answer it after an older one, whose caller was interrupted."""
+        self.commands.append(command)
+        older = CancelTasks([(1, 1)], Running.KILL)
+        if isinstance(command, CancelTasks):
+            self.outcomes.put(Actions(cancelled=[(older, [TaskId(1)])]))
+            self.outcomes.put(Actions(cancelled=[(older, []), (command, [TaskId(7)])], results=[_result(7)]))
 
 
 @pytest.fixture
@@ -108,6 +117,17 @@ def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) ->
 
 def _submit_nothing(*_: object) -> TaskId:
     raise AssertionError("nothing is submitted")
+
+
+def test_a_cancellation_waits_for_its_own_answer(io: _Io, access: Access) -> None:
+    """Answers to other cancellations are dropped. What comes meanwhile can be fetched afterwards."""
+    inbox = Inbox(access)
+    io.outcomes.put(Actions(cancelled=[(CancelTasks([(5, 1)], Running.DISCARD), [TaskId(5)])]))
+    inbox.receive()
+    command = CancelTasks([(7, 1)], Running.KILL)
+    assert inbox.cancel(command) == [7]
+    assert io.commands == [command]
+    assert [result.task_id for result in inbox.results] == [7]
 
 
 @pytest.mark.parametrize(("timeout", "expected"), [(None, Waiting.FOREVER), (0.5, Waiting.FOR_A_WHILE)])

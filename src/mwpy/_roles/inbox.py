@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from mwpy._core.master.commands import Waiting
+from mwpy._core.master.commands import CancelTasks, Waiting
 from mwpy._roles.access import Access
 from mwpy._roles.map_run import MapTag
 from mwpy._values.errors import InternalError, TaskFailed
-from mwpy._values.ids import SlaveId
+from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import story_of
 from mwpy._values.task import Result, UnrunnableTask
 
@@ -30,6 +30,8 @@ class Inbox:
     unrunnable: list[UnrunnableTask] = field(factory=list)
     connected: list[SlaveId] = field(factory=list)
     disconnected: list[SlaveId] = field(factory=list)
+    _asked: tuple[CancelTasks, list[list[TaskId]]] | None = None
+    """The last cancellation that must be answered, and a list for its answer."""
     has_mapped: bool = False
     """Whether some of the results may belong to a `map`."""
 
@@ -63,6 +65,15 @@ class Inbox:
         while not outcomes.empty():
             self._sort(outcomes.get_nowait())
 
+    def cancel(self, command: CancelTasks) -> list[TaskId]:
+        """Send a cancellation, and wait until the core answers which of the tasks had not ended."""
+        answers: list[list[TaskId]] = []
+        self._asked = command, answers
+        self.access.io.command(command)
+        while not answers:
+            self.wait()
+        return answers[0]
+
     def _sort(self, outcome: Actions | BaseException) -> None:
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
@@ -80,6 +91,9 @@ class Inbox:
                 task.tag.run.arrived.append(_failed_result(task))
             else:
                 self.unrunnable.append(task)
+        for command, unended in outcome.cancelled:
+            if self._asked is not None and command is self._asked[0]:
+                self._asked[1].append(unended)
         self.connected.extend(outcome.connected)
         self.disconnected.extend(outcome.disconnected)
 
