@@ -194,8 +194,8 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}): {reason}"
         case records.TasksGivenUp(_, _, tasks, reason):
             return f"UNRUNNABLE {_names(tasks)}: {reason}"
-        case records.TasksCancelled(sid, tasks, reason):
-            return f"CANCELLED {_names(tasks)}{f' at {sid}' if sid else ''}: {reason}"
+        case records.TasksCancelled(_, tasks, when):
+            return f"CANCELLED {_names(tasks)} {when}"
         case records.TasksCancelling(sid, tasks):
             return f"{sid} must not start {_names(tasks)}: cancelled"
         case records.TasksFailed(tasks, reason):

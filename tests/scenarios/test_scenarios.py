@@ -1,7 +1,7 @@
 """Each file in this folder is a story: commands for a master, and after `>` the exact audit lines that they cause.
 
-A line with `=` shows a request that has no audit line: it names the agent that must give tasks back, the number of
-tasks, and the slave.
+A line with `=` shows a request that has no audit line. It names the agent that must give tasks back, the number of
+tasks, and the slave; or the agent that must not run some tasks, and these tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 from tests.spans import defined, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown
+from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._values import messages
@@ -44,11 +44,7 @@ class _Story:
         self.core.check()
         actions = self.core.take_actions()
         lines = [f"> {text}" for record in actions.records if (text := text_of(record))]
-        return lines + [
-            f"= {send.peer.decode()}: up to {send.message.count} tasks of slave {send.message.slave} are asked back"
-            for send in actions.sends
-            if isinstance(send.message, messages.Revoke)
-        ]
+        return lines + [f"= {send.peer.decode()}: {text}" for send in actions.sends if (text := _request(send.message))]
 
     def receive(self, peer: str, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
         self.core.handle(Received(peer.encode(), "10.0.0.1", message, frames), self.now)
@@ -66,6 +62,9 @@ class _Story:
 
     def do_free(self, sid: str) -> None:
         self.core.obey(FreeSlave(SlaveId(sid)))
+
+    def do_cancel(self, running: str, *tasks: str) -> None:
+        self.core.obey(CancelTasks([(int(task), 1) for task in tasks], Running(running)))
 
     def do_hello(self, peer: str, member: str = "story", generation: str = "g") -> None:
         self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 1))
@@ -112,6 +111,16 @@ class _Story:
 
     def do_end(self, how: str) -> None:
         self.core.obey(ShutDown(how == "finished", 1.0))
+
+
+def _request(message: messages.Message) -> str:
+    match message:
+        case messages.Revoke(slave, count):
+            return f"up to {count} tasks of slave {slave} are asked back"
+        case messages.Cancel(tasks, _, kill):
+            return f"tasks {tasks} must not start{', and end if they run' if kill else ''}"
+        case _:
+            return ""
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)

@@ -293,7 +293,8 @@ class TasksCancelled(Struct, frozen=True, tag=True):
     sid: SlaveId | None
     """The slave that held the tasks; None if they were pending."""
     tasks: Sequence[TaskRange]
-    reason: str
+    when: str
+    """How far the tasks were, as the end of a sentence."""
 
 
 class TasksCancelling(Struct, frozen=True, tag=True):

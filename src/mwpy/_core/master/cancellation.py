@@ -40,7 +40,7 @@ class Cancellation:
         ids, discard = TaskIds(command.ranges), command.running is Running.DISCARD
         waiting = named(self.state.jar.pending.spans(), ids)
         if waiting:
-            self.handback.cancel(None, waiting, "it was cancelled before it was sent to a slave", discard=discard)
+            self.handback.cancel(None, waiting, "before it was sent to a slave", discard=discard)
         found = [*waiting]
         for agent in self.state.members.agents.values():
             held: list[TaskRange] = []
@@ -52,7 +52,7 @@ class Cancellation:
                 if command.running is Running.FINISH:
                     self._let_finish(slave, ids)
                 else:
-                    self.handback.cancel(slave.sid, mine, f"it was cancelled when {slave.sid} had it", discard=discard)
+                    self.handback.cancel(slave.sid, mine, f"while {slave.sid} had it", discard=discard)
                     self.kinds.unload(slave)
             if held:
                 ascending = sorted(held, key=lambda each: each.first)

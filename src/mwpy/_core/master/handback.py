@@ -67,27 +67,29 @@ class HandBack:
                 for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
             )
 
-    def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], reason: str, *, discard: bool = False) -> None:
+    def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], when: str, *, discard: bool = False) -> None:
         """Cancel tasks: tasks that a slave held, or pending tasks.
 
         Args:
             sid: the slave that held the tasks; None if they were pending.
+            when: how far they were, as the end of a sentence.
             discard: do not give the tasks to the algorithm.
         """
-        for span in self.state.record(records.TasksCancelled(sid, tasks, reason)):
+        for span in self.state.record(records.TasksCancelled(sid, tasks, when)):
             if not discard:
                 name = span.algorithm.name
+                text = f"it was cancelled {when}"
                 self.state.actions.results.extend(
-                    Result(number, name, sid, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", reason))
+                    Result(number, name, sid, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", text))
                     for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
                 )
 
-    def without_cancelled(self, sid: SlaveId, held: Sequence[Span], reason: str) -> list[Span]:
+    def without_cancelled(self, sid: SlaveId, held: Sequence[Span], when: str) -> list[Span]:
         """Cancel those of the tasks that a slave no longer holds which must not be sent again. Return the others."""
         cancelled = [span.whole for span in held if span.state is TaskState.CANCELLING]
         others = [span for span in held if span.state is not TaskState.CANCELLING]
         if cancelled:
-            self.cancel(sid, cancelled, reason)
+            self.cancel(sid, cancelled, when)
         return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:

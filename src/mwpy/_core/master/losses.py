@@ -158,8 +158,7 @@ class Losses:
         return returned
 
     def _without_cancelled(self, slave: ConnectedSlave, held: Sequence[Span]) -> list[Span]:
-        reason = f"it was cancelled, and {slave.sid}, which had it, is gone"
-        return self.handback.without_cancelled(slave.sid, held, reason)
+        return self.handback.without_cancelled(slave.sid, held, f"when {slave.sid}, which had it, was gone")
 
     def _return(
         self, slave: ConnectedSlave, held: Sequence[Span], reason: str, charges: tuple[Charge, ...] = ()

@@ -93,7 +93,7 @@ class Results:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
         entries = zip(message.tasks, message.counts, message.attempts, strict=True)
         named = [span for entry in entries for span in take(held, *entry)]
-        named = self.handback.without_cancelled(slave.sid, named, f"it was cancelled before {slave.sid} started it")
+        named = self.handback.without_cancelled(slave.sid, named, f"before {slave.sid} started it")
         tasks = [span.whole for span in named]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
