@@ -102,6 +102,8 @@ class _AgentMachine(RuleBasedStateMachine):
         """The outcome of each attempt that a slave got."""
         self.killed_from: dict[tuple[int, int], float] = {}
         """The attempts that the master has cancelled, and when a slave may be killed that runs one."""
+        self.killed: dict[int, None] = {}
+        """The slaves that the agent has killed."""
         self.attempts: dict[int, int] = {}
         self.waiting: dict[int, None] = {}
         """Tasks that came back and may be sent again."""
@@ -176,6 +178,7 @@ class _AgentMachine(RuleBasedStateMachine):
                     assert self.code is not None, f"slave {number} was killed without a reason"
                     assert self.now >= self.kill_from, f"slave {number} was killed too early"
                 self.processes[number].killed = True
+                self.killed[number] = None
             for number in actions.read_journal:
                 self.results_of(self.processes[number], rescued=True)
             for number in actions.collect:
@@ -223,8 +226,10 @@ class _AgentMachine(RuleBasedStateMachine):
             case messages.Results():
                 assert message.tasks, "results of nothing"
                 entries, _ = messages.entries(message, frames)
+                killed = message.slave in self.killed
                 for (task, attempt), entry in zip(messages.each_task(message), entries, strict=True):
-                    self.settle_fate(task, attempt, "finished")
+                    if not (killed and self.fates[task, attempt] == "cancelled"):  # else the master ignores it
+                        self.settle_fate(task, attempt, "finished")
                     assert entry == task % 128, f"task {task} has the result of another"
             case messages.Revoked():
                 for task, attempt in messages.each_task(message):
@@ -262,8 +267,8 @@ class _AgentMachine(RuleBasedStateMachine):
             assert self.processes, "it has no slaves and does not exit"
             late = [process.number for process in self.processes.values() if not process.killed]
             assert not late or self.now < self.kill_from, f"slaves {late} outlive their grace period"
-            assert all(process.stopping for process in self.processes.values()), "a slave was not asked to stop"
-            assert not any(process.unstarted for process in self.processes.values()), "it keeps unstarted tasks"
+            assert all(process.stopping for process in living.values()), "a slave was not asked to stop"
+            assert not any(process.unstarted for process in living.values()), "it keeps unstarted tasks"
 
     def runs_cancelled_task(self, process: _Process) -> bool:
         """Whether the last task that a slave started, and perhaps finished, is cancelled and was spared long enough."""
