@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from mwpy._core.agent.child import ChildEvent
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode
