@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.spans import MAX, MIN, held_by, span, spans_in
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
@@ -23,7 +24,7 @@ class Master:
     def __init__(self, slaves: int = 1, task_group: int = 4) -> None:
         self.core = MasterCore(MasterSettings("m", "g", task_group=task_group))
         for algorithm in (MAX, MIN):
-            self.core.define(algorithm)
+            self.core.definitions.add(Defined(algorithm))
         self.receive(messages.Hello("m", "g", "host", 1, "3.11", slaves))
         for number in range(1, slaves + 1):
             self.receive(messages.SlaveReady(number))
@@ -90,7 +91,7 @@ def test_waiting_tasks_are_cancelled_at_once() -> None:
     assert unended == [2, 3, 7, 8, 13]
     text = str(actions.results[0].error)
     assert text == "task max failed: TaskCancelled: it was cancelled before it was sent to a slave"
-    assert (master.core.counts().pending, master.core.counts().runnable) == ({0: 5}, 9)
+    assert (master.core.state.jar.pending.counts, master.core.state.jar.runnable) == ({0: 5}, 9)
     assert sorted(number for each in spans_in(master.core) for number in each.ids) == [1, 4, 5, 6, 9, 10, 11, 12, 14]
     assert ended(master.cancel((14, 1))) == [14]
     assert not master.core.state.jar.pending.addressed
@@ -200,7 +201,7 @@ def test_discarded_tasks_do_not_come_back() -> None:
     assert ended(actions) == []
     assert sent(actions) == [messages.Cancel([1], [4], kill=True)]
     assert [unended for _, unended in actions.cancelled] == [[1, 2, 3, 4, 5, 6]]
-    assert master.core.counts().runnable == 0
+    assert master.core.state.jar.runnable == 0
 
 
 def test_tasks_that_have_ended_stay_as_they_are() -> None:
