@@ -125,7 +125,7 @@ def test_unaddressed_tasks_wait_for_any_slave(books: Books) -> None:
         (records.TasksGivenUp(sid(0), True, [TaskRange(4, 1, 1, 0, "max")], "why"), "does not hold them"),
         (records.TasksCancelled(None, [TaskRange(3, 2, 1, 0, "max")], "why"), "not where the record says"),
         (records.TasksCancelled(None, [TaskRange(9, 1, 1, 1, "min")], "why"), "not where the record says"),
-        (records.TasksCancelled(sid(0), [TaskRange(3, 2, 1, 0, "max")], "why"), "not where the record says"),
+        (records.TasksCancelled(sid(0), [TaskRange(3, 2, 1, 0, "max")], "why"), "does not hold them"),
         (records.TasksCancelling(sid(0), [TaskRange(3, 2, 1, 0, "max")]), "not where the record says"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from mwpy._core.holding import count_of, divided, take, take_out
+from mwpy._core.holding import count_of, divided, take
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.pending import PendingTasks
@@ -166,7 +166,7 @@ class Taskjar:
         return spans
 
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
-        spans = self._take_ranges(record.sid, record.tasks)
+        spans = self._take(record.sid, *_columns(record.tasks))
         _move(spans, _RETURN)
         for span in spans:
             span.sid = None
@@ -179,8 +179,8 @@ class Taskjar:
         return spans
 
     def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
-        take = self._take_ranges if record.held else self.pending.remove
-        spans = take(record.sid, record.tasks)
+        sid, tasks = record.sid, record.tasks
+        spans = self._take(sid, *_columns(tasks)) if record.held else self.pending.remove(sid, tasks)
         _move(spans, _GIVE_UP)
         if not record.held:
             for span in spans:
@@ -191,7 +191,7 @@ class Taskjar:
 
     def _cancelled(self, record: records.TasksCancelled, _: Tags) -> list[Span]:
         tasks, sid = record.tasks, record.sid
-        spans = self.pending.withdraw(tasks) if sid is None else self._take_out(sid, tasks)
+        spans = self.pending.withdraw(tasks) if sid is None else self._take(sid, *_columns(tasks))
         _check_found(spans, tasks)
         _move(spans, _CANCEL)
         if sid is None:
@@ -260,10 +260,6 @@ class Taskjar:
 
     # ---- allocated tasks -----------------------------------------------------------------------------------
 
-    def _take_ranges(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
-        columns = zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)
-        return self._take(sid, *columns)
-
     def _take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
         """Remove tasks from a slave that holds them."""
         held = self.held[sid]
@@ -272,26 +268,15 @@ class Taskjar:
             taken = take(held.spans, first, count, attempt)
             if sum(map(count_of, taken)) != count:
                 raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
+            for span in taken:
+                number = span.algorithm.number
+                held.load[number] -= span.count
+                if not held.load[number]:
+                    del held.load[number]
             spans += taken
-        self._unload(sid, spans)
-        return spans
-
-    def _take_out(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
-        """Remove tasks from a slave that holds them, wherever they are among its tasks."""
-        spans = take_out(self.held[sid].spans, ids_in(tasks))
-        self._unload(sid, spans)
-        return spans
-
-    def _unload(self, sid: SlaveId, spans: Sequence[Span]) -> None:
-        """Count the tasks that were removed from a slave."""
-        held = self.held[sid]
-        for span in spans:
-            number = span.algorithm.number
-            held.load[number] -= span.count
-            if not held.load[number]:
-                del held.load[number]
         if held.ended and not held.spans:
             del self.held[sid]
+        return spans
 
     # ---- checking ------------------------------------------------------------------------------------------
 
@@ -317,6 +302,11 @@ def _check_held(sid: SlaveId, held: HeldTasks) -> None:
         assert span.state in (_ALLOCATED, _CANCELLING), f"{span}: held by {sid} but {span.state.name}"
         counted[span.algorithm.number] += span.count
     assert counted == held.load, f"the load of {sid} was miscounted"
+
+
+def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:
+    """The first ids, the counts and the attempts of tasks."""
+    return zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)
 
 
 def _check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
