@@ -90,8 +90,12 @@ def test_tasks_that_have_not_started_are_taken_back_and_the_slave_goes_on(core: 
     assert core.next_deadline() is None
 
 
-def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: AgentCore) -> None:
-    """The death names no task. The slave gets no answer to the last recall, so that it cannot start a task."""
+@pytest.mark.parametrize("started", [2, 3])
+def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: AgentCore, started: int) -> None:
+    """The death names no task. The slave gets no answer to the last recall, so that it cannot start a task.
+
+    If the cancelled task ended just before the kill, the slave wrote that it wants to start the next one.
+    """
     cancel(core, 2, 1, 2)
     assert held(core) == [3, 4, 5]
     assert core.next_deadline() == SPARED_S
@@ -101,7 +105,7 @@ def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: A
     core.handle(ExitSeen(1, by_sigkill=True), 0.2)
     core.decide(0.2)
     assert core.take_actions().collect == [1], "the end of a slave that the agent killed is no surprise"
-    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 2), 0.2)
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started), 0.2)
     actions = core.take_actions()
     assert to_master(actions) == [messages.SlaveDied(1, 0, KILLED, NO_WORDS)]
     assert actions.start == [3]

@@ -103,6 +103,9 @@ class Child:
     """Id, attempt and position of the cancelled task that it runs; None if it runs none, or if the task may finish."""
     spared_until: float | None = None
     """When to kill it because of that task."""
+    killed_at: int | None = None
+    """Position of the cancelled task for which it was killed. In its memory may be the next position, because a slave
+    writes it before it notices a recall."""
     killed_because: str = ""
     """Why the agent killed it; empty if it did not."""
     kill_at: float | None = None

@@ -184,7 +184,8 @@ class AgentCore:
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
         self._output.ended(child, event.words, event.error_output)
-        running, attempt = child.running(event.started)
+        started = event.started if child.killed_at is None else child.killed_at
+        running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
         cause = f"killed by its agent {child.killed_because}" if child.killed_because else event.cause
         if child.load_failed:
@@ -192,7 +193,7 @@ class AgentCore:
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
         if not child.is_replaced:
-            lost = child.lost(event.started)
+            lost = child.lost(started)
             self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words, lost))
         if not self.leaving:
             self._replace(child, was, event.cause, now)

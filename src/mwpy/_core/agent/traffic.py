@@ -96,6 +96,7 @@ class Traffic:
         if doomed is None or doomed[2] != started:
             return False
         child.kill(f"because it ran task {doomed[0]}, which was cancelled")
+        child.killed_at = started
         self._state.actions.kill.append(child.number)
         return True
 
