@@ -39,6 +39,15 @@ def test_a_wrong_policy_of_a_task_algorithm_raises_where_it_is_written() -> None
         mwpy.task_algorithm(retries=3)  # type: ignore[call-overload]
 
 
+def test_a_function_can_be_marked_with_a_policy() -> None:
+    @mwpy.task_algorithm(retry=False)
+    def once(x: int) -> int:
+        return x
+
+    assert algorithm_of(once).policy == {"retry": False}
+    assert once(3) == 3
+
+
 def test_a_marked_function_stays_a_function() -> None:
     """The function can be called as before, and it makes calls to submit."""
     assert marked(3) == 3

@@ -122,3 +122,10 @@ def test_a_missing_key_file_is_created_for_its_owner_only(tmp_path: Path) -> Non
     assert (tmp_path / "key").read_text() == f"{key}\n"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     assert app._key(options) == key
+
+
+def test_lines_for_each_group_are_for_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard error shows only what a person wants to see."""
+    mwpy.master_algorithm(lambda mw, argv: 0)
+    assert mwpy.main(["--mw-local", "1", "--mw-audit-level", "groups"]) == 2
+    assert "give --mw-audit-file FILE" in capsys.readouterr().err

@@ -37,6 +37,18 @@ def test_groups_are_numbers_or_auto() -> None:
     assert options.slave_result_group is None
 
 
+def test_the_audit_file_has_a_level() -> None:
+    options, _ = parse(["--mw-audit-level", "events"])
+    assert options.audit_level == "events"
+
+
+def test_the_user_decides_which_silence_is_too_long_and_otherwise_the_master() -> None:
+    """The resource file of the master has its value. Without a resource file, the default holds."""
+    given, _ = parse(["--mw-client-timeout", "7"])
+    assert (given.silence_s(), given.silence_s(2.0)) == (7.0, 7.0)
+    assert (Options().silence_s(), Options().silence_s(2.0)) == (30.0, 2.0)
+
+
 def test_the_key_can_come_from_the_environment() -> None:
     """`MWPY_KEY` replaces a key file."""
     assert parse([], {"MWPY_KEY": "k"})[0].key == "k"
@@ -80,6 +92,7 @@ def test_an_agent_may_run_until_the_end_of_its_job_or_for_its_lifetime() -> None
         (["--mw-client-timeout", "nan"], "must be 0.1 or more"),
         (["--mw-master-port", "70000"], "at most 65,535"),
         (["--mw-member-id="], "must not be empty"),
+        (["--mw-audit-level", "all"], "must be events or groups"),
         (["--mw-master=yes"], "takes no value"),
         (["--mw-master", "--mw-slave"], "exclude each other"),
         (["--mw-examine"], "--mw-examine is for agents: write --mw-slave --mw-examine"),
