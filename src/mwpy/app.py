@@ -23,6 +23,7 @@ from mwpy._values.errors import ExitCode, MwpyError, UsageError
 from mwpy._values.options import Options, Role, help_text, parse
 
 if TYPE_CHECKING:
+    from mwpy._roles.computation import Computation
     from mwpy.audit import AuditFile
     from mwpy.master import Master
 
@@ -117,33 +118,11 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
-    from mwpy._roles.computation import start
-    from mwpy._system.process import count_cores
-
     algorithm = REGISTRY.master()
-    local_slaves = options.local or 0
-    if options.role is Role.LOCAL and options.local is None:
-        local_slaves = count_cores()
-    if not local_slaves and options.resource_file is None and options.key_file is None and options.key is None:
-        raise UsageError(
-            "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
-            "or --mw-local N for slaves here"
-        )
-    published = [options.slave_executable] if options.slave_executable else _program()
-    published.append("--mw-slave")
-    if options.resource_file is not None:
-        published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
-    published += rest
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    computation = start(
-        options,
-        audit=_audit(options),
-        key=_key(options),
-        slave_command=published,
-        local_command=_command_line(),
-        local_slaves=local_slaves,
-    )
+    in_process = options.role is Role.LOCAL and options.local == 0
+    computation = _start_in_process(options) if in_process else _start_master(options, rest)
     finished = True
     returned: object
     try:
@@ -166,14 +145,57 @@ def _run_master(options: Options, rest: list[str]) -> int:
     return slave.exit_code(returned, "master algorithm")
 
 
+def _start_in_process(options: Options) -> Computation:
+    """Start a master whose tasks run in this process."""
+    from mwpy._roles.computation import start_own_slave
+
+    if REGISTRY.slave() is not None:
+        raise UsageError("--mw-local 0 starts no slave, and a slave algorithm needs one: give --mw-local 1")
+    if options.resource_file is not None or options.key_file is not None:
+        raise UsageError(
+            "--mw-local 0 runs all tasks in this process, so no slave can join: give --mw-master, too, or leave out "
+            "--mw-resource-file and --mw-key-file"
+        )
+    return start_own_slave(options, _audit(options))
+
+
+def _start_master(options: Options, rest: list[str]) -> Computation:
+    """Start a master, and its slaves on this machine."""
+    from mwpy._roles.computation import start
+    from mwpy._system.process import count_cores
+
+    local_slaves = options.local or 0
+    if options.role is Role.LOCAL and options.local is None:
+        local_slaves = count_cores()
+    if not local_slaves and options.resource_file is None and options.key_file is None and options.key is None:
+        raise UsageError(
+            "no slave could ever join: give --mw-resource-file FILE (or --mw-key-file FILE) for slaves elsewhere, "
+            "or --mw-local N for slaves here"
+        )
+    published = [options.slave_executable] if options.slave_executable else _program()
+    published.append("--mw-slave")
+    if options.resource_file is not None:
+        published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
+    published += rest
+    return start(
+        options,
+        audit=_audit(options),
+        key=_key(options),
+        slave_command=published,
+        local_command=_command_line(),
+        local_slaves=local_slaves,
+    )
+
+
 @contextmanager
-def local_master(slaves: int = 0) -> Generator[Master, None, None]:
+def local_master(slaves: int | None = None) -> Generator[Master, None, None]:
     """A master with slaves on this machine, for a REPL, a notebook or a plain script.
 
     Functions and classes that are defined there travel by value, and so do lambdas.
 
     Args:
-        slaves: how many slave processes; 0 for one per core.
+        slaves: how many slave processes; None for one per core. With 0, tasks run in this process whenever the master
+            waits for results, so that `breakpoint()`, tracebacks and Ctrl-C reach them.
 
     Raises:
         UsageError: the number of slaves is negative.
@@ -183,17 +205,29 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
         ...     total = sum(result.value for result in mw.map(lambda x: x * x, range(100)))
     """
-    from mwpy._roles.computation import start
+    REGISTRY.enter("mwpy.local_master()")
+    if slaves is not None and slaves < 0:
+        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
+    computation = _start_local(slaves)
+    finished = False
+    try:
+        yield computation.master
+        finished = True
+    finally:
+        computation.end(finished)
+
+
+def _start_local(slaves: int | None) -> Computation:
+    from mwpy._roles.computation import start, start_own_slave
     from mwpy._system.process import count_cores
     from mwpy._transport.link import new_key
     from mwpy.audit import AuditFile
 
-    REGISTRY.enter("mwpy.local_master()")
-    if slaves < 0:
-        raise UsageError(f"local_master cannot start {slaves} slaves: give 1 or more, or 0 for one per core")
+    if slaves == 0:
+        return start_own_slave(Options(), AuditFile(), main_by_value=True)
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, *AGENT]
-    computation = start(
+    return start(
         Options(),
         audit=AuditFile(),
         key=new_key(),
@@ -203,12 +237,6 @@ def local_master(slaves: int = 0) -> Generator[Master, None, None]:
         environment={"PYTHONPATH": path},
         main_by_value=True,
     )
-    finished = False
-    try:
-        yield computation.master
-        finished = True
-    finally:
-        computation.end(finished)
 
 
 @atexit.register

@@ -302,6 +302,7 @@ class Master:
 
     def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
+        self._inbox.receive()
         if algorithm is None:
             return self._access.io.submissions.pending()
         return self._access.io.submissions.pending(self._definitions.define(algorithm_of(algorithm)))
@@ -312,6 +313,7 @@ class Master:
 
     def num_runnable_tasks(self) -> int:
         """How many tasks are pending or at slaves."""
+        self._inbox.receive()
         return self._access.io.submissions.runnable()
 
     def num_unrunnable_tasks(self) -> int:

@@ -192,7 +192,10 @@ def test_threads_can_have_a_master_each() -> None:
 
 
 def test_a_negative_number_of_slaves_is_refused() -> None:
-    with pytest.raises(mwpy.UsageError, match="local_master cannot start -1 slaves"), mwpy.local_master(slaves=-1):
+    with (
+        pytest.raises(mwpy.UsageError, match="local_master cannot start -1 slaves: give 0 or more"),
+        mwpy.local_master(slaves=-1),
+    ):
         pass
 
 

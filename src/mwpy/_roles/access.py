@@ -6,6 +6,7 @@ Only one thread may use a master. Two threads would take each other's results, o
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from mwpy._values.errors import UsageError
@@ -41,18 +42,23 @@ class Access(threading.local):
     Args:
         io: the I/O thread.
         owner: the thread that may use it.
+        drive: runs tasks in this thread until there is an outcome, for a timeout in seconds or None; None if slaves run
+            them.
     """
 
     io: MasterIo
     """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
 
-    def __init__(self, io: MasterIo, owner: threading.Thread) -> None:
+    def __init__(
+        self, io: MasterIo, owner: threading.Thread, drive: Callable[[float | None], None] | None = None
+    ) -> None:
         user = threading.current_thread()
         refusal = _Refusal(
             f"this master belongs to the thread {owner.name}, and the thread {user.name} uses it: let {owner.name} do "
             f"this (other threads can ask it through a queue.Queue), or start a master in each thread with "
             f"mwpy.local_master"
         )
+        self.drive = drive
         self.io = io if user is owner else cast("MasterIo", refusal)
 
     def close(self) -> None:

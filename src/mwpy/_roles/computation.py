@@ -6,13 +6,15 @@ import json
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 
-from attrs import define
+from attrs import define, evolve
 
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.access import Access
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._system import clock, process
 from mwpy._transport import wire
@@ -27,7 +29,7 @@ from mwpy.audit import AuditFile
 from mwpy.master import Master
 from mwpy.resource_file import MemberKeys, ResourceFile
 
-__all__ = ["Computation", "start"]
+__all__ = ["Computation", "start", "start_own_slave"]
 
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get to end by themselves when the computation is complete."""
@@ -107,6 +109,21 @@ def start(
         io.local.start(local_command, {AGENT_VARIABLE: directions, KEY_VARIABLE: key, **(environment or {})})
     io.thread.start()
     access = Access(io, threading.current_thread())
+    return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
+
+
+def start_own_slave(options: Options, audit: AuditFile, main_by_value: bool = False) -> Computation:
+    """Start a master whose tasks run in this process, in the thread that calls this.
+
+    Args:
+        main_by_value: as for `start`.
+    """
+    slave = OwnSlave(options.member_id)
+    settings = evolve(_settings(options, ""), task_group=1, result_group=1)
+    io = MasterIo(MasterCore(settings), slave, audit, clock, process.start)
+    io.outcomes = LiveOutcomes(slave)
+    audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
+    access = Access(io, threading.current_thread(), partial(drive, io, slave))
     return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from attrs import frozen
 
 from mwpy._system.clock import Clock
+from mwpy._transport.channel.journal import Journal
 from mwpy._transport.link import Broken, Connected, Frames, StrangerSeen, Unreachable
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
@@ -28,6 +29,7 @@ __all__ = [
     "Process",
     "ProcessStarter",
     "SignalSource",
+    "SlaveChannel",
     "SlaveLauncher",
     "SlaveParts",
     "Trail",
@@ -109,6 +111,23 @@ class Channel(Protocol):
     def feed(self, now: float) -> None: ...
     def fault(self, most: int) -> bytes: ...
     def close(self) -> None: ...
+
+
+class SlaveChannel(Protocol):
+    """The slave's end of the channel to its agent: `SlaveEnd`."""
+
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def forked(self) -> bool: ...
+    @property
+    def fed_at(self) -> float: ...
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]: ...
+    def send(self, frames: Sequence[Buffer]) -> None: ...
+    def start(self, position: int) -> bool: ...
+    def recall_heard(self) -> None: ...
 
 
 class InputPipe(Protocol):

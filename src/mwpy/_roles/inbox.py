@@ -43,6 +43,8 @@ class Inbox:
             UsageError: the computation is over; the caller's fault.
         """
         outcomes = self.access.io.outcomes
+        if self.access.drive is not None and outcomes.empty():
+            self.access.drive(0.0)
         while not outcomes.empty():
             self._sort(outcomes.get_nowait())
 
@@ -57,6 +59,9 @@ class Inbox:
         if outcomes.empty():
             io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
+                if self.access.drive is not None:
+                    self.access.drive(timeout)
+                    timeout = 0.0
                 self._sort(outcomes.get(timeout=timeout))
             except Empty:
                 return

@@ -224,7 +224,10 @@ class MasterIo:
         self.link.wake()
 
     def end(self, finished: bool, grace_s: float) -> None:
-        """End the computation and wait for the thread."""
+        """End the computation and wait for the thread. If it was never started, this thread does its work."""
         self._tick_at = 0.0
         self.command(ShutDown(finished, grace_s))
-        self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
+        if self.thread.ident is None:
+            self._run()
+        else:
+            self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)

@@ -19,10 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
+from mwpy._roles.edges import SlaveChannel
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
-from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.codec import Codec, loads_call, loads_function, seed_of
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, find
@@ -40,6 +40,9 @@ master. Longer times break the promise that a finished result leaves its slave w
 
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
+
+
+CODEC = Codec()
 
 
 class ResultTooLarge(Exception):
@@ -99,14 +102,25 @@ class TaskRunner:
         number: the slave's number within its agent.
         result_group: how many results to send at a time; 0 to gather results for `GATHER_S`.
         max_result_bytes: the largest result that the master accepts.
+        codec: encodes results.
+        ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
     """
 
-    def __init__(self, end: SlaveEnd, number: int, result_group: int, max_result_bytes: int) -> None:
+    def __init__(
+        self,
+        end: SlaveChannel,
+        number: int,
+        result_group: int,
+        max_result_bytes: int,
+        codec: Codec = CODEC,
+        ends_the_turn: tuple[type[BaseException], ...] = (),
+    ) -> None:
         self._end = end
         self._number = number
         self.result_group = result_group
         self._limit = max_result_bytes
-        self._codec = Codec()
+        self._codec = codec
+        self._ends_the_turn = ends_the_turn
         self._functions: dict[int, Callable[..., Any]] = {}
         """The algorithms that can run here, by number."""
         self._packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = {}
@@ -218,6 +232,9 @@ class TaskRunner:
                 result, large = dumps(value)
                 if large or len(result) > limit:
                     self._check_size(len(result) + sum(map(len, large)))
+            except self._ends_the_turn:
+                RUNNING.seed = None
+                raise
             except BaseException as error:
                 failed, large = True, ()
                 result = self._codec.dumps_failure(error if not ended else _not_sendable(error, value))
@@ -374,6 +391,8 @@ def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> C
             return loads_function(pickled)
     except AlgorithmUnavailable as error:
         return _Unavailable(str(error), LoadFailure.SURE)
+    except KeyboardInterrupt:  # only with `slaves=0`
+        raise
     except BaseException as error:
         failure = LoadFailure.SURE if isinstance(error, ModuleNotFoundError) else LoadFailure.PASSING
         return _Unavailable(f"{definition.name} cannot be loaded:\n{traceback.format_exc()}", failure)

@@ -1,12 +1,57 @@
-"""Signals as something to wait for: a file descriptor that can be read when a signal was caught."""
+"""Signals of this process: as something to wait for, and held back while they would do damage."""
 
 from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
 
-__all__ = ["Signals"]
+__all__ = ["HeldSignals", "Signals"]
+
+
+class HeldSignals:
+    """Ctrl-C and SIGTERM, while they must not interrupt this thread. Only the main thread handles signals."""
+
+    def __init__(self) -> None:
+        self.held = False
+        """Whether signals wait between `begin` and `end`. To set this is a single step, which no signal can divide."""
+        self._handlers: dict[signal.Signals, Callable[[int, Any], object]] = {}
+        """The handlers that handle the signals otherwise."""
+        self._caught: list[int] = []
+
+    def begin(self) -> None:
+        """Hold the signals back. Call `end` in any case, also if this raises an exception."""
+        self.held = True
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler) and handler != self._handle:
+                self._handlers[number] = handler
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.held:
+            self._caught.append(number)
+        else:
+            self._handlers.get(signal.Signals(number), signal.default_int_handler)(number, frame)
+
+    def let_through(self) -> None:
+        """Handle the signals that wait, and those that come. A handler may raise an exception."""
+        self.held = False
+        caught, self._caught = self._caught, []
+        for number in caught:
+            signal.raise_signal(number)
+
+    def end(self) -> None:
+        """Let the signals through, and give them their handlers back, unless they have others by now."""
+        for number, handler in reversed(self._handlers.items()):
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
+        self.let_through()
 
 
 class Signals:

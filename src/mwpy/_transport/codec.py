@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,16 @@ from mwpy._values.messagepack import NOT_ENCODABLE, SEEDED, Pickled, as_pickle, 
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
-__all__ = ["Codec", "describe_error", "loads", "loads_call", "loads_function", "seed_of", "with_seed"]
+__all__ = [
+    "Codec",
+    "describe_error",
+    "loads",
+    "loads_call",
+    "loads_function",
+    "seed_of",
+    "users_traceback",
+    "with_seed",
+]
 
 OUT_OF_BAND_BYTES = 64 * 1024
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
@@ -249,11 +259,16 @@ def _text(error: BaseException) -> str:
         return f"(its text is not available: __str__ raised {type(second).__qualname__})"
 
 
-def _traceback(error: BaseException) -> str:
+def users_traceback(error: BaseException) -> types.TracebackType | None:
+    """Return the traceback of an exception from the first frame on that is not mwpy's."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
         frames = frames.tb_next
+    return frames
+
+
+def _traceback(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(type(error), error, frames))[-MAX_TEXT:]
+        return "".join(traceback.format_exception(type(error), error, users_traceback(error)))[-MAX_TEXT:]
     except Exception as second:
         return f"(its traceback is not available: {type(second).__qualname__})"

@@ -136,8 +136,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "local",
         "N",
-        _COUNT,
-        "Start N slaves on this machine; with --mw-master, in addition to the slaves that connect.",
+        _number(0, 1e6, int),
+        "Start N slaves on this machine; with --mw-master, in addition to the slaves that connect. With 0 and no role, "
+        "tasks run in this process, for debugging.",
         "one a core when no role is given",
     ),
     Option("slave-processes", "N", _COUNT, "How many slave processes one agent supervises.", "1"),

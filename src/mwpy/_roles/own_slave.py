@@ -1,0 +1,269 @@
+"""The one slave of a master with `slaves=0`. It runs in the master's process, so debuggers and tracebacks show tasks.
+
+The thread of the master algorithm does everything: it runs the loop of `MasterIo` and a `TaskRunner`, whenever the
+master algorithm asks for outcomes. `OwnSlave` takes the place of the connections to agents. It is agent and slave in
+one, and answers the master's messages as they do. So tasks, arguments and results are encoded as they always are, and a
+task never shares an object with the master algorithm.
+
+The master sends one task at a time. Ctrl-C interrupts only tasks and pauses; otherwise it is held back, because the
+core would not survive it. An interrupted task counts as lost with its agent: the slave says goodbye, and joins again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from bdb import BdbQuit
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from attrs import define, field, frozen
+from msgspec.structs import replace
+
+from mwpy._core.master.core import Actions
+from mwpy._roles.master_io import MasterIo
+from mwpy._roles.task_runner import FOREVER_S, TaskRunner
+from mwpy._system import clock
+from mwpy._system.signals import HeldSignals
+from mwpy._transport import wire
+from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
+from mwpy._transport.codec import Codec, users_traceback
+from mwpy._transport.link import Frames, StrangerSeen, Unreachable
+from mwpy._values import messages
+from mwpy._values.algorithm import PYTHON, REGISTRY
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer
+from mwpy._values.task import Result
+
+__all__ = ["LiveOutcomes", "OwnSlave", "drive"]
+
+NUMBER = 1
+"""The slave's number within its agent."""
+
+ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
+"""What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
+
+
+@define(eq=False)
+class _Channel:
+    """The runner's end of the channel to its agent."""
+
+    arrived: list[list[Buffer]] = field(factory=list)
+    """Messages for the runner."""
+    sent: list[list[Buffer]] = field(factory=list)
+    """Messages of the runner."""
+    journal: Journal = field(factory=lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
+    fed_at: float = 0.0
+    eof: bool = False
+    _pid: int = field(factory=os.getpid)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork that a task made."""
+        return os.getpid() != self._pid
+
+    def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:  # noqa: ARG002  # nothing arrives meanwhile
+        """Take the messages that have arrived."""
+        found, self.arrived = self.arrived, []
+        return found
+
+    def send(self, frames: Sequence[Buffer]) -> None:
+        """Send a message."""
+        self.sent.append(_copied(frames))
+
+    def start(self, position: int) -> bool:  # noqa: ARG002
+        """Start a task: no task is ever recalled."""
+        return True
+
+    def recall_heard(self) -> None:
+        """Do nothing."""
+
+
+@frozen
+class _WatchedCodec(Codec):
+    """Encodes failures as always, and keeps the exceptions."""
+
+    errors: list[BaseException] = field(factory=list)
+
+    def dumps_failure(self, error: BaseException) -> bytes:
+        """Encode an exception."""
+        self.errors.append(error)
+        return Codec.dumps_failure(self, error)
+
+
+class OwnSlave:
+    """The slave, as a master sees it: all of its connections.
+
+    Args:
+        member_id: the name of the computation.
+    """
+
+    def __init__(self, member_id: str) -> None:
+        self.asleep = False
+        self.signals = HeldSignals()
+        self._hello = messages.Hello(member_id, "", socket.gethostname(), os.getpid(), PYTHON, 1)
+        self._joined = 0
+        """How often the slave joined the master."""
+        self._to_master: list[Frames | StrangerSeen | Unreachable] = []
+        self._codec = _WatchedCodec()
+        self._running = 0
+        """The task that runs or ran last."""
+        self._join()
+
+    def _join(self) -> None:
+        self._joined += 1
+        self._renew = False
+        """Whether the slave joins again after its tasks: modules were edited and loaded again."""
+        self._channel = _Channel()
+        self._runner: TaskRunner | None = None
+        """None before the master has answered, and after it has ended the computation."""
+        self._say(wire.encode(self._hello))
+
+    def _join_again(self, reason: str) -> None:
+        self._say(wire.encode(messages.Goodbye(reason)))
+        self._join()
+
+    def _say(self, frames: list[Buffer]) -> None:
+        self._to_master.append(Frames(self._peer, "this process", frames))
+
+    @property
+    def _peer(self) -> bytes:
+        return b"%d" % self._joined
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no task to run and no message to read."""
+        return not (self._to_master or self._channel.arrived or self._renew)
+
+    # ---- the connections of the master ---------------------------------------------------------------------
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        """Receive a message of the master."""
+        if peer != self._peer:
+            return
+        message, _ = wire.decode(frames)
+        match message:
+            case messages.Welcome():
+                limits = message.result_group, message.max_result_bytes
+                self._runner = TaskRunner(self._channel, NUMBER, *limits, self._codec, ENDS_THE_CALL)
+                self._runner.get_ready()
+                self._pass_on()
+            case messages.Shutdown():
+                self._runner = None
+                self._channel.arrived.clear()
+                self._say(wire.encode(messages.Goodbye("the computation is over")))
+            case messages.Algorithms() | messages.SlaveNamed():
+                self._channel.arrived.append(_copied(frames))
+            case messages.Tasks():
+                self._running = message.tasks[0]
+                self._channel.arrived.append(_copied(frames))
+            case messages.Renew():
+                self._renew = True
+            case _:
+                pass  # nothing to take back, because no task waits behind another one
+
+    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:  # noqa: ARG002
+        """Run a task, or pause if there is none; return the messages of the slave."""
+        if self._runner is not None and self._channel.arrived:
+            self._run(self._runner)
+        elif self._renew:
+            self._join_again("modules were edited")
+        elif self.idle and timeout_s > 0:
+            self.signals.let_through()
+            try:
+                clock.sleep(timeout_s)
+            finally:
+                self.signals.held = True
+        found, self._to_master = self._to_master, []
+        return found
+
+    def _run(self, runner: TaskRunner) -> None:
+        self.signals.let_through()  # first, because this may raise KeyboardInterrupt, and no task has started
+        REGISTRY.is_slave = True
+        try:
+            runner.turn(0.0, 1)
+            self.signals.held = True
+        except ENDS_THE_CALL:
+            self.signals.held = True
+            self._pass_on()  # it may have come after the end of the task
+            self._join_again("a task was interrupted")
+            raise
+        finally:
+            REGISTRY.is_slave = False
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Pass the messages of the runner on to the master."""
+        for frames in self._channel.sent:
+            message, payload = wire.decode(frames)
+            if isinstance(message, messages.AlgorithmFailed):  # another attempt would be in this process, too
+                message = replace(message, failure=messages.LoadFailure.SURE)
+            self._say(wire.encode(message, payload))
+        self._channel.sent.clear()
+
+    def add_exception(self, result: Result[object]) -> None:
+        """Give a failed result the exception that the task raised, with its traceback."""
+        if self._codec.errors and result.task_id == self._running:
+            error, failure = self._codec.errors.pop(), result.error
+            self._codec.errors.clear()
+            if failure is not None:
+                failure.__cause__ = error.with_traceback(users_traceback(error))
+
+    def forget(self, peer: bytes) -> None:
+        """Do nothing: the slave knows itself that it is gone."""
+
+    def wake(self) -> None:
+        """Do nothing: nobody sleeps while another thread works."""
+
+    def close(self, linger_s: float) -> None:
+        """Do nothing."""
+
+
+class LiveOutcomes(SimpleQueue["Actions | BaseException"]):
+    """The outcomes of a master with its own slave.
+
+    Args:
+        slave: knows the exceptions of failed tasks.
+    """
+
+    def __init__(self, slave: OwnSlave) -> None:
+        self._slave = slave
+
+    def put(self, item: Actions | BaseException, block: bool = True, timeout: float | None = None) -> None:
+        """Add an outcome, and complete its failures."""
+        if isinstance(item, Actions):
+            for result in item.results:
+                self._slave.add_exception(result)
+        super().put(item, block, timeout)
+
+
+def drive(io: MasterIo, slave: OwnSlave, timeout: float | None) -> None:
+    """Run tasks until there is an outcome.
+
+    Args:
+        io: the loop of the master.
+        slave: its connections.
+        timeout: how long to go on, in seconds, None for as long as it takes. A task that runs at this time ends first;
+            so does the first task that can run.
+
+    Raises:
+        UsageError: a task calls this, and would run other tasks within itself; the task's fault.
+    """
+    if REGISTRY.is_slave:
+        raise UsageError("a task cannot use the master: return from the task what the master should do")
+    until = clock.monotonic() + (FOREVER_S if timeout is None else timeout)
+    try:
+        slave.signals.begin()
+        while True:
+            now = clock.monotonic()
+            pause_s = io.prepare_to_wait(now)
+            if not io.outcomes.empty() or (slave.idle and pause_s > 0 and now >= until):
+                return
+            io.turn(slave.poll(min(pause_s, until - now), now))
+    finally:
+        slave.signals.end()
+
+
+def _copied(frames: Sequence[Buffer]) -> list[Buffer]:
+    """The frames of a message with memory of their own, as its receiver has them. Large buffers belong to an object."""
+    return [*frames[:2], *map(bytearray, frames[2:])]
