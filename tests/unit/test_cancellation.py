@@ -9,11 +9,13 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
+from mwpy._core.master.spans import Span
 from mwpy._values import messages, records
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.task import DEFAULT_POLICY, SlaveKind, SlaveState, TaskPolicy
+from mwpy.testing import Cluster
 
 KILL, FINISH, DISCARD = Running
 
@@ -235,3 +237,28 @@ def test_a_freed_slave_is_unordered_when_its_last_task_is_cancelled() -> None:
     master.core.obey(FreeSlave(SlaveId("SLAVE-0")))
     master.cancel((1, 1))
     assert master.core.state.members.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.UNORDERED
+
+
+def test_a_cancellation_waits_for_a_task_that_was_submitted_a_moment_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The I/O thread has just taken all tasks, when the other thread submits another one and cancels it."""
+    cluster = Cluster(1, agents=0, tasks=0)
+    cluster.checker.cancelled([1])
+    io = cluster.master.io
+    take, algorithm = io.submissions.take, Defined(MAX)
+    command = CancelTasks([(1, 1)], KILL)
+
+    def take_too_early() -> list[Span]:
+        taken = take()
+        io.submissions.add(algorithm, DEFAULT_POLICY, b"", (), "tag 1")
+        io.commands.append(command)
+        return taken
+
+    monkeypatch.setattr(io.submissions, "take", take_too_early)
+    io.turn([])
+    assert [*io.commands] == [command]
+    monkeypatch.setattr(io.submissions, "take", take)
+    io.turn([])
+    io.prepare_to_wait(0.0)
+    outcome = io.outcomes.get_nowait()
+    assert isinstance(outcome, Actions)
+    assert (ended(outcome), outcome.cancelled) == ([1], [(command, [1])])
