@@ -78,6 +78,28 @@ def test_a_function_by_value_runs_with_the_state_that_it_has_when_it_is_used(
     assert [found[number] for number in ids] == [8, 6]
 
 
+def test_a_function_by_value_is_sent_once(mw: mwpy.Master, tmp_path: Path) -> None:
+    """Each slave unpickles it once, even if all its tasks have ended and other functions are used in between."""
+    loaded = tmp_path / "loaded"
+
+    class Noting:
+        def __init__(self) -> None:
+            self.path = str(loaded)
+
+        def __setstate__(self, state: dict[str, str]) -> None:
+            with open(state["path"], "a") as file:  # noqa: PTH123
+                file.write("x")
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    noting = Noting()
+    for _ in range(10):
+        assert _value(mw, noting) == 1
+        assert _value(mw, lambda x: x + 1) == 2
+    assert len(loaded.read_text()) <= 2
+
+
 def test_functions_that_are_not_used_any_more_do_not_stay_in_memory() -> None:
     """The master, the agent and the slaves keep 64 MiB of them. Before, each kept all."""
     program = """

@@ -129,13 +129,13 @@ def start_own_slave(options: Options, audit: AuditFile, main_by_value: bool = Fa
 
 def _settings(options: Options, generation: str) -> MasterSettings:
     return MasterSettings(
-        options.member_id,
-        generation,
-        options.slave_task_group,
-        options.slave_result_group or 0,
-        options.max_read_buffer_size,
-        options.max_write_buffer_size,
-        _only_here(options),
+        member_id=options.member_id,
+        generation=generation,
+        task_group=options.slave_task_group,
+        result_group=options.slave_result_group or 0,
+        max_result_bytes=options.max_read_buffer_size,
+        max_call_bytes=options.max_write_buffer_size,
+        only_here=_only_here(options),
     )
 
 
