@@ -13,7 +13,7 @@ import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -189,6 +189,23 @@ def test_no_moment_of_an_interrupt_damages_the_master(mw: mwpy.Master) -> None:
             core.check()
         assert [result.value for result in mw.map(divide, [5])] == [2]
     assert len(mw.results()) > MOMENTS
+
+
+@pytest.mark.parametrize("running", ["kill", "finish"])
+def test_a_cancelled_task_does_not_run(mw: mwpy.Master, running: Literal["kill", "finish"]) -> None:
+    """One task waits in the slave, and the others in the master."""
+    Here.runs = 0
+    ids = [mw.submit(mwpy.task(count, number)) for number in range(4)]
+    cancelled = mw.cancel(ids, running=running)
+    assert len(cancelled) > 1
+    mw.submit(mwpy.task(divide, 5))
+    results = mw.results()
+    while len(results) < 5:
+        mw.loop()
+        results += mw.results()
+    ends = {result.task_id: type(result.error).__name__ if result.error else result.value for result in results}
+    assert [task for task in ids if ends[task] == "TaskCancelled"] == cancelled
+    assert Here.runs == len(ids) - len(cancelled)
 
 
 @pytest.mark.parametrize("ask", [lambda mw: mw.num_runnable_tasks(), lambda mw: mw.pending_tasks()])

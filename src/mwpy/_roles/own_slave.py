@@ -157,10 +157,26 @@ class OwnSlave:
             case messages.Tasks():
                 self._running = message.tasks[0]
                 self._channel.arrived.append(_copied(frames))
+            case messages.Cancel():
+                self._cancel(message)
             case messages.Renew():
                 self._renew = True
             case _:
                 pass  # nothing to take back, because no task waits behind another one
+
+    def _cancel(self, message: messages.Cancel) -> None:
+        """Drop the task that waits, if it is among the cancelled ones."""
+        for frames in self._channel.arrived:
+            group, _ = wire.decode(frames)
+            if isinstance(group, messages.Tasks) and any(
+                first <= self._running < first + count
+                for first, count in zip(message.tasks, message.counts, strict=True)
+            ):
+                self._channel.arrived.remove(frames)
+                if not message.kill:
+                    named = group.tasks, group.counts, group.attempts
+                    self._say(wire.encode(messages.Revoked(NUMBER, *named, cancelled=True)))
+                return
 
     def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:  # noqa: ARG002
         """Run a task, or pause if there is none; return the messages of the slave."""
