@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import (
@@ -329,6 +329,18 @@ def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last
     assert to_master(core.take_actions()) == [messages.SlaveDied(1, 7, "killed by signal 11", NO_WORDS, [(5, 2, 2)])]
 
 
+def test_an_agent_that_gives_up_starts_no_other_slave() -> None:
+    """Three slaves end in one iteration. The first two would be replaced."""
+    core = AgentCore(AgentSettings(replace(HELLO, slaves=3)))
+    core.handle(heard(WELCOME), 0.0)
+    assert core.take_actions().start == [1, 2, 3]
+    for number in (1, 2, 3):
+        core.handle(SlaveExited(number, "exit code 1", NO_WORDS, 0), 0.0)
+    core.check()
+    actions = core.take_actions()
+    assert (actions.start, actions.exit) == ([], ExitCode.CANNOT_START)
+
+
 def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
     """The agent gives up after three failures in a row, with its own exit code and the cause of the last failure."""
     core = AgentCore(SETTINGS)
@@ -466,7 +478,7 @@ def test_a_slave_killed_by_sigkill_is_collected_at_once_when_the_agent_leaves(co
 
 def test_slaves_are_replaced_after_the_tasks_that_they_hold() -> None:
     """They get no tasks any more. A slave that is not ready ends unnoticed, and its end is no failed start."""
-    core = AgentCore(AgentSettings(msgspec.structs.replace(HELLO, slaves=2)))
+    core = AgentCore(AgentSettings(replace(HELLO, slaves=2)))
     core.handle(heard(WELCOME), 0.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
     core.handle(tasks(1, 2), 0.0)

@@ -42,6 +42,9 @@ class Departure:
             self._state.to_master(messages.Leaving(why))
         until = now + grace_s
         self._deadline = until if self._deadline is None else min(self._deadline, until)
+        for number in self._state.actions.start:  # these slaves need not start any more
+            self._state.children.pop(number, None)
+        self._state.actions.start.clear()
         for child in self._state.living():
             self._state.stop(child, self.code is ExitCode.OK)
         self.exit_if_alone()
