@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from tests import spans
+from tests.interrupts import moments
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.submissions import Submissions
@@ -144,3 +145,21 @@ def test_tasks_that_two_threads_add_at_once_are_an_error(
     submissions.add(highest, DEFAULT_POLICY, b"", (), None)
     with pytest.raises(UsageError, match="two threads"):
         submissions.take()
+
+
+def test_an_interrupt_while_a_task_is_added_adds_it_or_not(
+    submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
+) -> None:
+    """All counts agree at each moment. The task begins another span."""
+    highest, lowest = algorithms
+    taken = 0
+    for moment in moments():
+        submissions.add(highest, DEFAULT_POLICY, b"", (), None)
+        moment.interrupt(lambda: submissions.add(lowest, DEFAULT_POLICY, b"", (), None))
+        for span in submissions.take():
+            new = TaskRange(span.first, span.count, 0, span.algorithm.number, span.algorithm.name)
+            jar.changes[records.TasksFailed](records.TasksFailed([new], "too large"), ())
+            taken += span.count
+        submissions.check()
+        assert taken == submissions.total, moment
+    assert moment.number > 5

@@ -63,7 +63,11 @@ class Submissions:
     def add(
         self, algorithm: Defined, policy: TaskPolicy, payload: bytes, buffers: Sequence[Buffer], tag: object
     ) -> TaskId:
-        """Add a task and return its id."""
+        """Add a task and return its id.
+
+        Ctrl-C may interrupt this call. Python runs a signal handler only when a call has returned, when a function
+        begins, and when a loop repeats. So the last steps of this method and of `_begin` are done all or not at all.
+        """
         batch = self._open
         if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
             batch = self._begin(algorithm, policy)
@@ -72,11 +76,12 @@ class Submissions:
         return TaskId(number)
 
     def _begin(self, algorithm: Defined, policy: TaskPolicy) -> _Batch:
-        if self._open.algorithm is not None:
-            self._open.algorithm.added += self.total - self._open.before
-        self._open = _Batch(algorithm, policy, self.total)
-        self._batches.append(self._open)
-        return self._open
+        last, batch = self._open, _Batch(algorithm, policy, self.total)
+        if last.algorithm is not None:
+            last.algorithm.added += self.total - last.before
+        self._open = batch
+        self._batches.append(batch)
+        return batch
 
     def pending(self, algorithm: Defined | None = None) -> int:
         """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
