@@ -483,7 +483,9 @@ def test_nothing_is_left_for_later() -> None:
 MOST_METHODS = 20
 LONGEST_CLASS = 250
 
-EXEMPT_CLASSES: dict[str, str] = {}
+EXEMPT_CLASSES: dict[str, str] = {
+    "master.Master": "it is the interface of a master algorithm; each method is a few lines that use the parts",
+}
 """Classes that may exceed the limits, at most three, and why."""
 
 
@@ -622,6 +624,7 @@ PUBLIC_NAMES = (
     "TaskCancelled",
     "TaskFailed",
     "TaskId",
+    "TaskUnrunnable",
     "UnrunnableTask",
     "UsageError",
     "local_master",

@@ -67,10 +67,9 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     mw.submit(ping.task("ping"), seeds=1)  # type: ignore[call-arg]
     mw.submit(ping)  # type: ignore[arg-type]
     mw.submit("ping")  # type: ignore[arg-type]
-    for text in mw.map(ping, ["a", "b"]):
-        assert_type(text.value, str)
-    for number in mw.map(square, range(3), ordered=True):
-        assert_type(number.value, int)
+    submit_loudly = mw.with_task_policy(ping, tag="loud", retry=False)
+    assert_type(submit_loudly("ping", loud=True), mwpy.TaskId)
+    submit_loudly(3)  # type: ignore[arg-type]
     for sid in mw.connected_ordered_slaves():
         mw.submit(square.task(2), sid=sid)
     ids = [mw.submit(square.task(number)) for number in range(3)]
@@ -80,6 +79,63 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     mw.cancel(["1"])  # type: ignore[list-item]
     mw.allocate_slaves(2, kind="ordered")
     mw.allocate_slaves(2, kind="orderly")  # type: ignore[arg-type]
+    return 0
+
+
+def add(one: int, other: float) -> float:
+    return one + other
+
+
+def volume(width: int, depth: int, height: float) -> float:
+    return width * depth * height
+
+
+def maps_have_the_types_of_the_function(mw: mwpy.Master) -> None:
+    assert_type(list(mw.map(ping, ["a", "b"])), list[str])
+    assert_type(list(mw.map(square, range(3), chunksize=10, retry=False)), list[int])
+    assert_type(list(mw.map(add, [1, 2], [0.5, 0.5], progress=True, total=2)), list[float])
+    assert_type(list(mw.map(volume, [1], [2], [3.0])), list[float])
+    assert_type(list(mw.starmap(add, [(1, 0.5), (2, 0.5)])), list[float])
+    assert_type(list(mw.imap_unordered(plain, [1, 2], 10)), list[float])
+    for text in mw.map_results(ping, ["a", "b"]):
+        assert_type(text.value, str)
+    for number in mw.map_results(square, range(3), ordered=True):
+        assert_type(number.value, int)
+    for result in mw.as_completed([square.task(3), mwpy.task(square, 4)]):
+        assert_type(result.value, int)
+
+
+def wrong_items_and_policies_of_a_map(mw: mwpy.Master) -> None:
+    mw.map(square, ["a"])  # type: ignore[arg-type]
+    mw.map(add, [1], ["a"])  # type: ignore[arg-type]
+    mw.map(square, 3)  # type: ignore[call-overload]
+    mw.map(square)  # type: ignore[call-overload]
+    mw.map(square, [1], retries=False)  # type: ignore[call-overload]
+    mw.map(square, [1], retry="no")  # type: ignore[call-overload]
+    mw.map(square, [1], progress=square)  # type: ignore[arg-type]
+    mw.starmap(add, [(1, "a")])  # type: ignore[arg-type]
+    mw.starmap(add, [(1, 0.5)], retries=False)  # type: ignore[call-arg]
+    mw.imap_unordered(square, ["a"])  # type: ignore[arg-type]
+    mw.imap_unordered(square, [1], retries=False)  # type: ignore[call-arg]
+    mw.map_results(square, ["a"])  # type: ignore[arg-type]
+    mw.map_results(square, [1], retries=False)  # type: ignore[call-overload]
+    mw.as_completed([square])  # type: ignore[arg-type]
+    mw.as_completed([square.task(3)], retries=False)  # type: ignore[call-arg]
+    mw.with_task_policy(square, retries=False)  # type: ignore[call-arg]
+
+
+@mwpy.master_algorithm  # type: ignore[type-var]
+def takes_no_arguments(mw: mwpy.Master) -> int:
+    return 0
+
+
+@mwpy.master_algorithm  # type: ignore[type-var]
+def takes_a_slave(mw: mwpy.Slave, argv: list[str]) -> int:
+    return 0
+
+
+@mwpy.slave_algorithm  # type: ignore[type-var]
+def slave_with_a_master(mw: mwpy.Master, argv: list[str]) -> int:
     return 0
 
 

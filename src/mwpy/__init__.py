@@ -8,14 +8,14 @@ def square(x: int) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    print(sum(result.value for result in mw.map(square, range(100))))
+    print(sum(mw.map(square, range(100))))
     return 0
 
 if __name__ == "__main__":
     sys.exit(mwpy.main())
 """
 
-from mwpy._values.algorithm import TaskAlgorithm, TaskCall, master_algorithm, slave_algorithm, task, task_algorithm
+from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
 from mwpy._values.errors import (
     AlgorithmUnavailable,
     ArgumentNotPicklable,
@@ -25,12 +25,13 @@ from mwpy._values.errors import (
     ResourceFileError,
     TaskCancelled,
     TaskFailed,
+    TaskUnrunnable,
     UsageError,
 )
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.seeds import task_seed
 from mwpy._values.task import Result, UnrunnableTask
-from mwpy.app import local_master, main, version_string
+from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
 from mwpy.master import LoopCounts, Master
 from mwpy.slave import Slave, SlaveLoop
 
@@ -52,6 +53,7 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "TaskId",
+    "TaskUnrunnable",
     "UnrunnableTask",
     "UsageError",
     "local_master",
@@ -64,6 +66,9 @@ __all__ = [
     "version_string",
 ]
 
+__version__ = VERSION
+"""The version of this library."""
+
 for exception in (
     AlgorithmUnavailable,
     ArgumentNotPicklable,
@@ -72,6 +77,7 @@ for exception in (
     ResourceFileError,
     TaskCancelled,
     TaskFailed,
+    TaskUnrunnable,
     UsageError,
 ):
     exception.__module__ = __name__  # tracebacks then show the name under which users catch it

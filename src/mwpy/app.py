@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mwpy import slave
 from mwpy._system import script
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from mwpy._roles.computation import Computation
     from mwpy.audit import AuditFile
     from mwpy.master import Master
+    from mwpy.slave import Slave
 
-__all__ = ["local_master", "main", "version_string"]
+__all__ = ["local_master", "main", "master_algorithm", "slave_algorithm", "version_string"]
+
+M = TypeVar("M", bound="Callable[[Master, list[str]], int]")
+S = TypeVar("S", bound="Callable[[Slave, list[str]], int]")
 
 VERSION = "0.1.0"
 
@@ -38,6 +42,25 @@ AGENT = ("-m", "mwpy", "slave")
 def version_string() -> str:
     """Return the version of this library."""
     return VERSION
+
+
+def master_algorithm(function: M) -> M:
+    """Mark the function `(mw: Master, argv: list[str]) -> int` that drives the master.
+
+    Its return value, 0 to 255, is the process's exit code.
+    """
+    REGISTRY.masters.append(function)
+    return function
+
+
+def slave_algorithm(function: S) -> S:
+    """Mark the function `(mw: Slave, argv: list[str]) -> int` that wraps a slave's loop.
+
+    It is optional: without it, a slave runs `mw.loop_simple()`. Code before the loop runs once in each slave process.
+    The slave takes its first task when the loop is called for the first time.
+    """
+    REGISTRY.slaves.append(function)
+    return function
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -203,7 +226,7 @@ def local_master(slaves: int | None = None) -> Generator[Master, None, None]:
 
     Example:
         >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
-        ...     total = sum(result.value for result in mw.map(lambda x: x * x, range(100)))
+        ...     total = sum(mw.map(lambda x: x * x, range(100)))
     """
     REGISTRY.enter("mwpy.local_master()")
     if slaves is not None and slaves < 0:

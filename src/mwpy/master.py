@@ -7,29 +7,45 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from operator import index
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, DeallocateSlaves, FreeSlave, Running
 from mwpy._roles.access import Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.inbox import Inbox
-from mwpy._roles.map_run import MapRun, MapTag
+from mwpy._roles.map_run import (
+    NO_KEYWORDS,
+    Call,
+    MapOptions,
+    MapRun,
+    Terms,
+    algorithm_of_call,
+    calls_of,
+    check_chunksize,
+    policy_of,
+)
+from mwpy._roles.progress import Progress, Report, progress_of
 from mwpy._system import clock
 from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec, with_seed
-from mwpy._values.algorithm import TaskCall, algorithm_of
+from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import spans_of
-from mwpy._values.seeds import Seeds, seed_at
+from mwpy._values.seeds import Seeds
 from mwpy._values.task import DEFAULT_POLICY, Policies, Result, SlaveKind, TaskPolicy, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 
+A = TypeVar("A")
+B = TypeVar("B")
+P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 KindName = Literal["ordered", "intermingle", "unordered"]
 
@@ -49,8 +65,7 @@ class Master:
     Example:
         >>> @mwpy.master_algorithm                             # doctest: +SKIP
         ... def master(mw: mwpy.Master, argv: list[str]) -> int:
-        ...     for result in mw.map(square, range(100)):
-        ...         print(result.value)
+        ...     print(sum(mw.map(square, range(100))))
         ...     return 0
     """
 
@@ -86,36 +101,28 @@ class Master:
             ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
             UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
         """
-        try:
-            algorithm = call.algorithm
-        except AttributeError:
-            raise UsageError(
-                f"mw.submit needs a call that was not made yet, not a {type(call).__qualname__}: write "
-                f"mw.submit(f.task(x)), or mw.submit(mwpy.task(f, x))"
-            ) from None
-        defined = self._definitions.known.get(algorithm) or self._definitions.define(algorithm)
-        payload, buffers = self._codec.dumps_call(call.args, call.kwargs, algorithm.name)
-        if type(tag) is MapTag:
-            tag.size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
+        algorithm = algorithm_of_call(call, "mw.submit")
+        defined = self._defined(algorithm)
+        payload, buffers = self._codec.dumps_call(call.args, call.kwargs, defined.name)
         checked = DEFAULT_POLICY
         if policy or algorithm.policy:
-            policy = {**algorithm.policy, **policy}
-            checked = TaskPolicy.of(**policy)
-            seed = policy.get("seed")
+            checked, seed = policy_of(algorithm, policy)
             if seed is not None:
-                in_map = type(tag) is MapTag
-                payload = with_seed(payload, seed_at(seed, tag.index) if in_map else self._seeds.next(seed))
+                payload = with_seed(payload, self._seeds.next(seed))
         io = self._access.io
         task_id = io.submissions.add(defined, checked, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
 
-    def with_task_policy(self, function: Callable[..., Any], **policy: Any) -> Callable[..., TaskId]:
+    def with_task_policy(
+        self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]
+    ) -> Callable[P, TaskId]:
         """Make a function that submits calls of `function` under a policy: for the builtin `map` and the like.
 
         Args:
-            policy: `tag`, and the policies of `submit`.
+            tag: as for `submit`; the same for all calls.
+            policy: the policies of `submit`.
 
         Raises:
             UsageError: a policy is unknown or wrong, and the message names it.
@@ -124,41 +131,177 @@ class Master:
             >>> submit = mw.with_task_policy(square, retry=False)  # doctest: +SKIP
             >>> ids = [submit(x) for x in range(10)]               # doctest: +SKIP
         """
-        tag = policy.pop("tag", None)
         TaskPolicy.of(**policy)
         algorithm = self._definitions.prepare(algorithm_of(function))
 
-        def submit(*args: Any, **kwargs: Any) -> TaskId:
+        def submit(*args: P.args, **kwargs: P.kwargs) -> TaskId:
             call: TaskCall[Any] = TaskCall(algorithm, args, kwargs)
             return self.submit(call, tag, **policy)
 
         return submit
 
-    def map(
-        self, function: Callable[..., R], iterable: Iterable[Any], *, ordered: bool = False, **policy: Unpack[Policies]
-    ) -> Generator[Result[R], None, None]:
-        """Apply a function to each item, on the slaves.
+    def _defined(self, algorithm: Algorithm) -> Defined:
+        return self._definitions.known.get(algorithm) or self._definitions.define(algorithm)
 
-        The items are taken one after the other, and a limited number of them is in flight, so `iterable` may be
-        endless.
+    def _terms(self, algorithm: Algorithm, policy: Policies) -> Terms:
+        return self._defined(algorithm), *policy_of(algorithm, policy)
+
+    # ---- maps ---------------------------------------------------------------------------------------------
+
+    @overload
+    def map(
+        self, function: Callable[[A], R], iterable: Iterable[A], /, **options: Unpack[MapOptions]
+    ) -> Generator[R, None, None]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[[A, B], R],
+        iterable: Iterable[A],
+        second: Iterable[B],
+        /,
+        **options: Unpack[MapOptions],
+    ) -> Generator[R, None, None]: ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[..., R],
+        iterable: Iterable[Any],
+        second: Iterable[Any],
+        third: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        **options: Unpack[MapOptions],
+    ) -> Generator[R, None, None]: ...
+
+    def map(
+        self,
+        function: Callable[..., R],
+        *iterables: Iterable[Any],
+        chunksize: int | None = None,
+        progress: bool | Report | None = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]:
+        """Apply a function to each item on the slaves, and yield the values in the order of the items.
+
+        The first items are submitted by this call. The others are read one after the other, and a limited number of
+        them is in flight, so an iterable may be endless. The tasks end with the generator: when it is closed, when it
+        raises, or when nobody refers to it any more, tasks that have not ended are cancelled.
 
         Args:
-            function: a function of one argument; a task algorithm or any other.
-            ordered: whether results come in the order of the items, or in the order in which they finish.
+            function: a task algorithm or any other function.
+            iterables: one iterable for each argument of the function. The shortest one ends the map.
+            chunksize: the most items that may be one task, for code that was written for other pools. Here each item
+                is a task, and mwpy chooses how many of them travel together.
+            progress: True shows a line on standard error. A function `(done, total)` is called at most ten times a
+                second, in this thread, while values are requested.
+            total: how many items there are, for `progress`; None asks the iterables. It may be unknown.
             policy: the policies of `submit`. The seed of a task depends on `seed` and on the position of its item.
 
-        Returns:
-            A generator of one `Result` for each item. Its `tag` is the item. A task that became unrunnable is a
-            failed result.
-
         Raises:
-            UsageError: a policy is unknown or wrong, and the message names it. This call raises it, not the first item.
+            UsageError: an argument or a policy is wrong, and the message names it. This call raises it.
+            ArgumentNotPicklable: an item cannot be pickled. Raised when the item is read.
+            TaskFailed: a task failed, when its value is requested. It names the item, the slave and the host. The map
+                is closed then; use `map_results` to go on after failures.
+
+        Example:
+            >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
+            332833500
+        """
+        check_chunksize(chunksize)
+        calls = self._calls(function, iterables, policy)
+        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
+        return self._run(calls, ordered=True, values=True, progress=shown)
+
+    def starmap(
+        self,
+        function: Callable[[Unpack[Ts]], R],
+        tuples: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
+        chunksize: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]:
+        """Like `map`, but each item is a tuple of all arguments of a call.
+
+        Example:
+            >>> list(mw.starmap(pow, [(2, 5), (3, 2)]))        # doctest: +SKIP
+            [32, 9]
+        """
+        check_chunksize(chunksize)
+        defined, checked, seed = self._terms(self._definitions.prepare(algorithm_of(function)), policy)
+        calls: Iterator[Call] = ((defined, checked, seed, tuple(args), NO_KEYWORDS, args) for args in tuples)
+        return self._run(calls, ordered=True, values=True)
+
+    def imap_unordered(
+        self,
+        function: Callable[[A], R],
+        iterable: Iterable[A],
+        chunksize: int | None = None,
+        **policy: Unpack[Policies],
+    ) -> Generator[R, None, None]:
+        """Like `map` with one iterable, but yield the values as they arrive."""
+        check_chunksize(chunksize)
+        return self._run(self._calls(function, (iterable,), policy), ordered=False, values=True)
+
+    @overload
+    def map_results(
+        self, function: Callable[[A], R], iterable: Iterable[A], /, *, ordered: bool = False, **policy: Unpack[Policies]
+    ) -> Generator[Result[R], None, None]: ...
+
+    @overload
+    def map_results(
+        self,
+        function: Callable[..., R],
+        iterable: Iterable[Any],
+        second: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        ordered: bool = False,
+        **policy: Unpack[Policies],
+    ) -> Generator[Result[R], None, None]: ...
+
+    def map_results(
+        self, function: Callable[..., R], *iterables: Iterable[Any], ordered: bool = False, **policy: Unpack[Policies]
+    ) -> Generator[Result[R], None, None]:
+        """Like `map`, but yield a `Result` for each item: it says how the task ended, and failures close nothing.
+
+        Args:
+            ordered: whether the results come in the order of the items, or as they arrive.
+
+        Returns:
+            A generator of results. The tag of each is its item; with several iterables, the tuple of its items.
+        """
+        return self._run(self._calls(function, iterables, policy), ordered=ordered)
+
+    def as_completed(
+        self, calls: Iterable[TaskCall[R]], **policy: Unpack[Policies]
+    ) -> Generator[Result[R], None, None]:
+        """Submit calls of any task algorithms, and yield their results as they arrive. Otherwise it is like `map`.
+
+        Args:
+            calls: what `f.task(...)` and `mwpy.task(f, ...)` made; it is read lazily.
+
+        Returns:
+            A generator of results. The tag of each is its call.
+
+        Example:
+            >>> for result in mw.as_completed([square.task(2), cube.task(3)]):  # doctest: +SKIP
+            ...     print(result.algorithm, result.value)
         """
         TaskPolicy.of(**policy)
-        self._inbox.has_mapped = True
-        run: MapRun[R] = MapRun(self.submit, self._access, self._inbox.wait)
-        algorithm = self._definitions.prepare(algorithm_of(function))
-        return run.results(algorithm, iter(iterable), ordered, policy)
+        named = ((self._terms(algorithm_of_call(call, "mw.as_completed"), policy), call) for call in calls)
+        return self._run(((*terms, call.args, call.kwargs, call) for terms, call in named), ordered=False)
+
+    def _calls(
+        self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies
+    ) -> Iterator[Call]:
+        return calls_of(self._terms(self._definitions.prepare(algorithm_of(function)), policy), iterables)
+
+    def _run(
+        self, calls: Iterator[Call], *, ordered: bool, values: bool = False, progress: Progress | None = None
+    ) -> Generator[Any, None, None]:
+        return MapRun(self._access, self._inbox, self._codec, calls, ordered, values, progress).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -175,8 +318,17 @@ class Master:
         Raises:
             UsageError: the timeout is not a number.
         """
+        return self._loop(timeout)
+
+    def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
+        """Like `loop`, but return after `timeout` seconds in any case."""
+        return self._loop(timeout)
+
+    def _loop(self, timeout: float | None) -> LoopCounts:
         inbox = self._inbox
         inbox.receive()
+        if any(inbox.counts()):
+            inbox.returned_at_once(stacklevel=3)
         try:
             deadline = None if timeout is None else clock.monotonic() + timeout
         except TypeError:
@@ -188,37 +340,36 @@ class Master:
             inbox.wait(left)
         return LoopCounts(*counts)
 
-    def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
-        """Like `loop`, but return after `timeout` seconds in any case."""
-        return self.loop(timeout)
+    def results(self, *, unrunnable: bool = True) -> list[Result[Any]]:
+        """Return how all tasks ended that have ended since the last call; each is returned once.
 
-    def results(self) -> list[Result[Any]]:
-        """Return all results that arrived, oldest first; each is returned once."""
+        Args:
+            unrunnable: whether an unrunnable task is returned as a failed result, whose error is a `TaskUnrunnable`.
+                False leaves these tasks to `unrunnable_tasks`.
+
+        Returns:
+            The results, oldest first; then those of unrunnable tasks. No result of a map is among them.
+        """
         inbox = self._inbox
-        inbox.receive()
-        fetched, inbox.results = inbox.results, []
+        fetched = inbox.fetch(inbox.results)
+        if unrunnable:
+            fetched += [task.result() for task in inbox.fetch(inbox.unrunnable)]
         return fetched
 
     def unrunnable_tasks(self) -> list[UnrunnableTask]:
-        """Return all tasks that became unrunnable; each is returned once."""
-        inbox = self._inbox
-        inbox.receive()
-        fetched, inbox.unrunnable = inbox.unrunnable, []
-        return fetched
+        """Return all unrunnable tasks that `results` did not return; each is returned once.
+
+        Call `results(unrunnable=False)` beside it.
+        """
+        return self._inbox.fetch(self._inbox.unrunnable)
 
     def connected_ordered_slaves(self) -> list[SlaveId]:
         """Return the ordered and intermingle slaves that connected; each is returned once."""
-        inbox = self._inbox
-        inbox.receive()
-        fetched, inbox.connected = inbox.connected, []
-        return fetched
+        return self._inbox.fetch(self._inbox.connected)
 
     def disconnected_ordered_slaves(self) -> list[SlaveId]:
         """Return the ordered and intermingle slaves that are gone; each is returned once."""
-        inbox = self._inbox
-        inbox.receive()
-        fetched, inbox.disconnected = inbox.disconnected, []
-        return fetched
+        return self._inbox.fetch(self._inbox.disconnected)
 
     def cancel(self, task_ids: Iterable[TaskId], running: Literal["kill", "finish"] = "kill") -> list[TaskId]:
         """Cancel tasks.

@@ -20,7 +20,7 @@ def master(mw, argv):
     return BODY
 
 def task_values(mw, function, items):
-    return [result.value for result in mw.map(function, items)]
+    return list(mw.map(function, items))
 """
 GUARD = 'if __name__ == "__main__":\n    '
 
@@ -117,7 +117,7 @@ def test_a_task_that_starts_a_computation_fails(stage: Stage, function: str) -> 
     (stage.folder / "unguarded.py").write_text(
         f"{HEAD.replace('BODY', '0')}\ndef square(x): return x * x\nsys.exit(mwpy.main([]))\n"
     )
-    body = f"print(next(mw.map({function}, [0])).error) or 0"
+    body = f"print(next(mw.map_results({function}, [0])).error) or 0"
     ended = run(stage, "sys.exit(mwpy.main(['--mw-local', '1']))", body)
     assert ended.end() == 0, ended.err
     assert "was called in a slave, where it would start another computation" in ended.out

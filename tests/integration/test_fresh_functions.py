@@ -24,8 +24,8 @@ def mw() -> Iterator[mwpy.Master]:
 
 
 def _value(mw: mwpy.Master, function: Callable[..., Any]) -> Any:
-    [result] = mw.map(function, [1])
-    return result.value
+    [value] = mw.map(function, [1])
+    return value
 
 
 def _closure(state: list[int]) -> Callable[[int], int]:
@@ -70,7 +70,7 @@ def test_a_function_by_value_runs_with_the_state_that_it_has_when_it_is_used(
     state[0] = 7
     assert _value(mw, function) == 8
     ids = [mw.submit(call), submit(1)]
-    assert [result.value for result in first] == [6]
+    assert list(first) == [6]
     found: dict[int, Any] = {}
     while len(found) < 2:
         mw.loop()
@@ -114,8 +114,7 @@ def using(data):
 
 with mwpy.local_master(slaves=1) as mw:
     for _ in range(30):
-        [result] = mw.map(using(bytearray(os.urandom(8 << 20))), [0])
-    slave, agent, _ = result.value
+        [(slave, agent, _)] = mw.map(using(bytearray(os.urandom(8 << 20))), [0])
     print(*map(resident, (os.getpid(), agent, slave)))
 """
     run = subprocess.run(
@@ -136,7 +135,7 @@ mw = context.__enter__()
 
 def show(function):
     try:
-        print("value", *[result.value for result in mw.map(function, [1])])
+        print("value", *mw.map(function, [1]))
     except mwpy.UsageError as error:
         print("error", error)
 

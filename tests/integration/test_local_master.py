@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, Stage
+from tests.integration.apps.stage import PATIENCE_S, Stage, until
 
 import mwpy
 from mwpy._roles import map_run
+from mwpy._roles.inbox import RETURNS_IN_VAIN
 from mwpy._values.seeds import seed_at
 
 FEW = 3000
@@ -32,20 +37,19 @@ def mw() -> Iterator[mwpy.Master]:
 
 
 def test_a_map_over_an_endless_iterable_reads_a_bounded_number_of_items_ahead(mw: mwpy.Master) -> None:
-    """A `map` can be left at any time. Its results do not reach the next `map`."""
+    """A map can be left at any time. Its results do not reach the next map, and its tasks end."""
     pulled = itertools.count()
-    results = mw.map(lambda number: number * 2, pulled)
-    values = [result.value for result in itertools.islice(results, FEW)]
-    results.close()
-    assert len(set(values)) == FEW
+    values = mw.map(lambda number: number * 2, pulled)
+    assert list(itertools.islice(values, FEW)) == [*range(0, 2 * FEW, 2)]
+    values.close()
     assert next(pulled) < FEW + 20_000
-    assert [result.value for result in mw.map(lambda word: word + "!", ["a"])] == ["a!"]
-    while mw.num_runnable_tasks():
-        mw.loop(0.1)
+    assert list(mw.map(lambda word: word + "!", ["a"])) == ["a!"]
+    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks of the map that was left")
     assert mw.results() == []
 
 
-def test_a_map_reads_no_item_before_the_first_result_is_requested(mw: mwpy.Master) -> None:
+def test_a_map_submits_its_first_items_at_the_call(mw: mwpy.Master) -> None:
+    """The slaves work before the first value is requested."""
     pulled: list[int] = []
 
     def numbers() -> Iterator[int]:
@@ -53,46 +57,90 @@ def test_a_map_reads_no_item_before_the_first_result_is_requested(mw: mwpy.Maste
             pulled.append(number)
             yield number
 
-    results = mw.map(abs, numbers())
-    assert pulled == []
-    assert sorted(result.value for result in results) == pulled == [0, 1, 2, 3, 4]
+    values = mw.map(abs, numbers())
+    assert pulled == [0, 1, 2, 3, 4]
+    until(lambda: mw.num_runnable_tasks() == 0, "the end of all tasks")
+    assert list(values) == [0, 1, 2, 3, 4]
 
 
-def test_an_ordered_map_yields_in_the_order_of_its_items(mw: mwpy.Master) -> None:
-    """The first task takes the longest time. The tag of each result is its item."""
+def test_a_map_yields_values_in_the_order_of_its_items(mw: mwpy.Master) -> None:
+    """The first task takes the longest time."""
 
     def slowly(number: int) -> int:
         time.sleep(0.3 if number == 0 else 0.0)
         return number * number
 
-    results = list(mw.map(slowly, range(500), ordered=True))
+    assert list(mw.map(slowly, range(500))) == [n * n for n in range(500)]
+    results = list(mw.map_results(slowly, range(500), ordered=True))
     assert [(result.tag, result.value) for result in results] == [(n, n * n) for n in range(500)]
+
+
+def test_an_unordered_map_yields_values_as_they_come(mw: mwpy.Master, tmp_path: Path) -> None:
+    """The first task ends when the last value was taken."""
+    enough = tmp_path / "enough"
+
+    def slowly(number: int) -> int:
+        while number == 0 and not enough.exists():
+            time.sleep(0.01)
+        return number
+
+    values = mw.imap_unordered(slowly, range(50))
+    assert sorted(itertools.islice(values, 49)) == [*range(1, 50)]
+    enough.touch()
+    assert list(values) == [0]
+
+
+def test_a_map_takes_one_argument_from_each_iterable(mw: mwpy.Master) -> None:
+    """The shortest iterable ends it, as with the builtin `map`. The tag of a result is the tuple of its items."""
+    assert list(mw.map(pow, [2, 3, 4], itertools.count(1))) == [2, 9, 64]
+    assert list(mw.starmap(pow, [(2, 5), (3, 2)])) == [32, 9]
+    results = list(mw.map_results(pow, [2, 3], [5, 2], ordered=True))
+    assert [(result.tag, result.value) for result in results] == [((2, 5), 32), ((3, 2), 9)]
+    assert [result.tag for result in mw.map_results(abs, [-1])] == [-1]
+
+
+def test_calls_of_any_algorithms_complete_together(mw: mwpy.Master) -> None:
+    """The tag of each result is its call. The calls are read lazily, so they may be endless."""
+    calls = [mwpy.task(abs, -3), mwpy.task(pow, 2, 5), mwpy.task(int, "ff", base=16)]
+    assert {result.tag: result.value for result in mw.as_completed(calls)} == dict(
+        zip(calls, [3, 32, 255], strict=True)
+    )
+    endless = mw.as_completed(mwpy.task(abs, -number) for number in itertools.count())
+    assert len({result.value for result in itertools.islice(endless, FEW)}) == FEW
+    endless.close()
+    with pytest.raises(mwpy.UsageError, match=r"mw.as_completed needs a call .* not a int"):
+        mw.as_completed([3])  # type: ignore[arg-type]
 
 
 def test_an_ordered_map_does_not_run_far_ahead_of_a_slow_item(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_run, "MAP_WINDOW", 50)
     pulled = itertools.count()
-    results = mw.map(lambda number: time.sleep(0.0 if number else 0.5), pulled, ordered=True)
-    assert next(results).tag == 0
+
+    def slowly(number: int) -> int:
+        time.sleep(0.0 if number else 0.5)
+        return number
+
+    values = mw.map(slowly, pulled)
+    assert next(values) == 0
     assert next(pulled) <= 51
-    results.close()
+    values.close()
 
 
 def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(map_run, "MAP_BYTES", 1_000_000)
     pulled = itertools.count()
     items = (bytes(100_000) for _ in pulled)
-    results = mw.map(len, items)
+    sizes = mw.imap_unordered(len, items)
     for fetched in range(1, 30):
-        assert next(results).value == 100_000
+        assert next(sizes) == 100_000
         assert next(pulled) <= 2 * fetched + 12  # `next` pulls the next item
-    results.close()
+    sizes.close()
 
 
 def test_two_maps_and_other_tasks_each_get_their_own_results(mw: mwpy.Master) -> None:
     tags = {mw.submit(mwpy.task(abs, -number), tag=f"tag {number}"): number for number in range(20)}
-    pairs = list(zip(mw.map(abs, range(0, -50, -1), ordered=True), mw.map(str, range(50), ordered=True), strict=True))
-    assert [(one.value, other.value) for one, other in pairs] == [(number, str(number)) for number in range(50)]
+    pairs = list(zip(mw.map(abs, range(0, -50, -1)), mw.map(str, range(50)), strict=True))
+    assert pairs == [(number, str(number)) for number in range(50)]
     own: list[mwpy.Result[Any]] = []
     while len(own) < 20:
         mw.loop()
@@ -102,21 +150,76 @@ def test_two_maps_and_other_tasks_each_get_their_own_results(mw: mwpy.Master) ->
     }
 
 
-def test_a_failure_in_a_map_is_a_failed_result(mw: mwpy.Master) -> None:
-    results = list(mw.map(lambda number: 1 // number, [1, 0, 1], ordered=True))
-    assert [result.error is None for result in results] == [True, False, True]
-    with pytest.raises(mwpy.TaskFailed, match="ZeroDivisionError"):
+def test_a_map_of_a_map_runs(mw: mwpy.Master) -> None:
+    """The values of one map are the items of another, also if they are endless."""
+    endless = mw.map(abs, mw.map(abs, itertools.count()))
+    assert list(itertools.islice(endless, FEW)) == [*range(FEW)]
+    endless.close()
+
+
+def test_a_map_raises_at_the_item_that_failed(mw: mwpy.Master) -> None:
+    """The error names the item, the slave and its host. The original exception is its cause."""
+
+    def invert(number: int) -> int:
+        return 1 // number
+
+    values = mw.map(invert, [1, 0, 1])
+    assert next(values) == 1
+    with pytest.raises(
+        mwpy.TaskFailed, match=r"invert\) failed on SLAVE-\d \(.*\), item 0: ZeroDivisionError"
+    ) as caught:
+        next(values)
+    assert (caught.value.item, caught.value.host) == (0, os.uname().nodename)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert list(values) == []
+
+
+def test_a_failure_in_a_map_of_results_is_a_failed_result(mw: mwpy.Master) -> None:
+    results = list(mw.map_results(lambda number: 1 // number, [1, 0, 1], ordered=True))
+    assert [result.ok for result in results] == [True, False, True]
+    assert [result.attempts for result in results] == [1, 1, 1]
+    with pytest.raises(mwpy.TaskFailed, match="item 0: ZeroDivisionError"):
         _ = results[1].value
 
 
-def test_a_wrong_policy_of_a_map_raises_at_the_call(mw: mwpy.Master) -> None:
-    with pytest.raises(mwpy.UsageError, match="'retries'"):
-        mw.map(abs, [1], retries=3)  # type: ignore[call-arg]
+def test_a_result_says_when_and_where_it_was_computed(mw: mwpy.Master) -> None:
+    """The times are those of this machine. A task that did not run began and ended when it failed."""
+    before = time.time()
+    mw.submit(mwpy.task(time.sleep, 0.2))
+    mw.submit(mwpy.task(abs, 1), sid=mwpy.SlaveId("SLAVE-99"))
+    ends: list[mwpy.Result[Any]] = []
+    while len(ends) < 2:
+        mw.loop()
+        ends += mw.results()
+    [never, slept] = sorted(ends, key=lambda result: result.ok)
+    assert before <= slept.started <= slept.finished - 0.2 <= time.time()
+    assert slept.host == os.uname().nodename
+    assert (never.ok, never.attempts, never.host) == (False, 0, None)
+    assert before <= never.started == never.finished <= time.time()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda mw: mw.map(abs, [1], retries=3), "'retries'"),
+        (lambda mw: mw.map(abs), "at least one iterable"),
+        (lambda mw: mw.map(abs, [1], chunksize=0), "chunksize=0"),
+        (lambda mw: mw.starmap(pow, [(1, 2)], 1.5), "chunksize=1.5"),
+        (lambda mw: mw.imap_unordered(abs, [1], "2"), "chunksize='2'"),
+        (lambda mw: mw.map(abs, [1], total=-1), "total=-1"),
+        (lambda mw: mw.map(abs, [1], progress=7), "progress=7"),
+    ],
+)
+def test_a_wrong_argument_of_a_map_raises_at_the_call(
+    mw: mwpy.Master, wrong: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(mwpy.UsageError, match=message):
+        wrong(mw)
 
 
 def test_an_item_that_cannot_be_pickled_raises_where_it_is_read(mw: mwpy.Master) -> None:
-    with pytest.raises(mwpy.ArgumentNotPicklable, match="argument 1 of abs"):
-        list(mw.map(abs, [threading.Lock()]))
+    with pytest.raises(mwpy.ArgumentNotPicklable, match="argument 1 of id"):
+        mw.map(id, [threading.Lock()])
 
 
 def test_an_exception_of_the_iterable_is_raised(mw: mwpy.Master) -> None:
@@ -126,6 +229,100 @@ def test_an_exception_of_the_iterable_is_raised(mw: mwpy.Master) -> None:
 
     with pytest.raises(KeyError, match="no more"):
         list(mw.map(abs, items()))
+
+
+def interrupt(code: Callable[[], object], seconds: float) -> None:
+    """Run code that never ends, and raise KeyboardInterrupt in it after some seconds, as Ctrl-C does.
+
+    Hypothesis has a callback of the garbage collector, and Python drops an exception that a callback raises. Therefore
+    nothing is collected meanwhile.
+    """
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        gc.disable()
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        code()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        gc.enable()
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["quick tasks", "long tasks"])
+def test_an_interrupt_at_any_moment_ends_all_tasks_of_a_map(mw: mwpy.Master, seconds: float) -> None:
+    """The next map runs, and the result of another task comes exactly once. Tasks that run are killed."""
+    random = Random(2026)
+    for moment in range(5 if seconds else 50):
+        another = mw.submit(mwpy.task(abs, -moment))
+        interrupt(lambda: deque(mw.map(time.sleep, itertools.repeat(seconds)), 0), random.uniform(0.0001, 0.05))
+        assert list(mw.map(abs, range(100))) == [*range(100)]
+        until(lambda: mw.num_runnable_tasks() == 0, "the end of all tasks")
+        assert [(result.task_id, result.value) for result in mw.results()] == [(another, moment)]
+
+
+def test_a_map_that_is_left_by_an_error_ends_its_tasks(mw: mwpy.Master) -> None:
+    """A `break` and an error of the user close the map, and so does an item that failed."""
+
+    def fail_inside() -> None:
+        for value in mw.map(abs, itertools.count()):
+            if value == 10:
+                raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        fail_inside()
+    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks after an error")
+    for _ in mw.map(abs, itertools.count()):
+        break
+    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks after a break")
+    with pytest.raises(mwpy.TaskFailed, match="ZeroDivisionError"):
+        list(mw.map(lambda number: 1 // (5 - number), itertools.count()))
+    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks after a failure")
+    assert mw.results() == []
+
+
+def test_the_loop_ends_when_a_task_kills_its_slaves(mw: mwpy.Master) -> None:
+    """The task is unrunnable, and comes as a failed result. A loop that fetches only results ends."""
+    tags = {"harmless", "deadly"}
+    mw.submit(mwpy.task(abs, -1), tag="harmless")
+    mw.submit(mwpy.task(os._exit, 3), tag="deadly")
+    ends: dict[str, mwpy.Result[Any]] = {}
+    while ends.keys() != tags:
+        mw.loop()
+        ends |= {result.tag: result for result in mw.results()}
+    assert ends["harmless"].value == 1
+    error = ends["deadly"].error
+    assert isinstance(error, mwpy.TaskUnrunnable)
+    assert (len(error.deaths), ends["deadly"].attempts, error.host) == (3, 3, os.uname().nodename)
+    assert mw.unrunnable_tasks() == []
+
+
+def test_unrunnable_tasks_can_be_left_to_their_own_method(mw: mwpy.Master) -> None:
+    mw.submit(mwpy.task(abs, 1), sid=mwpy.SlaveId("SLAVE-99"), tag="lost")
+    mw.loop()
+    assert mw.results(unrunnable=False) == []
+    assert [task.tag for task in mw.unrunnable_tasks()] == ["lost"]
+
+
+def test_a_loop_that_fetches_nothing_is_warned_about(mw: mwpy.Master) -> None:
+    """The warning names the line of the user. The loop that leads to it never ends by itself."""
+
+    def loop_in_vain(loop: Callable[[], mwpy.LoopCounts]) -> None:
+        for _ in range(RETURNS_IN_VAIN + 1):
+            loop()
+            mw.results(unrunnable=False)
+
+    for loop in (mw.loop, mw.loop_iterate):
+        mw.submit(mwpy.task(abs, 1), sid=mwpy.SlaveId("SLAVE-99"))
+        with pytest.warns(RuntimeWarning, match="1 unrunnable tasks with mw.results") as warned:
+            loop_in_vain(loop)
+        assert [warning.filename for warning in warned] == [__file__]
+        assert mw.unrunnable_tasks()
 
 
 def test_a_loop_returns_without_counts_after_its_timeout(mw: mwpy.Master) -> None:
@@ -172,7 +369,7 @@ def test_another_thread_cannot_use_a_master(mw: mwpy.Master, use: Callable[[mwpy
     with ThreadPoolExecutor(1, "helper") as helpers, pytest.raises(mwpy.UsageError) as caught:
         helpers.submit(use, mw).result()
     assert "belongs to the thread MainThread, and the thread helper_0 uses it" in str(caught.value)
-    assert [result.value for result in mw.map(abs, [-1])] == [1]
+    assert list(mw.map(abs, [-1])) == [1]
 
 
 def test_a_map_cannot_be_continued_in_another_thread(mw: mwpy.Master) -> None:
@@ -180,12 +377,13 @@ def test_a_map_cannot_be_continued_in_another_thread(mw: mwpy.Master) -> None:
     next(results)
     with ThreadPoolExecutor(1) as helpers, pytest.raises(mwpy.UsageError, match="belongs to the thread MainThread"):
         helpers.submit(list, results).result()
+    until(lambda: mw.num_runnable_tasks() == len(mw.results()) == 0, "the end of the tasks of the map")
 
 
 def test_threads_can_have_a_master_each() -> None:
     def compute(number: int) -> list[int]:
         with mwpy.local_master(slaves=1) as own:
-            return [result.value for result in own.map(lambda x: x * number, range(3), ordered=True)]
+            return list(own.map(lambda x: x * number, range(3)))
 
     with ThreadPoolExecutor(2) as helpers:
         assert list(helpers.map(compute, [2, 3])) == [[0, 2, 4], [0, 3, 6]]
@@ -215,14 +413,12 @@ def test_a_task_has_the_same_seed_with_any_slaves_and_in_each_attempt(mw: mwpy.M
     """The seed depends on the position of the item. The seed of a call overrides that of the task algorithm."""
     nothing = [None] * 3
     expected = [seed_at(3, position) for position in range(3)]
-    assert [result.value for result in mw.map(sample, nothing, ordered=True)] == expected
+    assert list(mw.map(sample, nothing)) == expected
     with mwpy.local_master(slaves=1) as other:
-        assert [result.value for result in other.map(sample, nothing, ordered=True)] == expected
-    killed = mw.map(sample, [None, str(tmp_path), None], ordered=True)
-    assert [result.value for result in killed] == expected
+        assert list(other.map(sample, nothing)) == expected
+    assert list(mw.map(sample, [None, str(tmp_path), None])) == expected
     assert [path.name for path in tmp_path.iterdir()] == [str(expected[1])]
-    other_seed = mw.map(sample, nothing, ordered=True, seed=4)
-    assert [result.value for result in other_seed] == [seed_at(4, position) for position in range(3)]
+    assert list(mw.map(sample, nothing, seed=4)) == [seed_at(4, position) for position in range(3)]
 
 
 def test_tasks_without_a_seed_beside_tasks_with_one_have_none(mw: mwpy.Master) -> None:
@@ -248,7 +444,7 @@ def test_slaves_draw_different_numbers_although_their_script_seeds_the_generator
 
 def test_the_slaves_of_a_local_master_end_with_it() -> None:
     with mwpy.local_master(slaves=2) as mw:
-        pids = {result.value for result in mw.map(lambda _: os.getpid(), range(50))}
+        pids = {*mw.map(lambda _: os.getpid(), range(50))}
     assert pids
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
@@ -261,12 +457,12 @@ def test_slaves_share_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) 
     for slaves, share in [(1, cores), (2 * cores, 1)]:
         with mwpy.local_master(slaves=slaves) as mw:
             names = ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]
-            seen = {result.tag: result.value for result in mw.map(os.getenv, names)}
+            seen = dict(zip(names, mw.map(os.getenv, names), strict=True))
         assert seen == {"OMP_NUM_THREADS": str(share), "OPENBLAS_NUM_THREADS": str(share), "MKL_NUM_THREADS": "5"}
 
 
 def test_a_breakpoint_in_a_task_says_why_it_cannot_stop(mw: mwpy.Master) -> None:
-    (result,) = mw.map(lambda _: breakpoint(), [0])  # noqa: T100
+    (result,) = mw.map_results(lambda _: breakpoint(), [0])  # noqa: T100
     assert "a slave has no terminal for a debugger" in str(result.error)
 
 
@@ -275,7 +471,7 @@ def test_an_error_in_the_block_ends_the_slaves_and_is_raised() -> None:
 
     def fail_inside() -> None:
         with mwpy.local_master(slaves=1) as mw:
-            pids.extend(result.value for result in mw.map(lambda _: os.getpid(), [0]))
+            pids.extend(mw.map(lambda _: os.getpid(), [0]))
             raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
@@ -294,7 +490,7 @@ def test_definitions_in_a_repl_are_sent_by_value() -> None:
         "def scaled(point): return Point(point.x * factor)\n"
         "\n"
         "with mwpy.local_master(slaves=1) as mw:\n"
-        "    print([result.value.x for result in mw.map(scaled, [Point(1), Point(2)], ordered=True)])\n"
+        "    print([point.x for point in mw.map(scaled, [Point(1), Point(2)])])\n"
         "\n"
     )
     run = subprocess.run(

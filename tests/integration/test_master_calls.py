@@ -59,7 +59,7 @@ class Computation:
 
         def all_came() -> bool:
             self.mw.loop(0.1)
-            came.extend(self.mw.results())
+            came.extend(self.mw.results(unrunnable=False))
             return len(came) >= count
 
         until(all_came, lambda: f"{count} results, not {came}")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import mwpy
-from mwpy._values.algorithm import Registry, algorithm_of, digest_of, find, master_algorithm, slave_algorithm
+from mwpy._values.algorithm import Registry, algorithm_of, digest_of, find
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
+from mwpy.app import master_algorithm, slave_algorithm
 
 
 def helper(x: int) -> int:
@@ -170,7 +171,7 @@ def test_a_script_has_one_master_and_at_most_one_slave_algorithm() -> None:
 def test_the_decorators_register_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     """`mwpy.main` uses the functions that the decorators mark."""
     registry = Registry()
-    monkeypatch.setattr(sys.modules["mwpy._values.algorithm"], "REGISTRY", registry)
+    monkeypatch.setattr(sys.modules["mwpy.app"], "REGISTRY", registry)
 
     def role(mw: object, argv: list[str]) -> int:
         return 0

@@ -92,7 +92,7 @@ def test_waiting_tasks_are_cancelled_at_once() -> None:
     [(_, unended)] = actions.cancelled
     assert unended == [2, 3, 7, 8, 13]
     text = str(actions.results[0].error)
-    assert text == "task max failed: TaskCancelled: it was cancelled before it was sent to a slave"
+    assert text == "task 2 (max) failed, item 'tag 2': TaskCancelled: it was cancelled before it was sent to a slave"
     assert (master.core.state.jar.pending.counts, master.core.state.jar.runnable) == ({0: 5}, 9)
     assert sorted(number for each in spans_in(master.core) for number in each.ids) == [1, 4, 5, 6, 9, 10, 11, 12, 14]
     assert ended(master.cancel((14, 1))) == [14]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
-from collections.abc import Callable, Iterator
-from itertools import count
+import warnings
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from itertools import count, islice
 from queue import SimpleQueue
-from typing import Any, Unpack, cast
+from typing import Any, cast
 
 import pytest
-from attrs import define, field
+from tests.interrupts import moments
 from tests.spans import MAX
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
@@ -21,18 +24,20 @@ from mwpy._core.master.taskjar import Taskjar
 from mwpy._roles import map_run
 from mwpy._roles.access import Access
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.inbox import Inbox
-from mwpy._roles.map_run import MapRun, MapTag
+from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox, MapTasks
+from mwpy._roles.map_run import Call, MapRun
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
-from mwpy._values.errors import InternalError, UsageError
+from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
-from mwpy._values.task import Policies, Result, TaskPolicy, UnrunnableTask
+from mwpy._values.messagepack import decode
+from mwpy._values.task import DEFAULT_POLICY, Origin, Result, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
-HIGHEST = Defined(MAX)
+ALGORITHM = Defined(MAX)
+ORIGIN = Origin("max", SID, "node7", 1, 1000.0)
 
 
 class _Queue(SimpleQueue[Any]):
@@ -43,27 +48,62 @@ class _Queue(SimpleQueue[Any]):
         self.waits: list[tuple[Waiting, float | None]] = []
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        self.waits.append((self.io.waiting, timeout))
+        if self.empty():
+            self.waits.append((self.io.waiting, timeout))
+            self.io.run_tasks()
         return super().get(block, 0.0)
 
 
+class _Link:
+    asleep = True
+    wakes = 0
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+
 class _Io:
-    """The parts of an I/O thread that the thread of the algorithm uses."""
+    """The parts of an I/O thread that the thread of the algorithm uses.
+
+    While that thread waits, all submitted tasks are run. The last one finishes first. A task returns ten times its
+    argument, and fails if the argument is negative.
+    """
 
     def __init__(self) -> None:
         self.jar = Taskjar()
         self.submissions = Submissions(self.jar)
         self.outcomes = _Queue(self)
         self.waiting = Waiting.NOT
+        self.link = _Link()
         self.commands: list[Command] = []
+        self.runs = True
+        """Whether submitted tasks are run."""
+        self.most_open = 0
+        """The most tasks that were open at once."""
 
     def command(self, command: Command) -> None:
         """Take a command. Answer it after an older one, whose caller was interrupted."""
         self.commands.append(command)
         older = CancelTasks([(1, 1)], Running.KILL)
-        if isinstance(command, CancelTasks):
+        if isinstance(command, CancelTasks) and command.running is Running.KILL:
             self.outcomes.put(Actions(cancelled=[(older, [TaskId(1)])]))
             self.outcomes.put(Actions(cancelled=[(older, []), (command, [TaskId(7)])], results=[_result(7)]))
+
+    def run_tasks(self) -> None:
+        """Finish all tasks that are submitted."""
+        if not self.runs:
+            return
+        spans = self.submissions.take()
+        self.jar.away = self.submissions.total
+        results: list[Result[object]] = []
+        for span in spans:
+            for number, payload, tag in zip(span.ids, span.payloads, span.tags, strict=True):
+                [item] = cast("list[int]", decode(payload))
+                value = 10 * item if item >= 0 else TaskFailed("max", SID, "ValueError", "negative")
+                results.append(Result(TaskId(number), ORIGIN, tag, 0.1, item < 0, value))
+        self.most_open = max(self.most_open, len(results))
+        if results:
+            self.outcomes.put(Actions(results=results[::-1]))
 
 
 @pytest.fixture
@@ -77,12 +117,12 @@ def access(io: _Io) -> Access:
 
 
 def _result(number: int, tag: object = None) -> Result[Any]:
-    return Result(TaskId(number), "max", SID, tag, 0.1, False, number)
+    return Result(TaskId(number), ORIGIN, tag, 0.1, False, number)
 
 
 def _unrunnable(number: int, tag: object = None) -> UnrunnableTask:
     deaths = (Death(SID, 1, "killed by signal 11", LastWords("", "last words", "", 0)),)
-    return UnrunnableTask(TaskId(number), "max", None, tag, "it kills", deaths, b"", ())
+    return UnrunnableTask(TaskId(number), "max", None, tag, "it kills", deaths, b"", (), ORIGIN)
 
 
 # ---- the inbox ----
@@ -92,31 +132,30 @@ def test_outcomes_are_sorted_by_kind(io: _Io, access: Access) -> None:
     inbox = Inbox(access)
     assert inbox.counts() == (0, 0, 0, 0)
     results, unrunnable = [_result(1), _result(2)], [_unrunnable(3)]
-    io.outcomes.put(Actions(results=results[:1], unrunnable=unrunnable, connected=[SID]))
+    io.outcomes.put(Actions(results=results[:1], unrunnable=unrunnable[:], connected=[SID]))
     io.outcomes.put(Actions(results=results[1:], disconnected=[SID, SID]))
     inbox.receive()
     assert inbox.counts() == (1, 2, 1, 2)
-    assert (inbox.results, inbox.unrunnable) == (results, unrunnable)
+    assert (inbox.fetch(inbox.results), inbox.fetch(inbox.unrunnable)) == (results, unrunnable)
+    assert inbox.counts() == (0, 0, 1, 2)
 
 
 def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) -> None:
     """An unrunnable task of a map is a failed result there. Outcomes of other tasks stay in the inbox."""
-    inbox = Inbox(access, has_mapped=True)
-    run: MapRun[Any] = MapRun(_submit_nothing, access, inbox.wait)
-    mine, other = MapTag(run, 0, "a"), MapTag(run, 1, "b")
-    io.outcomes.put(Actions(results=[_result(1), _result(2, mine)], unrunnable=[_unrunnable(3), _unrunnable(4, other)]))
+    inbox = Inbox(access)
+    mine = inbox.open_map()
+    closed = MapTasks(closed=True)
+    results = [_result(1), _result(2, mine), _result(5, closed)]
+    io.outcomes.put(Actions(results=results, unrunnable=[_unrunnable(3), _unrunnable(4, mine)]))
     inbox.wait()
     assert inbox.counts() == (1, 1, 0, 0)
-    value, failure = run.arrived
+    value, failure = mine.arrived
     assert (value.value, value.tag) == (2, mine)
-    assert failure.error is not None
-    assert (failure.task_id, failure.tag, failure.error.type_name) == (4, other, "UnrunnableTask")
+    assert isinstance(failure.error, TaskUnrunnable)
+    assert (failure.task_id, failure.tag, failure.error.type_name) == (4, mine, "TaskUnrunnable")
     assert [death.sid for death in failure.error.deaths] == [SID]
     assert "last words" in str(failure.error)
-
-
-def _submit_nothing(*_: object) -> TaskId:
-    raise AssertionError("nothing is submitted")
+    assert not closed.arrived
 
 
 def test_a_cancellation_waits_for_its_own_answer(io: _Io, access: Access) -> None:
@@ -145,11 +184,14 @@ def test_the_core_knows_whether_the_algorithm_waits_with_a_timeout(
 
 
 def test_an_exception_in_the_io_thread_is_an_internal_error(io: _Io, access: Access) -> None:
+    """Each later use raises it again, because no outcome will come."""
+    inbox = Inbox(access)
     cause = ValueError("seven")
     io.outcomes.put(cause)
-    with pytest.raises(InternalError, match="seven") as caught:
-        Inbox(access).receive()
-    assert caught.value.__cause__ is cause
+    for _ in range(2):
+        with pytest.raises(InternalError, match="seven") as caught:
+            inbox.wait()
+        assert caught.value.__cause__ is cause
 
 
 def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None:
@@ -160,77 +202,299 @@ def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None
             use()
 
 
+def test_a_loop_that_fetches_nothing_is_warned_about_once(io: _Io, access: Access) -> None:
+    """The warning names what can be fetched, and how. A fetch starts the count again."""
+    inbox = Inbox(access)
+    io.outcomes.put(Actions(results=[_result(1)], unrunnable=[_unrunnable(2)]))
+    inbox.receive()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(RETURNS_IN_VAIN - 1):
+            inbox.returned_at_once(1)
+        assert inbox.fetch(inbox.results)
+        for _ in range(RETURNS_IN_VAIN - 1):
+            inbox.returned_at_once(1)
+        assert not inbox.fetch(inbox.results)
+        with pytest.raises(
+            RuntimeWarning, match=r"it: 1 unrunnable tasks with mw.results\(\) or mw.unrunnable_tasks\(\)"
+        ):
+            inbox.returned_at_once(1)
+        inbox.returned_at_once(1)
+
+
 # ---- a map ----
 
 
-@define
-class _Slaves:
-    """Slaves that finish the submitted tasks whenever the map waits. The last submitted task finishes first."""
-
-    io: _Io
-    inbox: Inbox
-    size: int = 1
-    """Bytes of each task's arguments."""
-    open: list[tuple[int, MapTag]] = field(factory=list)
-    positions: list[int] = field(factory=list)
-    most_open: int = 0
-
-    def submit(self, call: Any, tag: Any, **policy: Unpack[Policies]) -> TaskId:
-        tag.size = self.size
-        number = self.io.submissions.add(HIGHEST, TaskPolicy.of(**policy), b"", (), tag)
-        self.positions.append(tag.index)
-        self.open.append((call.args[0], tag))
-        self.most_open = max(self.most_open, len(self.open))
-        return number
-
-    def wait(self) -> None:
-        self.io.jar.away += sum(span.count for span in self.io.submissions.take())
-        finished = [_result(10 * item, tag) for item, tag in reversed(self.open)]
-        self.open.clear()
-        self.io.outcomes.put(Actions(results=finished))
-        self.inbox.wait()
+def _results(
+    io: _Io,
+    inbox: Inbox,
+    items: Iterator[Any],
+    ordered: bool = False,
+    values: bool = False,
+) -> Generator[Any, None, None]:
+    calls: Iterator[Call] = ((ALGORITHM, DEFAULT_POLICY, None, (item,), {}, item) for item in items)
+    return MapRun(inbox.access, inbox, Codec(), calls, ordered, values).start()
 
 
 @pytest.fixture
-def slaves(io: _Io, access: Access) -> _Slaves:
-    return _Slaves(io, Inbox(access, has_mapped=True))
+def inbox(access: Access) -> Inbox:
+    return Inbox(access)
 
 
-def _map(slaves: _Slaves, items: Iterator[int], ordered: bool) -> Iterator[Result[int]]:
-    run: MapRun[int] = MapRun(slaves.submit, slaves.inbox.access, slaves.wait)
-    return run.results(algorithm_of(abs), items, ordered, {})
+def _cancelled(io: _Io) -> list[int]:
+    """Return the ids of all tasks for which `CancelTasks` was sent."""
+    ids: list[int] = []
+    for command in io.commands:
+        assert isinstance(command, CancelTasks)
+        assert command.running is Running.DISCARD
+        ids += [number for first, size in command.ranges for number in range(first, first + size)]
+    return ids
 
 
-def test_a_map_yields_results_as_they_arrive_or_in_the_order_of_the_items(slaves: _Slaves) -> None:
-    """The tag of each result is its item."""
-    assert [(result.tag, result.value) for result in _map(slaves, iter([1, 2, 3]), ordered=False)] == [
-        (3, 30),
-        (2, 20),
-        (1, 10),
-    ]
-    assert [result.tag for result in _map(slaves, iter([1, 2, 3]), ordered=True)] == [1, 2, 3]
-    assert list(_map(slaves, iter([]), ordered=True)) == []
-    assert slaves.positions == [0, 1, 2] * 2
+def test_a_map_yields_results_as_they_arrive_or_in_the_order_of_the_items(io: _Io, inbox: Inbox) -> None:
+    """The tag of each result is its item. A map that comes to its end cancels nothing."""
+    results = _results(io, inbox, iter([1, 2, 3]))
+    assert [(result.tag, result.value) for result in results] == [(3, 30), (2, 20), (1, 10)]
+    assert [result.tag for result in _results(io, inbox, iter([1, 2, 3]), ordered=True)] == [1, 2, 3]
+    assert list(_results(io, inbox, iter([]), ordered=True)) == []
+    assert not io.commands
+    assert not inbox.abandoned
+
+
+def test_a_map_submits_its_first_items_before_the_first_result_is_requested(io: _Io, inbox: Inbox) -> None:
+    """The I/O thread is woken for them."""
+    results = _results(io, inbox, iter([1, 2, 3]))
+    assert io.submissions.total == 3
+    assert io.link.wakes
+    assert [result.value for result in results] == [30, 20, 10]
 
 
 @pytest.mark.parametrize(
-    ("ordered", "size", "limits", "most"),
-    [
-        (False, 1, {"MAP_PENDING": 10}, 10),
-        (False, 4, {"MAP_BYTES": 10}, 3),
-        (True, 1, {"MAP_WINDOW": 7}, 7),
-    ],
+    ("ordered", "limits", "most"),
+    [(False, {"MAP_PENDING": 10}, 10), (False, {"MAP_BYTES": 5}, 3), (True, {"MAP_WINDOW": 7}, 7)],
 )
 def test_an_endless_map_keeps_a_limited_number_of_items_in_flight(
-    slaves: _Slaves, monkeypatch: pytest.MonkeyPatch, ordered: bool, size: int, limits: dict[str, int], most: int
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, ordered: bool, limits: dict[str, int], most: int
 ) -> None:
+    """The arguments of each task take two bytes here."""
     for name, limit in limits.items():
         monkeypatch.setattr(map_run, name, limit)
-    slaves.size = size
-    results = _map(slaves, count(), ordered)
-    tags = [next(results).tag for _ in range(100)]
-    assert len(set(tags)) == 100
-    assert slaves.most_open == most
+    results = _results(io, inbox, (number % 100 for number in count()), ordered)
+    assert len([*islice(results, 100)]) == 100
+    assert io.most_open == most
+
+
+def test_a_map_runs_although_other_tasks_fill_the_master(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its own share of tasks. An earlier version submitted nothing, and looked again without a pause."""
+    monkeypatch.setattr(map_run, "MAP_PENDING", 10)
+    for number in range(50):
+        io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x01", (), number)
+    io.submissions.take()
+    results = _results(io, inbox, iter(range(30)))
+    assert io.submissions.total == 60
+    assert sorted(result.tag for result in results) == [*range(30)]
+
+
+def test_early_results_of_an_ordered_map_are_limited_in_bytes(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first result is missing, and the early ones are large, a map reads no more items."""
+    monkeypatch.setattr(map_run, "MAP_BYTES", 1000)
+    monkeypatch.setattr(map_run, "MAP_PENDING", 3)
+    results = _results(io, inbox, count(), ordered=True)
+    [span] = io.submissions.take()
+    io.jar.away = 3
+    large: list[Result[object]] = [
+        Result(number, ORIGIN, tag, 0.1, False, "x" * 600)
+        for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
+    ]
+    io.outcomes.put(Actions(results=large[1:]))
+    read: list[int] = []
+
+    def give_the_first() -> None:
+        read.append(io.submissions.total)
+        io.outcomes.put(Actions(results=large[:1]))
+
+    monkeypatch.setattr(io, "run_tasks", give_the_first)
+    assert [next(results).tag for _ in range(3)] == [0, 1, 2]
+    assert read == [4]
+
+
+def test_a_slow_iterable_does_not_hold_back_results(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call reads for a limited time. Later, reading ends when results wait."""
+    monkeypatch.setattr(map_run, "READ_S", 0.0)
+    results = _results(io, inbox, count())
+    assert io.submissions.total == 1
+    io.run_tasks()
+    assert next(results).tag == 0
+    assert io.submissions.total == 2
+
+
+def test_a_slow_user_does_not_keep_slaves_waiting(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New items are read before all results that have arrived are given out."""
+    monkeypatch.setattr(map_run, "READ_EVERY", 5)
+    monkeypatch.setattr(map_run, "MAP_PENDING", 20)
+    results = _results(io, inbox, count())
+    for _ in range(6):
+        next(results)
+    assert io.submissions.total == 25
+
+
+def test_a_result_that_arrives_twice_counts_once(io: _Io, inbox: Inbox) -> None:
+    """An interrupt can leave it in the map twice."""
+    results = _results(io, inbox, iter([1, 2]))
+    [span] = io.submissions.take()
+    for _ in range(2):
+        arrived = zip(span.ids, span.tags, strict=True)
+        io.outcomes.put(Actions(results=[_result(number, tag) for number, tag in arrived]))
+    assert [result.tag for result in results] == [1, 2]
+
+
+def test_a_failed_item_is_raised_in_its_turn_and_named(io: _Io, inbox: Inbox) -> None:
+    values = _results(io, inbox, iter([1, -2, 3]), ordered=True, values=True)
+    assert next(values) == 10
+    with pytest.raises(TaskFailed) as caught:
+        next(values)
+    assert str(caught.value) == "task 2 (max) failed on SLAVE-0 (node7), item -2: ValueError: negative"
+    assert (caught.value.item, caught.value.host, caught.value.task_id) == (-2, "node7", 2)
+
+
+Close = Callable[[Generator[Result[int], None, None]], None]
+
+
+def _fail_in(results: Generator[Result[int], None, None]) -> None:
+    with pytest.raises(KeyError):
+        results.throw(KeyError("mine"))
+
+
+@pytest.mark.parametrize("close", [lambda results: results.close(), _fail_in, lambda results: None])
+@pytest.mark.parametrize("begun", [False, True])
+def test_closing_a_map_cancels_its_tasks(io: _Io, inbox: Inbox, close: Close, begun: bool) -> None:
+    """It is closed by `close`, by an exception, or because nobody refers to it, also before the first result."""
+    io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x01", (), "another")
+    results = _results(io, inbox, count())
+    last = io.submissions.total
+    if begun:
+        assert next(results).task_id == last
+        last -= 1
+    close(results)
+    del results
+    assert _cancelled(io) == [*range(2, last + 1)]
+    assert not inbox.abandoned
+
+
+def test_a_closed_map_keeps_nothing_in_memory(io: _Io, inbox: Inbox) -> None:
+    """The tasks that are still on their way refer to the map, but the map no longer refers to items and results."""
+
+    class Item(list[int]):
+        pass
+
+    item = Item()
+    gone = weakref.ref(item)
+    results = _results(io, inbox, iter([item]))
+    del item
+    results.close()
+    assert gone() is None
+
+
+def test_an_interrupt_while_a_map_is_closed_only_delays_its_end(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next use of the master cancels the tasks."""
+    results = _results(io, inbox, count())
+    own = range(1, io.submissions.total + 1)
+
+    def interrupted(_command: Command) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "command", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            results.close()
+    io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x01", (), "another")
+    inbox.receive()
+    assert _cancelled(io) == [*own]
+
+
+def test_an_interrupt_before_a_task_is_submitted_cancels_no_task_of_others(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The map knows the id before the task exists. Another task may get this id later."""
+
+    def interrupted(*_: object) -> TaskId:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io.submissions, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _results(io, inbox, iter([1]))
+    assert not io.commands
+
+
+def test_a_map_that_outlives_its_master_is_closed_in_silence(io: _Io, inbox: Inbox) -> None:
+    results = _results(io, inbox, count())
+    inbox.access.close()
+    with pytest.raises(UsageError, match="over"):
+        next(results)
+    assert not io.commands
+
+
+def test_a_map_of_a_map_runs(io: _Io, inbox: Inbox) -> None:
+    """The items of one map are the values of another."""
+    inner = _results(io, inbox, iter(range(5)), ordered=True, values=True)
+    assert [result.value for result in _results(io, inbox, inner, ordered=True)] == [0, 100, 200, 300, 400]
+
+
+def test_an_interrupt_anywhere_loses_no_result_of_other_tasks(io: _Io, access: Access) -> None:
+    """The map is closed each time, and its tasks are cancelled. The result of the other task arrives exactly once."""
+    for moment in moments():
+        inbox = Inbox(access)
+        io.outcomes = cast(_Queue, SimpleQueue())  # no Python code runs in its methods
+        io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x07", (), "another")
+        before = io.submissions.total
+        results = _results(io, inbox, iter(range(40)), ordered=True)
+        io.run_tasks()
+        moment.interrupt(results.__next__)
+        results.close()
+        io.run_tasks()
+        inbox.receive()
+        assert [result.tag for result in inbox.results] == ["another"], moment
+        assert not inbox.abandoned
+        assert {*_cancelled(io)} <= {*range(before + 1, io.submissions.total + 1)}
+        io.commands.clear()
+    assert moment.number > 50
+
+
+def test_an_interrupt_anywhere_in_the_call_of_a_map_leaves_no_task(io: _Io, access: Access) -> None:
+    """All tasks that were submitted before the interrupt are cancelled, and no other task."""
+    for moment in moments():
+        inbox = Inbox(access)
+        before = io.submissions.total
+        opened: list[object] = []
+        moment.interrupt(lambda inbox=inbox, opened=opened: opened.append(_results(io, inbox, iter(range(5)))))  # type: ignore[misc]
+        opened.clear()
+        inbox.receive()
+        assert {*_cancelled(io)} == {*range(before + 1, io.submissions.total + 1)}, moment
+        io.submissions.take()
+        io.commands.clear()
+    assert moment.number > 50
+
+
+def test_a_map_that_another_thread_collects_ends_when_its_master_is_used_next(io: _Io, inbox: Inbox) -> None:
+    """A generator that is part of a cycle is closed by the thread that happens to collect it."""
+    results = _results(io, inbox, count())
+    own = range(1, io.submissions.total + 1)
+    cycle: list[object] = [results]
+    cycle.append(cycle)
+    del results, cycle
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+    assert not io.commands
+    inbox.receive()
+    assert _cancelled(io) == [*own]
 
 
 # ---- definitions ----

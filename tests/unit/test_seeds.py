@@ -13,7 +13,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.ids import TaskId
 from mwpy._values.messagepack import decode
 from mwpy._values.seeds import RUNNING, Seeds, seed_at
-from mwpy._values.task import UnrunnableTask
+from mwpy._values.task import Origin, UnrunnableTask
 
 CODEC = Codec()
 
@@ -56,5 +56,5 @@ def test_a_call_with_a_seed_has_the_same_arguments(arguments: tuple[tuple[object
     entry = decode(seeded)
     assert (seed_of(entry), seed_of(decode(payload))) == (seed_at(1, 0), None)
     assert repr(loads_call(entry, buffers)) == repr(loads_call(decode(payload), buffers))
-    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (), seeded, buffers)
+    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (), seeded, buffers, Origin("f", None, None, 1, 0.0))
     assert repr(task.arguments) == repr(arguments)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mwpy._transport.codec import Codec
-from mwpy._values.errors import TaskFailed, UsageError
+from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled
-from mwpy._values.task import Result, TaskPolicy, UnrunnableTask
+from mwpy._values.task import Origin, Result, TaskPolicy, UnrunnableTask, size_of
 
 SID = SlaveId("SLAVE-0")
+ORIGIN = Origin("f", SID, "node7", 2, 1000.0)
 
 
 def _result(value: object, failed: bool = False, payload: bytes | None = None) -> Result[Any]:
-    return Result(
-        TaskId(1), "f", SID, "tag", 0.5, failed, Pickled(1, pickle.dumps(value) if payload is None else payload)
-    )
+    pickled = Pickled(1, pickle.dumps(value) if payload is None else payload)
+    return Result(TaskId(1), ORIGIN, "tag", 0.5, failed, pickled)
 
 
 def test_a_value_is_unpickled_once_and_then_kept() -> None:
@@ -29,6 +30,7 @@ def test_a_value_is_unpickled_once_and_then_kept() -> None:
     assert result.value == [1, 2]
     assert result.value is result.value
     assert result.error is None
+    assert result.ok
     assert "ok, tag='tag'" in repr(result)
 
 
@@ -39,11 +41,51 @@ def test_a_failed_result_raises_with_the_remote_traceback() -> None:
     error = result.error
     assert isinstance(error, TaskFailed)
     assert isinstance(error.__cause__, ValueError)
-    assert str(error) == "task f failed on SLAVE-0: ValueError: seven\nTraceback: remote"
+    assert str(error) == "task 1 (f) failed on SLAVE-0 (node7), item 'tag': ValueError: seven\nTraceback: remote"
+    assert not result.ok
     with pytest.raises(TaskFailed) as caught:
         _ = result.value
     assert caught.value.type_name == "ValueError"
     assert "failed" in repr(result)
+
+
+def test_a_result_says_where_and_when_its_task_ran() -> None:
+    result = _result(None)
+    assert (result.algorithm, result.sid, result.host, result.attempts) == ("f", SID, "node7", 2)
+    assert (result.started, result.finished) == (999.5, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "buffers", "size"),
+    [(Pickled(1, b"1234"), (), 4), (Pickled(1, b"1234"), (b"12", b"1"), 7), (b"123", (), 3), ("12", (), 2), (7, (), 0)],
+)
+def test_a_result_knows_about_how_large_it_is(value: object, buffers: tuple[bytes, ...], size: int) -> None:
+    assert size_of(Result(TaskId(1), ORIGIN, None, 0.5, False, value, buffers)) == size
+
+
+class _Unprintable:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("item", "shown"),
+    [
+        (5, ", item 5"),
+        ((1, "a"), ", item (1, 'a')"),
+        (None, ""),
+        (np.zeros((2, 2)), ", item array([[0., 0.], [0., 0.]])"),
+        ("x" * 1000, f", item '{'x' * 47}...{'x' * 48}'"),
+        (_Unprintable(), ", item <_Unprintable instance at"),
+    ],
+)
+def test_a_failure_names_its_item_in_one_short_line(item: object, shown: str) -> None:
+    """Any object can be an item: large ones, those with line breaks in their text, and those without a text."""
+    failure = TaskFailed("f", None, "ValueError", "seven")
+    failure.item = item
+    first, _, rest = str(failure).partition(": ValueError")
+    assert first.startswith(f"task f failed{shown}")
+    assert rest == ": seven"
 
 
 def test_a_value_that_cannot_be_unpickled_is_a_failure() -> None:
@@ -78,10 +120,15 @@ def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     """These values are enough to submit the task again, or to explain why it cannot run."""
     death = Death(SID, 2, "killed by signal 11")
     payload, _ = Codec().dumps_call((1,), {"b": 2}, "f")
-    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, ())
+    task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, (), ORIGIN)
     assert task.arguments == ((1,), {"b": 2})
     assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: killed by signal 11"
     assert repr(task) == "<UnrunnableTask 3 (f): it kills, tag='tag'>"
+    result = task.result()
+    assert (result.task_id, result.tag, result.attempts, result.ok) == (3, "tag", 2, False)
+    with pytest.raises(TaskUnrunnable, match=r"^task 3 \(f\) failed on SLAVE-0 \(node7\).*: it kills$") as caught:
+        _ = result.value
+    assert caught.value.deaths == (death,)
 
 
 def test_an_unrunnable_task_shows_the_last_words_of_the_last_slave_that_died() -> None:
@@ -89,7 +136,7 @@ def test_an_unrunnable_task_shows_the_last_words_of_the_last_slave_that_died() -
     first = Death(SID, 1, "exit code 1", LastWords("first"))
     last = Death(SID, 2, "killed by signal 11", LastWords("a\n", "b", "Fatal\n", 3 << 20))
     shown = [
-        str(UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", deaths, b"", ()))
+        str(UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", deaths, b"", (), ORIGIN))
         for deaths in ((first, last), (Death(SID, 1, "exit code 1"),), ())
     ]
     line = "task 3 (f) is unrunnable: it kills"

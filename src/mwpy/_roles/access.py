@@ -48,6 +48,8 @@ class Access(threading.local):
 
     io: MasterIo
     """The I/O thread. Read this attribute for every use, and store neither its value nor parts of it."""
+    usable: bool
+    """Whether this thread may use `io`: it is the owner, and the computation is not over."""
 
     def __init__(
         self, io: MasterIo, owner: threading.Thread, drive: Callable[[float | None], None] | None = None
@@ -59,8 +61,10 @@ class Access(threading.local):
             f"mwpy.local_master"
         )
         self.drive = drive
-        self.io = io if user is owner else cast("MasterIo", refusal)
+        self.usable = user is owner
+        self.io = io if self.usable else cast("MasterIo", refusal)
 
     def close(self) -> None:
         """Make every later use of `io` in this thread a `UsageError`."""
+        self.usable = False
         self.io = cast("MasterIo", _Refusal(OVER))

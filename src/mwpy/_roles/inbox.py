@@ -1,24 +1,58 @@
-"""What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that connected or disconnected."""
+"""What a master algorithm has not fetched yet: results, unrunnable tasks, and slaves that connected or disconnected.
+
+Ctrl-C can end each call here at any point, and a user of a notebook goes on afterwards. So no outcome may be lost or be
+counted twice. Python runs a signal handler only when a call has returned, when a function begins, and when a loop
+repeats. Where this module relies on that, a comment says so.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections import deque
 from queue import Empty
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field
 
-from mwpy._core.master.commands import CancelTasks, Waiting
+from mwpy._core.master.commands import CancelTasks, Running, Waiting
 from mwpy._roles.access import Access
-from mwpy._roles.map_run import MapTag
-from mwpy._values.errors import InternalError, TaskFailed
+from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.last_words import story_of
+from mwpy._values.messages import spans_of
 from mwpy._values.task import Result, UnrunnableTask
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "MapTasks"]
+
+T = TypeVar("T")
+
+RETURNS_IN_VAIN = 1000
+"""After so many calls of `mw.loop()` that return at once, while nothing is fetched, the user is warned."""
+
+
+FETCHES = (
+    "unrunnable tasks with mw.results() or mw.unrunnable_tasks()",
+    "results with mw.results()",
+    "connected slaves with mw.connected_ordered_slaves()",
+    "disconnected slaves with mw.disconnected_ordered_slaves()",
+)
+"""What can be fetched and how, in the order of `Inbox.counts`."""
+
+
+@define(eq=False)
+class MapTasks:
+    """The tasks of one map. This object is the tag of each of them."""
+
+    open: dict[int, tuple[int, Any, int]] = field(factory=dict)
+    """The tasks whose results were not taken from `arrived`, by id: position in the map, item, bytes of arguments."""
+    arrived: deque[Result[Any]] = field(factory=deque)
+    """Results that arrived. An interrupt may leave the result of one task here twice."""
+    closed: bool = False
+    """Whether nobody will take a result."""
+    last: int = 0
+    """The id of the last task that was submitted before the map was closed."""
 
 
 @define(eq=False)
@@ -30,10 +64,18 @@ class Inbox:
     unrunnable: list[UnrunnableTask] = field(factory=list)
     connected: list[SlaveId] = field(factory=list)
     disconnected: list[SlaveId] = field(factory=list)
+    abandoned: dict[MapTasks, None] = field(factory=dict)
+    """Closed maps whose tasks may not be cancelled yet."""
+    _received: deque[Actions | BaseException] = field(factory=deque)
+    """Outcomes that are not sorted yet."""
     _asked: tuple[CancelTasks, list[list[TaskId]]] | None = None
     """The last cancellation that must be answered, and a list for its answer."""
-    has_mapped: bool = False
-    """Whether some of the results may belong to a `map`."""
+    _has_mapped: bool = False
+    """Whether some of the results may belong to a map."""
+    _returns: int = 0
+    """How many calls of `mw.loop()` returned at once since something was fetched."""
+
+    # ---- receiving -----------------------------------------------------------------------------------------
 
     def receive(self) -> None:
         """Take over all outcomes that have arrived.
@@ -42,11 +84,16 @@ class Inbox:
             InternalError: the I/O thread died; our fault.
             UsageError: the computation is over; the caller's fault.
         """
+        if self.abandoned:
+            self.end_abandoned()
         outcomes = self.access.io.outcomes
         if self.access.drive is not None and outcomes.empty():
             self.access.drive(0.0)
         while not outcomes.empty():
-            self._sort(outcomes.get_nowait())
+            self._take(None)
+        while self._received:
+            self._sort(self._received[0])
+            self._received.popleft()
 
     def wait(self, timeout: float | None = None) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
@@ -55,20 +102,25 @@ class Inbox:
             timeout: how long to wait at most, in seconds; None for as long as it takes.
         """
         io = self.access.io
-        outcomes = io.outcomes
-        if outcomes.empty():
+        if io.outcomes.empty() and not self._received:
             io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
                 if self.access.drive is not None:
                     self.access.drive(timeout)
                     timeout = 0.0
-                self._sort(outcomes.get(timeout=timeout))
+                self._take(timeout)
             except Empty:
                 return
             finally:
                 io.waiting = Waiting.NOT
-        while not outcomes.empty():
-            self._sort(outcomes.get_nowait())
+        self.receive()
+
+    def _take(self, timeout: float | None) -> None:
+        """Wait for an outcome and store it.
+
+        One call does both, and Python code does not run in between. Otherwise an interrupt could lose the outcome.
+        """
+        self._received.extend(map(self.access.io.outcomes.get, (True,), (timeout,)))
 
     def cancel(self, command: CancelTasks) -> list[TaskId]:
         """Send a cancellation, and wait until the core answers which of the tasks had not ended."""
@@ -80,34 +132,93 @@ class Inbox:
         return answers[0]
 
     def _sort(self, outcome: Actions | BaseException) -> None:
+        """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
-        if self.has_mapped:
-            for result in outcome.results:
-                tag = result.tag
-                if type(tag) is MapTag:
-                    tag.run.arrived.append(result)
-                else:
-                    self.results.append(result)
-        else:
-            self.results.extend(outcome.results)
-        for task in outcome.unrunnable:
-            if type(task.tag) is MapTag:
-                task.tag.run.arrived.append(_failed_result(task))
-            else:
-                self.unrunnable.append(task)
+        results, unrunnable = outcome.results, outcome.unrunnable
+        if self._has_mapped:
+            results = _without_those_of_maps(results)
+            of_maps = [task.result() for task in unrunnable if type(task.tag) is MapTasks]
+            _without_those_of_maps(of_maps)
+            unrunnable = [task for task in unrunnable if type(task.tag) is not MapTasks]
+        # no interrupt comes between emptying a list and the end of the call after it
+        outcome.results = []
+        self.results.extend(results)
+        outcome.unrunnable = []
+        self.unrunnable.extend(unrunnable)
+        connected, outcome.connected = outcome.connected, []
+        self.connected.extend(connected)
+        disconnected, outcome.disconnected = outcome.disconnected, []
+        self.disconnected.extend(disconnected)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
-        self.connected.extend(outcome.connected)
-        self.disconnected.extend(outcome.disconnected)
+
+    # ---- fetching ------------------------------------------------------------------------------------------
+
+    def fetch(self, waiting: list[T]) -> list[T]:
+        """Take everything out of one of the lists."""
+        self.receive()
+        fetched = waiting[:]
+        waiting.clear()
+        if fetched:
+            self._returns = 0
+        return fetched
 
     def counts(self) -> tuple[int, int, int, int]:
         """How many unrunnable tasks, results, connected and disconnected slaves can be fetched."""
         return len(self.unrunnable), len(self.results), len(self.connected), len(self.disconnected)
 
+    def returned_at_once(self, stacklevel: int) -> None:
+        """Count a call of `mw.loop()` that did not wait. Warn if such calls follow each other without a fetch.
 
-def _failed_result(task: UnrunnableTask) -> Result[Any]:
-    failure = TaskFailed(task.algorithm, task.sid, "UnrunnableTask", task.reason, story_of(task.deaths))
-    failure.deaths = task.deaths
-    return Result(task.task_id, task.algorithm, task.sid, task.tag, 0.0, True, _value=failure)
+        Args:
+            stacklevel: how many calls the line of the user is away.
+        """
+        self._returns += 1
+        if self._returns == RETURNS_IN_VAIN:
+            left = ", ".join(f"{count} {what}" for count, what in zip(self.counts(), FETCHES, strict=True) if count)
+            warnings.warn(
+                f"mw.loop() has returned {RETURNS_IN_VAIN} times without waiting, and nothing was fetched in between. "
+                f"It does not wait while something can be fetched. Fetch it: {left}",
+                RuntimeWarning,
+                stacklevel + 1,
+            )
+
+    # ---- maps ----------------------------------------------------------------------------------------------
+
+    def open_map(self) -> MapTasks:
+        """Begin a map: results whose tag is the returned object go there."""
+        if self.abandoned:
+            self.end_abandoned()
+        self._has_mapped = True
+        return MapTasks()
+
+    def end_abandoned(self) -> None:
+        """Cancel the tasks of closed maps.
+
+        After an interrupt, the next call continues. The garbage collection of another thread can close a map, and then
+        the next use of the master by its owner continues.
+        """
+        if not self.access.usable:
+            return
+        for tasks in list(self.abandoned):
+            ids = [number for number in tasks.open if number <= tasks.last]
+            if ids:
+                firsts, counts, _ = spans_of(ids, [0] * len(ids))
+                self.access.io.command(CancelTasks([*zip(firsts, counts, strict=True)], Running.DISCARD))
+            tasks.open.clear()
+            tasks.arrived.clear()
+            self.abandoned.pop(tasks, None)
+
+
+def _without_those_of_maps(results: list[Result[Any]]) -> list[Result[Any]]:
+    """Give the results of maps to their maps. Return the others."""
+    others: list[Result[Any]] = []
+    for result in results:
+        tasks = result.tag
+        if type(tasks) is not MapTasks:
+            others.append(result)
+        elif not tasks.closed:
+            tasks.arrived.append(result)
+    return others

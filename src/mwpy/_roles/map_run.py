@@ -1,95 +1,243 @@
-"""One run of `Master.map`: how many items are in flight, and in which order their results are given out."""
+"""The run of one map: which items are in flight, and in which order their results are given out.
+
+All maps of a master are such runs. A run reads its items lazily and keeps a bounded number of tasks and bytes, so the
+items may be endless. Several runs may be open at once.
+
+A run is a generator, and is closed with it: after its last result, by an exception, by `close`, or when nobody refers
+to the generator any more. Closing cancels the tasks that have not ended.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+from typing import Any, SupportsIndex
 
 from attrs import define, field
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._roles.access import Access
+from mwpy._roles.inbox import Inbox, MapTasks
+from mwpy._roles.progress import Progress, Report
+from mwpy._system import clock
+from mwpy._transport.codec import Codec, with_seed
 from mwpy._values.algorithm import Algorithm, TaskCall
-from mwpy._values.ids import TaskId
-from mwpy._values.task import Policies, Result
+from mwpy._values.errors import UsageError
+from mwpy._values.seeds import seed_at
+from mwpy._values.task import DEFAULT_POLICY, Policies, Result, TaskPolicy, size_of
 
-__all__ = ["MapRun", "MapTag"]
+__all__ = [
+    "NO_KEYWORDS",
+    "Call",
+    "MapOptions",
+    "MapRun",
+    "Terms",
+    "algorithm_of_call",
+    "calls_of",
+    "check_chunksize",
+    "policy_of",
+]
 
-R = TypeVar("R")
+Terms = tuple[Defined, TaskPolicy, SupportsIndex | None]
+"""What all calls of an algorithm have in common: its definition, their policy, and their seed."""
+
+Call = tuple[Defined, TaskPolicy, SupportsIndex | None, tuple[Any, ...], dict[str, Any], Any]
+"""A task to submit: its terms, positional and keyword arguments, and the item that the user knows it by."""
+
+NO_KEYWORDS: dict[str, Any] = {}
+"""The keyword arguments of all calls of a map. Nobody changes it."""
 
 MAP_PENDING = 1000
-"""How many tasks `map` keeps pending in the master, beyond the tasks that slaves hold."""
+"""How many of its tasks a map keeps pending in the master or finished, beyond the tasks that slaves hold."""
 
 MAP_BYTES = 256 << 20
-"""Bytes of arguments in flight at which `map` stops submitting."""
+"""Bytes of arguments in flight, and of results that wait for their turn, at which a map reads no more items."""
 
 MAP_WINDOW = 20_000
-"""How many items an ordered `map` may run ahead of the item that it waits for."""
+"""How many items an ordered map may run ahead of the item that it waits for."""
+
+READ_S = 0.05
+"""Seconds after which reading items stops if results wait. So a slow iterable does not hold back the results of the
+items that it has given already, and the call of a map returns soon."""
+
+READ_EVERY = 100
+"""After this many results, a map reads more items. So slaves stay busy while the user works on the results."""
+
+
+class MapOptions(Policies, total=False):
+    """The keywords of `Master.map`, for type checkers."""
+
+    chunksize: int | None
+    progress: bool | Report | None
+    total: int | None
+
+
+def algorithm_of_call(call: TaskCall[Any], method: str) -> Algorithm:
+    """Return the algorithm of a task call. `method` is what the user called with it.
+
+    Raises:
+        UsageError: it is no task call; the caller's fault.
+    """
+    try:
+        return call.algorithm
+    except AttributeError:
+        raise UsageError(
+            f"{method} needs a call that was not made yet, not a {type(call).__qualname__}: write f.task(x), or "
+            f"mwpy.task(f, x)"
+        ) from None
+
+
+def policy_of(algorithm: Algorithm, policy: Policies) -> tuple[TaskPolicy, SupportsIndex | None]:
+    """Return the policy and the seed of a task. What is given with the call overrides what its function is marked with.
+
+    Raises:
+        UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
+    """
+    merged: Policies = {**algorithm.policy, **policy}
+    return TaskPolicy.of(**merged) if merged else DEFAULT_POLICY, merged.get("seed")
+
+
+def calls_of(terms: Terms, iterables: tuple[Iterable[Any], ...]) -> Iterator[Call]:
+    """Make one call for each row of items.
+
+    Raises:
+        UsageError: there is no iterable; the caller's fault.
+    """
+    if not iterables:
+        raise UsageError("a map needs at least one iterable: mw.map(f, items)")
+    defined, policy, seed = terms
+    rows = zip(*iterables, strict=False)
+    if len(iterables) == 1:
+        return ((defined, policy, seed, args, NO_KEYWORDS, args[0]) for args in rows)
+    return ((defined, policy, seed, args, NO_KEYWORDS, args) for args in rows)
+
+
+def check_chunksize(chunksize: object) -> None:
+    """Check the size of the portions that a caller allows; each item is a task here, so every size is kept.
+
+    Raises:
+        UsageError: it is not a positive number; the caller's fault.
+    """
+    if chunksize is not None and (not isinstance(chunksize, int) or chunksize < 1):
+        raise UsageError(f"chunksize={chunksize!r}: give a number of items from 1 on, or None")
 
 
 @define(eq=False)
-class MapTag:
-    """The tag of a task that a `map` submitted."""
-
-    run: MapRun[Any]
-    index: int
-    """The position of the item in the run."""
-    item: Any
-    size: int = 0
-    """Bytes of its arguments."""
-
-
-@define(eq=False)
-class MapRun(Generic[R]):
+class MapRun:
     """The state of one run.
 
     Args:
-        submit: `Master.submit`.
-        wait: wait for outcomes; it appends the results of this run's tasks to `arrived`.
+        calls: the tasks, in the order of the items.
+        ordered: whether results are given out in the order of the items, or as they arrive.
+        values: whether values are given out, and the first failure is raised; else results.
+        progress: what shows the progress, or None.
     """
 
-    submit: Callable[..., TaskId]
     access: Access
-    wait: Callable[[], None]
-    arrived: deque[Result[R]] = field(factory=deque)
-    """Results that were received and not yet given out, each with its `MapTag`."""
-    bytes_in_flight: int = 0
+    inbox: Inbox
+    codec: Codec
+    calls: Iterator[Call]
+    ordered: bool
+    values: bool = False
+    progress: Progress | None = None
+    _tasks: MapTasks = field(init=False)
+    _submitted: int = 0
+    _early: dict[int, Result[Any]] = field(factory=dict)
+    """Results of later items, by position."""
+    _bytes: int = 0
+    """Bytes of arguments in flight, and of early results."""
+    _exhausted: bool = False
 
-    def results(
-        self, algorithm: Algorithm, items: Iterator[Any], ordered: bool, policy: Policies
-    ) -> Generator[Result[R], None, None]:
-        """Submit the items, and give out their results in their order or as they arrive."""
-        submitted = yielded = 0
-        early: dict[int, Result[R]] = {}
-        exhausted = False
-        while not exhausted or yielded < submitted:
-            room = MAP_PENDING - self.access.io.submissions.pending()
-            if ordered:
-                room = min(room, MAP_WINDOW - (submitted - yielded))
-            while room > 0 and not exhausted and self.bytes_in_flight < MAP_BYTES:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    exhausted = True
-                    break
-                tag = MapTag(self, submitted, item)
-                call: TaskCall[R] = TaskCall(algorithm, (item,), {})
-                self.submit(call, tag, **policy)
-                self.bytes_in_flight += tag.size
-                submitted += 1
-                room -= 1
-            if not self.arrived and yielded < submitted:
-                self.wait()
-            while self.arrived:
-                result = self.arrived.popleft()
-                tag = result.tag
-                self.bytes_in_flight -= tag.size
-                result.tag = tag.item
-                if not ordered:
-                    yielded += 1
-                    yield result
-                    continue
-                early[tag.index] = result
-                while (ready := early.pop(yielded, None)) is not None:
-                    yielded += 1
-                    yield ready
+    @_tasks.default
+    def _open_map(self) -> MapTasks:
+        return self.inbox.open_map()
+
+    def start(self) -> Generator[Any, None, None]:
+        """Submit the first items. Return the generator of the values or results."""
+        given = self._run()
+        try:
+            next(given)
+        except BaseException:
+            given.close()  # an interrupt that came between is raised here, not in the generator
+            raise
+        return given
+
+    def _run(self) -> Generator[Any, None, None]:
+        """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
+        tasks, submissions = self._tasks, self.access.io.submissions
+        values, early, turn = self.values, self._early, 0
+        try:
+            self._read(at_call=True)
+            yield  # `start` takes it
+            while tasks.open or not self._exhausted:
+                self.inbox.receive()
+                self._read()
+                if self.progress is not None:
+                    self.progress.update(self._submitted - len(tasks.open))
+                if not tasks.arrived and tasks.open:
+                    self.inbox.wait()
+                for position, result in self._arrived():
+                    if self.ordered and position != turn:
+                        early[position] = result
+                        self._bytes += size_of(result)
+                        continue
+                    turn += 1
+                    yield result.value if values else result
+                    while early and (waited := early.pop(turn, None)) is not None:
+                        turn += 1
+                        self._bytes -= size_of(waited)
+                        yield waited.value if values else waited
+        finally:
+            # no interrupt comes before the end of the third line, so an interrupt cannot leave the tasks running
+            tasks.closed = True
+            tasks.last = submissions.total
+            self.inbox.abandoned[tasks] = None
+            self.inbox.end_abandoned()
+            if self.progress is not None:
+                self.progress.end(self._submitted - len(tasks.open))
+
+    def _read(self, at_call: bool = False) -> None:
+        """Submit the next items, until the window is full, no item is left, or results should not wait longer."""
+        if self._exhausted:
+            return
+        io, opened, dumps = self.access.io, self._tasks.open, self.codec.dumps_call
+        submissions, link = io.submissions, io.link
+        until, room = clock.monotonic() + READ_S, self._room()
+        enough = self._submitted + room
+        if room <= 0 or self._bytes >= MAP_BYTES:
+            return
+        for defined, policy, seed, args, kwargs, item in islice(self.calls, room):
+            payload, buffers = dumps(args, kwargs, defined.name)
+            if seed is not None:
+                payload = with_seed(payload, seed_at(seed, self._submitted))
+            size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
+            # first, so that an interrupt leaves no task that is not known here
+            opened[submissions.total + 1] = self._submitted, item, size
+            submissions.add(defined, policy, payload, buffers, self._tasks)
+            self._submitted += 1
+            self._bytes += size
+            if self._bytes >= MAP_BYTES:
+                return
+            if link.asleep:  # the I/O thread has no work, as with a slow iterable
+                link.wake()
+                if clock.monotonic() > until and (at_call or self._tasks.arrived or not io.outcomes.empty()):
+                    return
+        self._exhausted = self._submitted < enough
+
+    def _room(self) -> int:
+        """How many items may be submitted now; at least one if no task is open."""
+        tasks = self._tasks
+        pending = self.access.io.submissions.pending()  # of the whole master, so at most all open tasks are own ones
+        room = MAP_PENDING - min(pending + len(tasks.arrived), len(tasks.open))
+        return min(room, MAP_WINDOW - len(tasks.open) - len(self._early)) if self.ordered else room
+
+    def _arrived(self) -> Iterator[tuple[int, Result[Any]]]:
+        """Take some of the results that arrived, each with its position."""
+        arrived, opened = self._tasks.arrived, self._tasks.open
+        for _ in range(min(len(arrived), READ_EVERY)):
+            result = arrived.popleft()
+            known = opened.pop(result.task_id, None)
+            if known is not None:  # else it was here twice
+                position, result.tag, size = known
+                self._bytes -= size
+                yield position, result

@@ -139,6 +139,7 @@ class MasterIo:
             Whether the loop must end.
         """
         now = self._clock.monotonic()
+        self.core.state.wall = self._clock.wall()
         for event in happened:
             self._note(event, now)
         self._take_commands()

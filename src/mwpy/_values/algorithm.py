@@ -31,12 +31,11 @@ from mwpy._values.task import Policies, TaskPolicy
 
 __all__ = [
     "PYTHON",
+    "REGISTRY",
     "Algorithm",
     "Registry",
     "TaskAlgorithm",
     "TaskCall",
-    "master_algorithm",
-    "slave_algorithm",
     "task",
     "task_algorithm",
 ]
@@ -44,7 +43,6 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-F = TypeVar("F", bound=Callable[..., int])
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """`major.minor` of this interpreter. A function travels by value only between interpreters with the same one."""
@@ -367,22 +365,3 @@ def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCal
         (3, 4)
     """
     return TaskCall(algorithm_of(function), args, kwargs)
-
-
-def master_algorithm(function: F) -> F:
-    """Mark the function `(mw: Master, argv: list[str]) -> int` that drives the master.
-
-    Its return value, 0 to 255, is the process's exit code.
-    """
-    REGISTRY.masters.append(function)
-    return function
-
-
-def slave_algorithm(function: F) -> F:
-    """Mark the function `(mw: Slave, argv: list[str]) -> int` that wraps a slave's loop.
-
-    It is optional: without it, a slave runs `mw.loop_simple()`. Code before the loop runs once in each slave process.
-    The slave takes its first task when the loop is called for the first time.
-    """
-    REGISTRY.slaves.append(function)
-    return function

@@ -8,6 +8,8 @@ errors of the application.
 from __future__ import annotations
 
 from enum import IntEnum
+from reprlib import Repr
+from typing import Any
 
 from mwpy._values.last_words import Death
 
@@ -23,6 +25,7 @@ __all__ = [
     "ResourceFileError",
     "TaskCancelled",
     "TaskFailed",
+    "TaskUnrunnable",
     "UsageError",
 ]
 
@@ -95,8 +98,9 @@ class InternalError(MwpyError):
 class TaskFailed(MwpyError):
     """A task raised an exception, or its result could not be returned to the master.
 
-    `Result.value` raises it and `Result.error` returns it. Its `__cause__` is the original exception, if the master
-    could rebuild it. The type, text and traceback of the original exception are always available as text.
+    `Result.value` raises it and `Result.error` returns it; a map raises it at the item that failed. Its `__cause__` is
+    the original exception, if the master could rebuild it. The type, text and traceback of the original exception are
+    always available as text.
 
     Args:
         algorithm: name of the task algorithm.
@@ -105,22 +109,39 @@ class TaskFailed(MwpyError):
         text: `str()` of the remote exception.
         remote_traceback: the remote traceback as text. If the task is unrunnable because slaves died while they ran it,
             this is the last output of the last of these slaves. Empty if there is none.
+        deaths: the slaves that died while they ran the task, if the task failed for this reason.
     """
 
-    deaths: tuple[Death, ...] = ()
-    """The slaves that died while they ran the task, if the task failed for this reason."""
+    task_id: int | None = None
+    """The id of the task."""
+    item: Any = None
+    """The item of a map; for a task that was submitted alone, its tag."""
+    host: str | None = None
+    """The name of the machine of that slave, if it is known."""
 
-    def __init__(self, algorithm: str, sid: str | None, type_name: str, text: str, remote_traceback: str = "") -> None:
-        super().__init__(algorithm, sid, type_name, text, remote_traceback)
+    def __init__(
+        self,
+        algorithm: str,
+        sid: str | None,
+        type_name: str,
+        text: str,
+        remote_traceback: str = "",
+        deaths: tuple[Death, ...] = (),
+    ) -> None:
+        super().__init__(algorithm, sid, type_name, text, remote_traceback, deaths)
         self.algorithm = algorithm
         self.sid = sid
         self.type_name = type_name
         self.text = text
         self.remote_traceback = remote_traceback
+        self.deaths = deaths
 
     def __str__(self) -> str:
+        task = self.algorithm if self.task_id is None else f"{self.task_id} ({self.algorithm})"
         where = f" on {self.sid}" if self.sid else ""
-        story = f"task {self.algorithm} failed{where}: {self.type_name}: {self.text}"
+        where += f" ({self.host})" if self.host else ""
+        item = "" if self.item is None else f", item {_shown(self.item)}"
+        story = f"task {task} failed{where}{item}: {self.type_name}: {self.text}"
         return f"{story}\n{self.remote_traceback}".rstrip()
 
 
@@ -129,3 +150,19 @@ class TaskCancelled(TaskFailed):
 
     `Result.error` returns it, and `Result.value` raises it. Its `text` says how far the task was.
     """
+
+
+class TaskUnrunnable(TaskFailed):
+    """A task ended without a value, because its policy or the deaths of its slaves forbid another attempt.
+
+    Its `text` says why, and `deaths` are the slaves that died while they ran the task.
+    """
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 100
+
+
+def _shown(item: object) -> str:
+    """Return a short text in one line for any object, even for one that cannot be printed."""
+    return " ".join(_SHORT.repr(item).split())

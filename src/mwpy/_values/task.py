@@ -18,13 +18,14 @@ from typing import Any, Generic, SupportsIndex, TypedDict, TypeVar
 from attrs import define, frozen
 from msgspec import Struct
 
-from mwpy._values.errors import TaskFailed, UsageError
+from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import Pickled
 
 __all__ = [
     "DEFAULT_POLICY",
+    "Origin",
     "PlainEnum",
     "Policies",
     "Result",
@@ -33,6 +34,7 @@ __all__ = [
     "TaskPolicy",
     "TaskState",
     "UnrunnableTask",
+    "size_of",
     "unpickle_with",
 ]
 
@@ -144,8 +146,19 @@ def unpickle_with(value: Loads, arguments: Loads) -> None:
     _loads[:] = [value, arguments]
 
 
+class Origin(Struct, frozen=True, gc=False):
+    """What results of one algorithm that arrived together have in common."""
+
+    algorithm: str
+    """Name of the task algorithm."""
+    sid: SlaveId | None
+    host: str | None
+    attempts: int
+    finished: float
+
+
 class Result(Struct, Generic[R], eq=False):
-    """The outcome of a finished task.
+    """The end of a task: its value, or why it has none.
 
     A value that was pickled is unpickled when it is first read, in the thread that reads it.
 
@@ -155,10 +168,7 @@ class Result(Struct, Generic[R], eq=False):
     """
 
     task_id: TaskId
-    algorithm: str
-    """Name of the task algorithm."""
-    sid: SlaveId | None
-    """The slave that ran the task; None if the task failed before it left the master."""
+    _origin: Origin
     tag: Any
     """The object given at submission, unchanged."""
     compute_seconds: float
@@ -168,18 +178,57 @@ class Result(Struct, Generic[R], eq=False):
     _buffers: Sequence[Buffer] = ()
 
     @property
+    def algorithm(self) -> str:
+        """Name of the task algorithm."""
+        return self._origin.algorithm
+
+    @property
+    def sid(self) -> SlaveId | None:
+        """The slave that ran the task; None if the task ended before it left the master."""
+        return self._origin.sid
+
+    @property
+    def host(self) -> str | None:
+        """The name of the machine of that slave; None if it is unknown."""
+        return self._origin.host
+
+    @property
+    def attempts(self) -> int:
+        """How often the task was sent to a slave; 0 if it never left the master."""
+        return self._origin.attempts
+
+    @property
+    def finished(self) -> float:
+        """When the master learned that the task had ended: seconds since 1970, by the clock of the master.
+
+        Results of short tasks travel in groups and arrive together, so this may be 50 ms and the time of a message
+        after the task's own end. All machines are measured by one clock.
+        """
+        return self._origin.finished
+
+    @property
+    def started(self) -> float:
+        """`finished` minus `compute_seconds`: when the task began to run, as late as it can have been."""
+        return self._origin.finished - self.compute_seconds
+
+    @property
+    def ok(self) -> bool:
+        """Whether the task succeeded, so that `.value` raises nothing. Like `.error`, this unpickles the value."""
+        return self.error is None
+
+    @property
     def value(self) -> R:
         """The task algorithm's return value.
 
         Raises:
             TaskFailed: the task raised an exception, or its value could not be sent or unpickled. The task's fault;
-                the remote traceback is in the message.
+                the remote traceback is in the message. If the task is unrunnable, this is a `TaskUnrunnable`.
         """
         value = self._value
         if type(value) is Pickled:
             value = self._load(value)
         if self._failed:
-            raise value
+            raise self._completed(value)
         return value  # type: ignore[no-any-return]
 
     @property
@@ -188,7 +237,12 @@ class Result(Struct, Generic[R], eq=False):
         # only unpickling shows whether the value can be unpickled here
         if type(self._value) is Pickled:
             self._load(self._value)
-        return self._value if self._failed else None
+        return self._completed(self._value) if self._failed else None
+
+    def _completed(self, failure: TaskFailed) -> TaskFailed:
+        """Add what the failure itself does not know."""
+        failure.task_id, failure.item, failure.host = self.task_id, self.tag, self.host
+        return failure
 
     def _load(self, pickled: Pickled) -> Any:
         try:
@@ -223,6 +277,14 @@ class Result(Struct, Generic[R], eq=False):
         return f"<Result of task {self.task_id} ({self.algorithm}) on {self.sid}: {outcome}, tag={self.tag!r}>"
 
 
+def size_of(result: Result[Any]) -> int:
+    """Return about how many bytes the value of a result takes, if it was not read yet."""
+    value = result._value
+    if type(value) is Pickled:
+        return len(value.pickle) + sum(map(len, result._buffers))
+    return len(value) if isinstance(value, str | bytes) else 0
+
+
 @define(slots=True, eq=False, repr=False)
 class UnrunnableTask:
     """A task that is returned because its policy forbids running it elsewhere or again."""
@@ -240,6 +302,14 @@ class UnrunnableTask:
     """The slaves that died while they ran it, first to last. Printing the task shows the last words of the last one."""
     _payload: Buffer
     _buffers: Sequence[Buffer]
+    _origin: Origin
+
+    def result(self) -> Result[Any]:
+        """Return the failed result that says the same; its error is a `TaskUnrunnable`."""
+        failure = TaskUnrunnable(
+            self.algorithm, self._origin.sid, "TaskUnrunnable", self.reason, story_of(self.deaths), self.deaths
+        )
+        return Result(self.task_id, self._origin, self.tag, 0.0, True, _value=failure)
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -29,7 +29,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     diary, enough = argv
     mw.submit(stay.task(diary, enough))
     mw.loop()
-    starts = [result.value for result in mw.results()]
+    starts = [result.value for result in mw.results(unrunnable=False)]
     print(json.dumps({"starts": starts, "unrunnable": [task.reason for task in mw.unrunnable_tasks()]}))
     return 0
 

@@ -30,7 +30,7 @@ def slave(mw: mwpy.Slave, argv: list[str]) -> int:
 def master(mw: mwpy.Master, argv: list[str]) -> int | None:
     """Send some data, and print the command line and the returned values."""
     size = int(os.environ.get("TEST_BYTES", "10"))
-    returned = [result.value for result in mw.map(measure, [bytes(size)])]
+    returned = [*mw.map(measure, [bytes(size)])]
     print(json.dumps({"argv": argv, "came": returned}))
     return None if "TEST_NONE" in os.environ else 0
 

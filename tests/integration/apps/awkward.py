@@ -122,7 +122,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     outcomes: dict[str, Any] = {}
     while len(outcomes) < len(WHAT) + 3:
         mw.loop()
-        for result in mw.results():
+        for result in mw.results(unrunnable=False):
             outcomes[result.tag] = outcome(result)
         for task in mw.unrunnable_tasks():
             outcomes[task.tag] = f"unrunnable: {task.reason}"

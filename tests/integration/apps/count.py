@@ -63,13 +63,13 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         elif len(came) + len(unrunnable) >= submitted:
             break
         mw.loop(1.0)
-        for result in mw.results():
+        for result in mw.results(unrunnable=False):
             came[result.tag] += 1
             if result.error is not None or result.value[0] != result.tag:
                 wrong.append(f"{result.tag}: {result.error or result.value}")
         unrunnable += [f"{task.tag}: {task.reason}" for task in mw.unrunnable_tasks()]
     mw.loop(asked.listen)
-    came.update(result.tag for result in mw.results())
+    came.update(result.tag for result in mw.results(unrunnable=False))
     report = {
         "submitted": submitted,
         "came": len(came),

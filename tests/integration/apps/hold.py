@@ -27,7 +27,7 @@ def sleep(seconds: int) -> int:
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """After a warm-up, submit two quick tasks, the long task, and another quick task behind it."""
-    pids = {result.value for result in mw.map(sleep, [0] * WARM_UP)}
+    pids = {*mw.map(sleep, [0] * WARM_UP)}
     for tag, seconds in (("first", 0), ("second", 0), ("long", int(argv[0])), ("last", 0)):
         mw.submit(sleep.task(seconds), tag=tag)
     came: dict[str, float] = {}

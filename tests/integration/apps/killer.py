@@ -50,7 +50,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     unrunnable: list[dict[str, object]] = []
     while len(came) + len(unrunnable) < len(how):
         mw.loop()
-        came += [result.value for result in mw.results()]
+        came += [result.value for result in mw.results(unrunnable=False)]
         for task in mw.unrunnable_tasks():
             deaths = [str(death) for death in task.deaths]
             unrunnable.append({"tag": task.tag, "reason": task.reason, "deaths": deaths})

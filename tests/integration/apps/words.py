@@ -59,13 +59,13 @@ def run(how: str) -> int:
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Wait for the task, or for a task that `mw.map` submits."""
     if argv[1:] == ["map"]:
-        [result] = mw.map(run, argv[:1], retry=False)
+        [result] = mw.map_results(run, argv[:1], retry=False)
         deaths = [str(death) for death in result.error.deaths] if result.error else []
         print(json.dumps({"text": str(result.error), "deaths": deaths}))
         return 0
     mw.submit(run.task(argv[0]), retry="retry" in argv)
     mw.loop()
-    report: dict[str, object] = {"error": [str(result.error) for result in mw.results()]}
+    report: dict[str, object] = {"error": [str(result.error) for result in mw.results(unrunnable=False)]}
     for task in mw.unrunnable_tasks():
         words = task.deaths[0].words if task.deaths else None
         report |= {"reason": task.reason, "text": str(task)}

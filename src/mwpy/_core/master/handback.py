@@ -13,7 +13,7 @@ from mwpy._values import records
 from mwpy._values.errors import TaskCancelled, TaskFailed
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.records import Charge, TaskRange
-from mwpy._values.task import Result, TaskState, UnrunnableTask
+from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
 
 __all__ = ["HandBack"]
 
@@ -52,17 +52,30 @@ class HandBack:
         self.state.record(records.TasksFailed([single.whole], reason))
         name = single.algorithm.name
         failure = TaskFailed(name, None, "TaskTooLarge", reason)
-        self.state.actions.results.append(Result(single.first, name, None, single.tags[0], 0.0, True, _value=failure))
+        origin = Origin(name, None, None, 0, self.state.wall)
+        self.state.actions.results.append(Result(single.first, origin, single.tags[0], 0.0, True, _value=failure))
 
     def give_up(
-        self, sid: SlaveId, tasks: Sequence[TaskRange], reason: str, *, held: bool, charges: tuple[Charge, ...] = ()
+        self,
+        sid: SlaveId,
+        tasks: Sequence[TaskRange],
+        reason: str,
+        *,
+        held: bool,
+        host: str | None = None,
+        charges: tuple[Charge, ...] = (),
     ) -> None:
-        """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave."""
+        """Make tasks unrunnable: tasks that a slave held, or the first tasks that wait for this slave.
+
+        Args:
+            host: the machine of the slave, if it held the tasks.
+        """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
             buffers = span.buffers or repeat(())
+            origin = Origin(span.algorithm.name, sid, host, span.attempt, self.state.wall)
             self.state.actions.unrunnable.extend(
                 UnrunnableTask(
-                    TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own
+                    TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own, origin
                 )
                 for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
             )
@@ -79,8 +92,11 @@ class HandBack:
             if not discard:
                 name = span.algorithm.name
                 text = f"it was cancelled {when}"
+                slave = self.state.members.slaves.get(sid) if sid is not None else None
+                host = slave.agent.host if slave is not None else None
+                origin = Origin(name, sid, host, span.attempt, self.state.wall)
                 self.state.actions.results.extend(
-                    Result(number, name, sid, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", text))
+                    Result(number, origin, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", text))
                     for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
                 )
 

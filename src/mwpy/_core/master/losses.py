@@ -120,7 +120,7 @@ class Losses:
             reason = f"its slave died: {cause}"
             self.state.record(records.TasksReturned(slave.sid, [running.whole], reason, charges))
             return
-        self.handback.give_up(slave.sid, [running.whole], reason, held=True, charges=charges)
+        self.handback.give_up(slave.sid, [running.whole], reason, held=True, host=slave.agent.host, charges=charges)
 
     def _lose(
         self, slave: ConnectedSlave, held: Sequence[Span], what: str, reason: str, suspected: bool = False
@@ -147,13 +147,15 @@ class Losses:
                 f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
                 f"{story}. Does it kill its agent, or need more memory than the machine or the job has?"
             )
-            self.handback.give_up(slave.sid, [span.whole], why, held=True, charges=charges)
+            self.handback.give_up(slave.sid, [span.whole], why, held=True, host=slave.agent.host, charges=charges)
         if once:
             why = (
                 f"{slave.sid} was lost with {name} ({reason}) when it may have been "
                 f"started, and its policy says retry=False"
             )
-            self.handback.give_up(slave.sid, [span.whole for span in once], why, held=True, charges=charges)
+            self.handback.give_up(
+                slave.sid, [span.whole for span in once], why, held=True, host=slave.agent.host, charges=charges
+            )
         self.kinds.lost(slave, reason)
         return returned
 

@@ -23,7 +23,7 @@ from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import Pickled
-from mwpy._values.task import Result
+from mwpy._values.task import Origin, Result
 
 __all__ = ["Results"]
 
@@ -59,9 +59,9 @@ class Results:
         spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
         seconds_of: defaultdict[int, list[float]] = defaultdict(list)
         for span, start in zip(spans, _starts(spans, group), strict=True):
-            own = slice(start, start + span.count)
-            names, sids, seconds = repeat(span.algorithm.name), repeat(slave.sid), group.seconds[own]
-            columns = (span.ids, names, sids, span.tags, seconds, failed[own], values[own], buffers[own])
+            own, seconds = slice(start, start + span.count), group.seconds[start : start + span.count]
+            origin = Origin(span.algorithm.name, slave.sid, slave.agent.host, span.attempt, self.state.wall)
+            columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
         self._learn(slave, seconds_of)

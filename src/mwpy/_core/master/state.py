@@ -70,6 +70,8 @@ class MasterState:
     jar: Taskjar = field(factory=Taskjar)
     members: Members = field(init=False)
     actions: Actions = field(factory=Actions)
+    wall: float = 0.0
+    """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
     closing: messages.Shutdown | None = None
     """What the agents are sent at the end; None while the computation runs."""
     _noticed: dict[str, None] = field(factory=dict)

@@ -27,7 +27,7 @@ def work(n: int) -> tuple[int, list[int], str]:
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
     """Print the values of the tasks and the arguments."""
-    found = [result.value for result in mw.map(work, range(4), ordered=True)]
+    found = [*mw.map(work, range(4))]
     print([numbers for _, numbers, _ in found], argv)
     print("from", ", ".join(sorted({prefix for *_, prefix in found})))
     return 0
