@@ -70,7 +70,7 @@ def arrays(mw: mwpy.Master) -> float:
     array = np.zeros(1 << 17)
     count = 200
     began = time.perf_counter()
-    total = sum(result.value.nbytes for result in mw.map(same, (array for _ in range(count))))
+    total = sum(value.nbytes for value in mw.map(same, (array for _ in range(count))))
     return 2 * total / (time.perf_counter() - began) / 1e6
 
 

@@ -53,14 +53,9 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         with_rest.task(100, 101, 102, 103),
         with_any_keywords.task(200, x=1, y=2),
     ]
-    for number, call in enumerate(calls):
-        mw.submit(call, tag=number)
-    texts: dict[int, str] = {}
-    while len(texts) < len(calls):
-        mw.loop()
-        texts |= {result.tag: result.value for result in mw.results()}
-    for number in range(len(calls)):
-        print("Got result from slave:", texts[number])
+    texts = {result.tag: result.value for result in mw.as_completed(calls)}
+    for call in calls:
+        print("Got result from slave:", texts[call])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Hello, world: submit ten tasks and print the results as they arrive.
+"""Hello, world: run ten tasks and print their values.
 
     python examples/hello_world/hello_world.py                  # this machine, one slave per core
     python examples/hello_world/hello_world.py --mw-local 2     # this machine, two slaves
@@ -24,15 +24,9 @@ def hello(text: str) -> str:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Submit all tasks, then print each result."""
-    for number in range(TASKS):
-        mw.submit(hello.task(f"Task {number}"))
-    finished = 0
-    while finished < TASKS:
-        mw.loop()
-        for result in mw.results():
-            print("Got result from slave:", result.value)
-            finished += 1
+    """Print the value of each task, in the order of the tasks."""
+    for text in mw.map(hello, (f"Task {number}" for number in range(TASKS))):
+        print("Got result from slave:", text)
     return 0
 
 

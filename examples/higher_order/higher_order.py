@@ -32,16 +32,10 @@ def multiplier(factor: int) -> Callable[[int], int]:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Submit ten different functions and print their results."""
-    for number in range(TASKS):
-        mw.submit(apply.task(multiplier(number), number))
-    finished = 0
-    while finished < TASKS:
-        mw.loop()
-        for result in mw.results():
-            argument, value = result.value
-            print(f"Got result from slave: {argument} times {argument} is {value}")
-            finished += 1
+    """Call ten different functions on slaves and print the values."""
+    numbers = range(TASKS)
+    for argument, value in mw.map(apply, map(multiplier, numbers), numbers):
+        print(f"Got result from slave: {argument} times {argument} is {value}")
     return 0
 
 

@@ -35,7 +35,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     trial_sets = parse(argv).trial_sets
     mw.allocate_slaves(min(trial_sets, 1000))
     start = time.perf_counter()
-    in_circle = sum(result.value for result in mw.map(trial_set, range(trial_sets)))
+    in_circle = sum(mw.imap_unordered(trial_set, range(trial_sets)))
     seconds = time.perf_counter() - start
     in_square = trial_sets * TRIALS_IN_A_SET
     print(f"Finished {trial_sets} trial sets of {TRIALS_IN_A_SET} points in {seconds:.2f} s.")

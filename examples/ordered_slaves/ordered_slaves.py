@@ -79,10 +79,13 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
         mw.loop()
         idle += mw.connected_ordered_slaves()
         for result in mw.results():
+            sid, question = result.tag
+            if isinstance(result.error, mwpy.TaskUnrunnable):  # its slave is gone
+                questions.append(question)
+                continue
             primes, had_table = result.value
             unanswered, total, ready = unanswered - 1, total + primes, ready + had_table
-            idle.append(result.tag[0])
-        questions += [question for _, question in (task.tag for task in mw.unrunnable_tasks())]
+            idle.append(sid)
         gone = mw.disconnected_ordered_slaves()
         idle = [sid for sid in idle if sid not in gone]
         while idle and questions:

@@ -15,11 +15,9 @@ For HTCondor, see condor/README.md.
 import argparse
 import sys
 import time
+from itertools import repeat
 
 import mwpy
-
-TASKS_AHEAD = 10_000
-"""Limit of waiting tasks in the master: enough tasks for every slave, and few enough to fit in memory."""
 
 
 @mwpy.task_algorithm
@@ -30,26 +28,17 @@ def ping(word: str) -> str:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Keep the slaves busy until every ping is answered."""
+    """Count the answers as they arrive."""
     pings = parse(argv).pings
     mw.allocate_slaves(1000)  # the number of slaves that the resource file requests from a batch system
-    mw.set_target_number(TASKS_AHEAD)
-    submitted = good = bad = 0
+    good = bad = 0
     start = time.perf_counter()
-    while good + bad < pings:
-        for number in range(submitted, min(pings, submitted + mw.upto_target_number())):
-            mw.submit(ping.task("ping"), tag=number)
-            submitted = number + 1
-        mw.loop()
-        for result in mw.results():
-            if result.error is None and result.value == "ping-ok":
-                good += 1
-            else:
-                bad += 1
-                print(f"ping {result.tag} came back wrong: {result.error or result.value}", file=sys.stderr)
-        for task in mw.unrunnable_tasks():
+    for result in mw.map_results(ping, repeat("ping", pings)):
+        if result.ok and result.value == "ping-ok":
+            good += 1
+        else:
             bad += 1
-            print(f"ping {task.tag} could not be run: {task.reason}", file=sys.stderr)
+            print(f"a ping came back wrong: {result.error or result.value}", file=sys.stderr)
     seconds = time.perf_counter() - start
     rate = pings / seconds
     print(f"{pings} pings: {good} good, {bad} bad, in {seconds:.2f} s: {rate:.0f} tasks per second")

@@ -23,19 +23,19 @@ def times10(number: int) -> int:
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Submit a hundred tasks that run at most once. The tag returns with each task, finished or unrunnable."""
+    """Submit a hundred tasks that run at most once. The tag returns with each result."""
     submit_times10 = mw.with_task_policy(times10, tag="a times10 task", retry=False)
     task_ids = list(map(submit_times10, range(1, TASKS + 1)))
     ended = total = 0
     while ended < len(task_ids):
         mw.loop()
         for result in mw.results():
-            print(f"Got result from slave: {result.value} ({result.tag})")
             ended += 1
-            total += result.value
-        for task in mw.unrunnable_tasks():
-            print(f"Not run again, because of its policy: {task.tag}: {task.reason}")
-            ended += 1
+            if result.ok:
+                print(f"Got result from slave: {result.value} ({result.tag})")
+                total += result.value
+            else:
+                print(f"No value for {result.tag}: {result.error}")
     print(f"The {ended} tasks add up to {total}.")
     return 0
 
