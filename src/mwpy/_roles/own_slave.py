@@ -179,12 +179,17 @@ class OwnSlave:
                 return
 
     def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:  # noqa: ARG002
-        """Run a task, or pause if there is none; return the messages of the slave."""
-        if self._runner is not None and self._channel.arrived:
+        """Run a task, or pause if there is none; return the messages of the slave.
+
+        If the master has no time for that, it has commands: they may cancel the task, or end the computation.
+        """
+        if timeout_s <= 0:
+            pass
+        elif self._runner is not None and self._channel.arrived:
             self._run(self._runner)
         elif self._renew:
             self._join_again("modules were edited")
-        elif self.idle and timeout_s > 0:
+        elif self.idle:
             self.signals.let_through()
             try:
                 clock.sleep(timeout_s)
@@ -275,7 +280,7 @@ def drive(io: MasterIo, slave: OwnSlave, timeout: float | None) -> None:
             pause_s = io.prepare_to_wait(now)
             if not io.outcomes.empty() or (slave.idle and pause_s > 0 and now >= until):
                 return
-            io.turn(slave.poll(min(pause_s, until - now), now))
+            io.turn(slave.poll(min(pause_s, until - now) if slave.idle else pause_s, now))
     finally:
         slave.signals.end()
 
