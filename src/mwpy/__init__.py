@@ -15,25 +15,31 @@ if __name__ == "__main__":
     sys.exit(mwpy.main())
 """
 
-from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
-from mwpy._values.errors import (
-    AlgorithmUnavailable,
-    ArgumentNotPicklable,
-    ExitCode,
-    InternalError,
-    MwpyError,
-    ResourceFileError,
-    TaskCancelled,
-    TaskFailed,
-    TaskUnrunnable,
-    UsageError,
-)
-from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.seeds import task_seed
-from mwpy._values.task import Result, UnrunnableTask
-from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
-from mwpy.master import LoopCounts, Master
-from mwpy.slave import Slave, SlaveLoop
+from mwpy._system import shadows
+
+try:
+    from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
+    from mwpy._values.errors import (
+        AlgorithmUnavailable,
+        ArgumentNotPicklable,
+        ExitCode,
+        InternalError,
+        MwpyError,
+        ResourceFileError,
+        TaskCancelled,
+        TaskFailed,
+        TaskUnrunnable,
+        UsageError,
+    )
+    from mwpy._values.ids import SlaveId, TaskId
+    from mwpy._values.seeds import task_seed
+    from mwpy._values.task import Result, UnrunnableTask
+    from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
+    from mwpy.master import LoopCounts, Master
+    from mwpy.slave import Slave, SlaveLoop
+except Exception as error:
+    shadows.explain(error)
+    raise
 
 __all__ = [
     "AlgorithmUnavailable",
@@ -81,4 +87,4 @@ for exception in (
     UsageError,
 ):
     exception.__module__ = __name__  # tracebacks then show the name under which users catch it
-del exception
+del exception, shadows

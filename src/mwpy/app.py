@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from mwpy import slave
-from mwpy._system import script
+from mwpy._system import script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
@@ -102,6 +102,9 @@ def report_errors(run: Callable[[], int]) -> int:
         return int(error.exit_code)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except Exception as error:
+        shadows.explain(error)
+        raise
 
 
 def _run(arguments: list[str]) -> int:
@@ -156,7 +159,8 @@ def _run_master(options: Options, rest: list[str]) -> int:
         print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
     except SystemExit as leaving:
         returned = 0 if leaving.code is None else leaving.code
-    except BaseException:
+    except BaseException as error:
+        shadows.explain(error)
         traceback.print_exc()
         returned = int(ExitCode.FAILED)
     for number in handlers:
@@ -236,6 +240,9 @@ def local_master(slaves: int | None = None) -> Generator[Master, None, None]:
     try:
         yield computation.master
         finished = True
+    except Exception as error:
+        shadows.explain(error)
+        raise
     finally:
         computation.end(finished)
 

@@ -100,6 +100,25 @@ def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
     assert "mwpy.local_master()" in interpreter.err
 
 
+@pytest.mark.parametrize("name", ["queue", "json", "ctypes", "email", "zmq"])
+def test_a_file_that_hides_a_module_is_named(stage: Stage, name: str) -> None:
+    """It makes the import of mwpy fail, or the start of a master, an agent or a slave, or a task."""
+    (stage.folder / f"{name}.py").write_text("x = 1\n")
+    body = "sum(task_values(mw, abs, range(3)))"
+    started = stage.start("", program=script(stage, "sys.exit(mwpy.main(['--mw-local', '1']))", body))
+    hint = f"{name}.py hides the module '{name}' that Python or mwpy needs: rename this file"
+    until(lambda: hint in started.err, lambda: f"the hint, not {started.err}")
+
+
+def test_a_script_that_hides_a_module_is_named(stage: Stage) -> None:
+    """The import of the module loads the script once more, and fails there."""
+    script(stage, "sys.exit(mwpy.main())")
+    (stage.folder / "script.py").rename(stage.folder / "random.py")
+    started = stage.start("", program=[sys.executable, "random.py"])
+    assert started.end() == 1
+    assert "random.py hides the module 'random' that Python or mwpy needs" in started.err
+
+
 # ---- a computation inside a task ----------------------------------------------------------------------------
 
 
