@@ -117,19 +117,23 @@ def _run(arguments: list[str]) -> int:
     if options.version_string:
         print(version_string())
         return ExitCode.OK
-    if not script.can_run_elsewhere():
-        raise UsageError(
-            "mwpy.main() needs a script in a file, because the slaves run the same script: save it in a file, or write "
-            "`with mwpy.local_master() as mw:` here"
-        )
     if options.role is Role.SLAVE:
         sys.exit(report_errors(lambda: _run_agent_of_script(options)))
     return _run_master(options, rest)
 
 
 def _run_agent_of_script(options: Options) -> int:
+    _require_file()
     REGISTRY.slave()  # report an error in the script before anything is started
     return run_agent(options, _command_line())
+
+
+def _require_file() -> None:
+    if not script.can_run_elsewhere():
+        raise UsageError(
+            "mwpy.main() needs a script in a file, because the slaves run the same script: save it in a file, or write "
+            "`with mwpy.local_master() as mw:` here"
+        )
 
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
@@ -191,6 +195,7 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
     from mwpy._roles.computation import start
     from mwpy._system.process import count_cores
 
+    _require_file()
     local_slaves = options.local or 0
     if options.role is Role.LOCAL and options.local is None:
         local_slaves = count_cores()

@@ -93,10 +93,12 @@ def test_a_script_on_standard_input_is_refused(stage: Stage) -> None:
 
 def test_main_in_an_interactive_interpreter_is_refused(stage: Stage) -> None:
     script(stage, "")
-    typed = "from script import mwpy\nprint('code', mwpy.main([]))\n"
+    typed = "from script import mwpy\nprint('code', mwpy.main([]))\nmwpy.main(['--mw-local', '0'])\n"
     interpreter = stage.start("", program=[sys.executable, "-i", "-q"], script=typed)
     interpreter.end()
-    assert "code 2" in interpreter.out
+    assert interpreter.out.splitlines()[-3:] == ["code 2", "master []", "0"], (
+        "without slaves, nothing must be loaded again"
+    )
     assert "mwpy.local_master()" in interpreter.err
 
 
