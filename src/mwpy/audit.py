@@ -62,7 +62,12 @@ _EVENTS = (
     records.TasksFailed,
 )
 
-_UNSEEN = re.compile("[\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+"""Characters that end a line, move the cursor, reverse the order of others or are not visible; except tab and newline.
+"""
+
+_UNSEEN = re.compile(f"[\\\\\t\n{_CONTROLS}]")
+_UNSEEN_ON_SCREEN = re.compile(f"[{_CONTROLS}]")
 _ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
 _END = re.compile(
     r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+))?: "
@@ -80,6 +85,15 @@ def text_of(record: records.Record) -> str:
 
 def _escaped(text: str) -> str:
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _on_screen(text: str) -> str:
+    """A message for standard error. Its text may come from other machines.
+
+    Control characters cannot change the terminal. Further lines are indented, so that none looks like a message.
+    """
+    seen = _UNSEEN_ON_SCREEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return "mwpy: " + seen.replace("\n", "\n  ") + "\n"
 
 
 def _unescaped(text: str) -> str:
@@ -273,7 +287,7 @@ class AuditFile:
             self._screen.write(text)
 
     def _say(self, text: str) -> None:
-        self._screen.write(f"mwpy: {text}\n")
+        self._screen.write(_on_screen(text))
 
     def _report(self, error: Exception) -> None:
         self._say(f"lines are missing in the audit file, because it cannot be written: {error}")

@@ -91,7 +91,16 @@ def test_a_record_with_line_breaks_is_one_line_with_the_time(capsys: pytest.Capt
     write(AuditFile("-"), records.Notice("a\nb\\\r"), records.TasksSubmitted([span(1, MAX, 7).facts()]))
     shown = capsys.readouterr()
     assert shown.out == "1970-01-01T00:00:00.500Z [A] NOTICE a\\nb\\\\\\r\n"
-    assert shown.err == "mwpy: a\nb\\\r\n"
+    assert shown.err == "mwpy: a\n  b\\\\r\n"
+
+
+def test_a_text_of_a_member_neither_changes_the_terminal_nor_looks_like_a_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Such a text is in a notice if, for example, an agent has another version of Python."""
+    write(AuditFile(), records.Notice("runs \x1b]0;owned\x07\x1b[31m\u202e\nmwpy: a forged line\tend"))
+    shown = capsys.readouterr().err
+    assert shown == "mwpy: runs \\x1b]0;owned\\x07\\x1b[31m\\u202e\n  mwpy: a forged line\tend\n"
 
 
 def test_without_a_file_only_notices_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
