@@ -301,7 +301,7 @@ def test_an_agent_of_an_interrupted_computation_stays_queued(stage: Stage) -> No
     [
         (("--mw-locl", "2"), "--mw-local"),
         (("--mw-local", "none"), "--mw-local none"),
-        (("--mw-local", "0"), "--mw-local"),
+        (("--mw-local", "-1"), "--mw-local"),
         (("--mw-local",), "--mw-local"),
         (("--mw-master", "--mw-slave"), "--mw-slave"),
         (("--mw-master",), "--mw-resource-file"),
