@@ -630,6 +630,7 @@ PUBLIC_NAMES = (
     "local_master",
     "main",
     "master_algorithm",
+    "replay",
     "slave_algorithm",
     "task",
     "task_algorithm",

@@ -18,6 +18,7 @@ if __name__ == "__main__":
 from mwpy._system import shadows
 
 try:
+    from mwpy._roles.replay import replay
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
     from mwpy._values.errors import (
         AlgorithmUnavailable,
@@ -65,6 +66,7 @@ __all__ = [
     "local_master",
     "main",
     "master_algorithm",
+    "replay",
     "slave_algorithm",
     "task",
     "task_algorithm",

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from mwpy._core.master.commands import CancelTasks, Running, Waiting
 from mwpy._roles.access import Access
+from mwpy._roles.replay import FAILED_CALLS
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import spans_of
@@ -150,6 +151,8 @@ class Inbox:
         self.connected.extend(connected)
         disconnected, outcome.disconnected = outcome.disconnected, []
         self.disconnected.extend(disconnected)
+        for call in outcome.failed:
+            FAILED_CALLS.keep(call)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)

@@ -14,6 +14,7 @@ from attrs import define
 
 from mwpy._core.holding import are_next, take
 from mwpy._core.master import allocation
+from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
@@ -64,10 +65,19 @@ class Results:
             columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
+            if group.failed:
+                self._keep_calls(span, failed[own])
         self._learn(slave, seconds_of)
         slave.last_heard = now
         slave.gave_nothing_back = False
         self.kinds.unload(slave)
+
+    def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
+        """Give out the calls of the tasks that failed."""
+        columns = zip(span.ids, span.payloads, span.buffers or repeat(()), failed, strict=False)
+        self.state.actions.failed += [
+            FailedCall(task, span.algorithm.record, payload, buffers) for task, payload, buffers, ill in columns if ill
+        ]
 
     def take_back(self, slave: ConnectedSlave, message: messages.Revoked) -> None:
         """Take over unstarted tasks that a slave was asked to give back, or that are cancelled.

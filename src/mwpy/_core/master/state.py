@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mwpy._core.master.commands import CancelTasks
 from mwpy._core.master.events import Send
+from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import (
     ConnectedAgent,
@@ -58,6 +59,8 @@ class Actions(Struct):
     unrunnable: list[UnrunnableTask] = []
     connected: list[SlaveId] = []
     disconnected: list[SlaveId] = []
+    failed: list[FailedCall] = []
+    """The calls of those results that are failures of tasks."""
     cancelled: list[tuple[CancelTasks, list[TaskId]]] = []
     """The answers to `CancelTasks`: those of its tasks that had not ended."""
 

@@ -1,0 +1,56 @@
+"""Runs a task that failed once more, in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mwpy._core.master.failed_calls import KEPT_CALLS, FailedCalls
+from mwpy._transport.codec import loads_call, loads_function, seed_of
+from mwpy._values.algorithm import find
+from mwpy._values.errors import UsageError
+from mwpy._values.messagepack import decode
+from mwpy._values.seeds import RUNNING
+
+__all__ = ["FAILED_CALLS", "replay"]
+
+FAILED_CALLS = FailedCalls()
+"""The calls that failed lately. It is global because a user replays a task also after its master has ended."""
+
+
+def replay(task_id: int) -> Any:
+    """Run a failed task again, in this process and thread: for a debugger, or to see whether a correction helps.
+
+    The arguments and the seed are those of the task. A function that travels by name is taken as it is here now. A
+    function by value is the one that failed, with its variables. The newest failed tasks are kept: up to 1000, with up
+    to 64 MiB of arguments.
+
+    Args:
+        task_id: the id of the task, which the text of its `TaskFailed` shows.
+
+    Returns:
+        The value of the task.
+
+    Raises:
+        UsageError: no task with this id has failed, or it is not kept any more; the caller's fault.
+        Exception: what the task raises. The traceback shows the frames of the task.
+
+    Example:
+        >>> import pdb                                         # doctest: +SKIP
+        >>> pdb.runcall(mwpy.replay, 17)                       # doctest: +SKIP
+    """
+    call = FAILED_CALLS.get(task_id)
+    if call is None:
+        raise UsageError(
+            f"task {task_id} cannot run again here: it is not among the last {KEPT_CALLS} tasks whose failures arrived "
+            f"in this process, or its arguments were too large to be kept; submit it again"
+        )
+    definition = call.algorithm.definition
+    # without a digest: if the user has corrected the function, the new one is called
+    function = find(definition.reference, "") if definition.reference else loads_function(call.algorithm.packed)
+    entry = decode(call.payload)
+    args, kwargs = loads_call(entry, [bytearray(buffer) for buffer in call.buffers])
+    before, RUNNING.seed = RUNNING.seed, seed_of(entry)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        RUNNING.seed = before
