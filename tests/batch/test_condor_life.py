@@ -129,6 +129,20 @@ def test_slaves_that_start_after_the_end_of_the_computation_leave_the_queue(jobs
     assert jobs.text(f"slaves.{slaves}.*.err") == "mwpy: the computation is finished, says ping.rsc\n" * 3
 
 
+def test_a_computation_can_run_again_with_the_same_resource_file(jobs: Jobs) -> None:
+    """The file of the first run says `finished`. It is gone when the second master is submitted."""
+    first = jobs.submit("master.sub", ARGS="--pings 0")
+    jobs.until_gone(first)
+    assert jobs.until_resource_file("ping.rsc")["computation-status"] == "finished"
+    second = jobs.submit("master.sub", ARGS="--pings 20")
+    assert jobs.until_resource_file("ping.rsc")["member-id"] == f"{second}.0"
+    slaves = jobs.submit("slaves.sub", SLAVES=2)
+    jobs.until_gone()
+    assert jobs.exit_codes(second) == [0]
+    assert jobs.exit_codes(slaves) == [0, 0]
+    assert "20 pings: 20 good, 0 bad" in jobs.text(f"master.{second}.0.out")
+
+
 def test_slaves_with_a_stale_resource_file_serve_no_other_computation(jobs: Jobs) -> None:
     """When another computation has the port of the dead master, the slaves are refused and stay in the queue."""
     with socket.socket() as free:

@@ -67,6 +67,20 @@ def test_a_healthy_computation_has_no_faults(stage: Stage, master: Running, wher
     assert master.process.poll() is None
 
 
+def test_an_address_that_does_not_work_is_not_called_ok(stage: Stage, master: Running) -> None:
+    """It is no fault either, because the next address works."""
+    [address] = json.loads(stage.resource.read_text())["master-addresses"]
+    run = doctor(stage, changed_copy(stage, master_addresses=["tcp://127.0.0.1:1", address]))
+    assert run.process.returncode == 0, run.out + run.err
+    assert re.search(r"^spare +address: tcp://127\.0\.0\.1:1: ", run.out, re.MULTILINE), run.out
+
+
+def test_a_file_without_addresses_is_a_fault(stage: Stage, master: Running) -> None:
+    [(found, remedy)] = faults(doctor(stage, changed_copy(stage, master_addresses=[])))
+    assert found == "address: the resource file names no address of the master"
+    assert "--mw-master-host" in remedy
+
+
 def test_wrong_keys(stage: Stage, master: Running) -> None:
     """The keys are those of another computation."""
     pair = member_keys(new_key())

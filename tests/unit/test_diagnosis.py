@@ -51,6 +51,23 @@ def test_all_is_well(here: Report | None) -> None:
     assert found["time left"] == "3600 s"
 
 
+def test_an_address_that_is_not_needed_is_spare() -> None:
+    """It does not work, but another one does."""
+    found = diagnose(WELL, None, 999.0, 1001.0)
+    assert [each.spare for each in found if each.about == "address"] == [True, False]
+    assert not [each for each in found if each.spare and each.about != "address"]
+
+
+def test_a_small_difference_of_clocks_gives_no_negative_age() -> None:
+    found = {each.about: each.found for each in diagnose(evolve(WELL, file_age=-3.0), None, 999.0, 1001.0)}
+    assert found["resource file"] == "read, written 0 s ago"
+
+
+def test_a_job_without_a_resource_file_is_one_fault() -> None:
+    fault = evolve(WELL, file_fault="cannot read it", addresses=[], agent="")
+    assert [about for about, _, _ in faults(fault)] == ["resource file"]
+
+
 def test_what_is_not_known_is_no_fault() -> None:
     """Facts may be missing: the memory of a machine, the time limit of a job, the packages of an application."""
     dim = evolve(WELL, memory=None, seconds_left=None, imports={}, cores=1)
@@ -67,6 +84,8 @@ def test_what_is_not_known_is_no_fault() -> None:
         ({"clock": 1101.0}, "clock", "at least 100 s ahead of the one here", "NTP"),
         ({"file_fault": "cannot read it"}, "resource file", "cannot read it", "check that the job gets the file"),
         ({"file_age": 5000.0}, "resource file", "written 5000 s ago", "a fresh copy"),
+        ({"file_age": -4922.0}, "resource file", "the master's clock is 4922 s ahead", "NTP"),
+        ({"addresses": [], "agent": ""}, "address", "names no address of the master", "--mw-master-host"),
         ({"addresses": CLOSED, "agent": ""}, "address", "nobody listens there", "that the master is running"),
         ({"addresses": STRANGE, "agent": ""}, "address", "it has other keys", "another computation has this address"),
         ({"addresses": UNKNOWN, "agent": ""}, "address", "no such host", "--mw-master-host"),
@@ -110,7 +129,9 @@ def test_another_version_of_a_library_or_another_patch_version_of_python_is_no_f
 
 def test_a_finished_computation_has_no_addresses() -> None:
     """Nothing is reported about a connection to a finished computation."""
-    found = {each.about for each in diagnose(evolve(WELL, addresses=[], agent=""), None, 999.0, 1001.0)}
+    found = {
+        each.about for each in diagnose(evolve(WELL, addresses=[], agent="", file_fault="finished"), None, 0.0, 2000.0)
+    }
     assert not found & {"address", "master"}
 
 

@@ -91,6 +91,8 @@ class Finding:
     found: str
     remedy: str = ""
     """Empty if there is no fault."""
+    spare: bool = False
+    """Whether it does not work, and is not needed."""
 
 
 def diagnose(there: Report, here: Report | None, earliest: float, latest: float) -> list[Finding]:
@@ -178,23 +180,31 @@ def _file(there: Report) -> Finding:
             "resource file", there.file_fault, "check that the job gets the file, or that its path is shared"
         )
     age = there.file_age or 0.0
+    if age < -SKEW_S:
+        found = (
+            f"the master's clock is {-age:.0f} s ahead of the clock of this job, so the age of the file is not known"
+        )
+        return Finding("resource file", found, "let NTP set the clocks of both machines")
     if is_stale(age, there.update_interval):
         return Finding(
             "resource file",
             f"written {age:.0f} s ago, though its master writes it every {there.update_interval:.0f} s",
             "check that the master is running, and give the job a fresh copy",
         )
-    return Finding("resource file", f"read, written {age:.0f} s ago")
+    return Finding("resource file", f"read, written {max(0.0, age):.0f} s ago")
 
 
 def _connection(there: Report) -> list[Finding]:
-    """One address that works is enough. The other addresses are then reported, but not as faults."""
+    """One address that works is enough. The other addresses are then reported as spare."""
+    if not there.addresses and not there.file_fault:
+        remedy = "start the master with --mw-master-host and an address of its machine"
+        return [Finding("address", "the resource file names no address of the master", remedy)]
     works = any(not each.fault for each in there.addresses)
     tried = []
     for each in there.addresses:
         found = each.fault or f"connected in {1000 * each.seconds:.0f} ms, and the keys are right"
         remedy = "" if works else REMEDIES.get(each.fate, OTHER_REMEDY)
-        tried.append(Finding("address", f"{each.address}: {found}", remedy))
+        tried.append(Finding("address", f"{each.address}: {found}", remedy, spare=works and bool(each.fault)))
     if there.agent:
         round_trip_ms = 1000 * (there.round_trip_s or 0.0)
         return [*tried, Finding("master", f"accepted it as {there.agent}; round trip {round_trip_ms:.1f} ms")]

@@ -70,5 +70,5 @@ def _parser() -> Parser:
 
 
 def _line(finding: Finding) -> str:
-    text = f"{'FAULT' if finding.remedy else 'ok':<8}{finding.about}: {finding.found}"
+    text = f"{'FAULT' if finding.remedy else 'spare' if finding.spare else 'ok':<8}{finding.about}: {finding.found}"
     return f"{text}\n        -> {finding.remedy}" if finding.remedy else text
