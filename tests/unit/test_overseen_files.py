@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from attrs import evolve
 
 from mwpy import resource_file
+from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles import overseen_files
 from mwpy._roles.overseen_files import OverseenFiles, OverseerOptions, agent_command, mark_of, paths_of
 from mwpy._values.errors import ResourceFileError, UsageError
@@ -156,6 +158,26 @@ def test_a_second_overseer_is_refused_or_ignores_the_computation(overseen: Overs
     assert len(said) == 1
     assert said[0].startswith("a.rsc: is ignored, because another overseer watches")
     assert [each.name for each in overseen([path], dry_run=True).find()] == ["a.rsc"]
+
+
+def test_old_output_of_the_jobs_is_deleted(overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output is old after a month, or if there is much newer output. Files of others in the same folder stay."""
+    path, logs = tmp_path / "a.rsc", tmp_path / "logs"
+    monkeypatch.setattr("mwpy._roles.overseen_files.KEPT_FILES", 3)
+    logs.mkdir()
+    mark = mark_of(path)
+    names = [f"{mark}.{number}.0.err" for number in range(6)] + [f"doctor-7-{mark}.9.0.out", f"{mark}x.out", "my.out"]
+    now = time.time()
+    for age_days, name in enumerate(names):
+        (logs / name).touch()
+        os.utime(logs / name, (now - 86400 * age_days,) * 2)
+    for name in (f"{mark}.0.0.err", "my.out", f"{mark}x.out"):
+        os.utime(logs / name, (now - 86400 * 31,) * 2)
+    files = overseen([path], log_dir=logs, settings=OverseerSettings(max_jobs=0))
+    files.find()
+    files.launch(mark, CONTENT)
+    left = sorted(each.name for each in logs.iterdir())
+    assert left == sorted([*names[1:4], f"{mark}x.out", "my.out", f"{mark}.lock"])
 
 
 def test_files_that_appear_in_a_directory_are_found_later(overseen: Overseen, tmp_path: Path) -> None:

@@ -40,7 +40,10 @@ class Launch:
     slaves: int
     """How many slave processes a job has. The job asks for the same number of processor cores."""
     log_dir: str
-    """The absolute path of the folder for its output and error files. The folder exists."""
+    """The absolute path of the folder for its output and error files. The folder exists.
+
+    The names of these files are MARK, a dot, and the rest. So the overseer can delete old files.
+    """
     extra: tuple[str, ...] = ()
     """Lines that the user adds to each submission, in the batch system's own language."""
     avoided: tuple[str, ...] = ()

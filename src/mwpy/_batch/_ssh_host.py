@@ -32,6 +32,9 @@ KILL_S = 20.0
 KEEP_S = 86400.0
 """The folder of an ended job is kept for this many seconds."""
 
+KEEP_APP_S = 30 * 86400.0
+"""Seconds for which a copied application is kept after its last use."""
+
 STDERR_BYTES = 8192
 
 # $0 is the job's folder. The trap keeps the shell alive for the exit code when its whole group gets SIGTERM.
@@ -66,6 +69,7 @@ def look(root: str, folder: str, request: dict[str, Any]) -> dict[str, Any]:
             if job in request["stop"]:
                 _stop(place, pid)
             living[job] = _report(place, json.loads(about), pid)
+            _use(root, json.loads(about).get("app", ""))
         elif job in request["known"]:
             ended[job] = _report_end(place)
         elif time.time() > os.stat(place).st_mtime + KEEP_S:
@@ -176,6 +180,7 @@ def _app(root: str, app: dict[str, Any], standard_input: IO[bytes]) -> str | Non
     folder = os.path.join(root, "apps", app["digest"])
     path = os.path.join(folder, os.path.basename(app["path"]))
     if os.path.exists(path):
+        _use(root, app["digest"])
         return path
     if not app["sent"]:
         return None
@@ -186,7 +191,18 @@ def _app(root: str, app: dict[str, Any], standard_input: IO[bytes]) -> str | Non
         os.unlink(beside)
         raise OSError("the application did not arrive whole")
     os.replace(beside, path)
+    for digest in os.listdir(os.path.join(root, "apps")):
+        if time.time() > os.stat(os.path.join(root, "apps", digest)).st_mtime + KEEP_APP_S:
+            shutil.rmtree(os.path.join(root, "apps", digest), ignore_errors=True)
     return path
+
+
+def _use(root: str, digest: str) -> None:
+    """Record that a copied application is in use."""
+    try:
+        os.utime(os.path.join(root, "apps", digest or "none"))
+    except OSError:  # the host sees the original, so there is no copy
+        pass
 
 
 def _start(place: str, job: str, command: list[str], resource: bytes, request: dict[str, Any]) -> None:
@@ -210,7 +226,8 @@ def _start(place: str, job: str, command: list[str], resource: bytes, request: d
             env=dict(os.environ, MWPY_JOB=job),
             start_new_session=True,
         )
-    about = {"mark": request["mark"], "slaves": request["slaves"], "pid": shell.pid}
+    digest = request["app"]["digest"] if request["app"] is not None else ""
+    about = {"mark": request["mark"], "slaves": request["slaves"], "pid": shell.pid, "app": digest}
     os.replace(_write_beside(place, json.dumps(about).encode()), os.path.join(place, "about"))
     shell.returncode = 0  # prevents Python's warning: the shell outlives this process
 

@@ -59,7 +59,7 @@ class Local:
 
     def _start(self, launch: Launch) -> str:
         job = Path(tempfile.mkdtemp(prefix="job-", dir=self._folder))
-        logs = os.path.join(launch.log_dir, job.name)
+        logs = os.path.join(launch.log_dir, f"{launch.mark}.{job.name}")
         (job / "about").write_text(json.dumps({"mark": launch.mark, "stderr": f"{logs}.err"}), encoding="utf-8")
         with (job / "lock").open("w") as lock, open(f"{logs}.out", "wb") as out, open(f"{logs}.err", "wb") as err:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -83,7 +83,8 @@ class Slurm:
             BatchUnavailable: Slurm refused, or its answer was lost; the message says which.
         """
         words = ["sbatch", "--parsable", f"--array=0-{count - 1}", f"--job-name={PREFIX}{launch.mark}"]
-        words += [f"--output={launch.log_dir}/%A_%a.out", f"--error={launch.log_dir}/%A_%a.err"]
+        words += [f"--output={launch.log_dir}/{launch.mark}.%A_%a.out"]
+        words += [f"--error={launch.log_dir}/{launch.mark}.%A_%a.err"]
         perhaps = "the jobs may be in the queue anyway: list them before submitting again"
         ran = _run(words, standard_input=script(launch), hint=perhaps)
         if ran.returncode:

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -18,6 +19,7 @@ from mwpy import resource_file
 from mwpy._batch import Launch
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.state import OverseerSettings
+from mwpy._system import clock
 from mwpy._system.background import Question
 from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy.resource_file import ResourceFile
@@ -26,6 +28,15 @@ __all__ = ["OverseenFiles", "OverseerOptions", "agent_command", "mark_of", "path
 
 RESOURCE_FILES = "*.rsc"
 """The names of resource files in a directory."""
+
+KEPT_S = 30 * 86400.0
+"""Seconds for which the output of a job is kept."""
+
+KEPT_FILES = 4000
+"""How many output files of a computation are kept at least: those of 2,000 jobs."""
+
+PRUNE_AGAIN_S = 3600.0
+"""Seconds until old output files are searched again."""
 
 PATIENCE_S = 2.0
 """How long one file system may delay all computations."""
@@ -93,6 +104,8 @@ class _File:
     log_dir: Path
     lock: TextIO | None
     """Held until `OverseenFiles.close`, or until this process ends; None in a dry run."""
+    prune_at: float = 0.0
+    """When old output files are searched next."""
 
 
 class OverseenFiles:
@@ -148,9 +161,12 @@ class OverseenFiles:
             raise ResourceFileError(f"{file.path} does not answer: does its file system hang?") from None
 
     def launch(self, mark: str, content: ResourceFile) -> Launch:
-        """Prepare the launch of jobs for a computation."""
+        """Prepare the launch of jobs for a computation. Delete old output of its jobs."""
         file, slaves = self._files[mark], self._options.slaves_per_job
         file.log_dir.mkdir(parents=True, exist_ok=True)
+        if clock.monotonic() >= file.prune_at:
+            file.prune_at = clock.monotonic() + PRUNE_AGAIN_S
+            _prune(file.log_dir, mark, max(KEPT_FILES, 4 * self._options.settings.max_jobs))
         command = agent_command(content, self._options.command, slaves)
         return Launch(mark, str(file.path), command, slaves, str(file.log_dir), self._options.extra)
 
@@ -178,6 +194,20 @@ class OverseenFiles:
         content = Question(partial(resource_file.read, path), f"read {path.name}")
         self._files[mark] = _File(path, content, log_dir, lock)
         return True
+
+
+def _prune(folder: Path, mark: str, kept: int) -> None:
+    """Delete old output of a computation's jobs and of its examinations, and all but the latest `kept` files."""
+    found = []
+    for entry in os.scandir(folder):
+        name, _, rest = entry.name.partition(".")
+        if (name == mark or (name.startswith("doctor-") and name.endswith(f"-{mark}"))) and rest != "lock":
+            found.append((entry.stat().st_mtime, entry.path))
+    found.sort(reverse=True)
+    for number, (written, path) in enumerate(found):
+        if number >= kept or clock.wall() > written + KEPT_S:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def _lock(path: Path) -> TextIO:
