@@ -28,6 +28,9 @@ SUBMIT_UID = 20001
 LIMIT_S = 12
 """A lifetime that is long enough for the start of a slave on a slow machine."""
 
+LEASE_S = 20
+"""The shortest lease that HTCondor allows."""
+
 AGENTS = 300
 CROWD_S = 600.0
 
@@ -221,6 +224,53 @@ def test_a_restart_of_the_whole_pool_loses_nothing(jobs: Jobs) -> None:
     assert jobs.exit_codes(slaves) == [0] * 3
     assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(6)), "unrunnable": []}
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
+
+
+def test_a_fast_restart_of_the_pool_loses_nothing(jobs: Jobs) -> None:
+    """It is like a crash of the machine. The slaves get no signal, and run again when their leases have expired."""
+    master = jobs.submit("master.sub", APP="gated.py", ARGS="6 gate")
+    resource = jobs.until_resource_file("gated.rsc")
+    slaves = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=3, LEASE=LEASE_S)
+    until(lambda: busy(jobs, master) == 3, "three slaves at work")
+    lines = len(jobs.audit(master))
+    jobs.pool.restart(fast=True)
+    jobs.until_resource_file("gated.rsc", resource["generation"])
+    until(lambda: busy(jobs, master, lines) == 3, "three slaves at work again")
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 3
+    assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(6)), "unrunnable": []}
+    assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
+
+
+def test_a_job_whose_lease_expires_runs_again(jobs: Jobs) -> None:
+    """The execute machine has no contact to the submit machine. Only the master has: the tasks run elsewhere."""
+    master = jobs.submit("master.sub", APP="gated.py", ARGS="4 gate")
+    jobs.until_resource_file("gated.rsc")
+    slaves = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=2, LEASE=LEASE_S)
+    until(lambda: busy(jobs, master) == 2, "two slaves at work")
+    lines = len(jobs.audit(master))
+    with shadows_hang(jobs.pool):
+        until(lambda: jobs.count(master, "AGENT-.* -> (left: evicted|lost: )") == 2, "two slaves less")
+    until(lambda: busy(jobs, master, lines) == 2, "two slaves at work again")
+    open_gate(jobs)
+    jobs.until_gone()
+    assert jobs.exit_codes(master) == [0]
+    assert jobs.exit_codes(slaves) == [0] * 2
+    assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(4)), "unrunnable": []}
+    assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
+
+
+@contextmanager
+def shadows_hang(pool: System) -> Iterator[None]:
+    """Stop the processes of the submit machine that keep the leases of its jobs: the schedd and the shadows."""
+    signal_to = "pkill -{} --ns $$ --nslist mnt 'condor_(schedd|shadow)'"
+    pool("sh", "-c", signal_to.format("STOP"), user="root")
+    try:
+        yield
+    finally:
+        pool("sh", "-c", signal_to.format("CONT"), user="root")
 
 
 @contextmanager

@@ -121,9 +121,12 @@ class CondorPool(System):
         start_daemon(self.command(*words, user="root"), self.state / "log" / "master.out")
         wait_until(self.answers, "the start of HTCondor")
 
-    def restart(self) -> None:
-        """Stop its daemons, which evicts the jobs, and start them again; the queue stays."""
-        self.namespace.signal(signal.SIGTERM, DAEMON)
+    def restart(self, *, fast: bool = False) -> None:
+        """Stop its daemons, which evicts the jobs, and start them again; the queue stays.
+
+        A fast restart gives the jobs no time to end.
+        """
+        self.namespace.signal(signal.SIGQUIT if fast else signal.SIGTERM, DAEMON)
         wait_until(lambda: not self.namespace.members(DAEMON), "the end of HTCondor")
         self.namespace.kill()
         self.start()
