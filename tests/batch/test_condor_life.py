@@ -244,35 +244,6 @@ def test_a_fast_restart_of_the_pool_loses_nothing(jobs: Jobs) -> None:
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
 
 
-def test_a_job_whose_lease_expires_runs_again(jobs: Jobs) -> None:
-    """The execute machine has no contact to the submit machine. Only the master has: the tasks run elsewhere."""
-    master = jobs.submit("master.sub", APP="gated.py", ARGS="4 gate")
-    jobs.until_resource_file("gated.rsc")
-    slaves = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=2, LEASE=LEASE_S)
-    until(lambda: busy(jobs, master) == 2, "two slaves at work")
-    lines = len(jobs.audit(master))
-    with shadows_hang(jobs.pool):
-        until(lambda: jobs.count(master, "AGENT-.* -> (left: evicted|lost: )") == 2, "two slaves less")
-    until(lambda: busy(jobs, master, lines) == 2, "two slaves at work again")
-    open_gate(jobs)
-    jobs.until_gone()
-    assert jobs.exit_codes(master) == [0]
-    assert jobs.exit_codes(slaves) == [0] * 2
-    assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(4)), "unrunnable": []}
-    assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
-
-
-@contextmanager
-def shadows_hang(pool: System) -> Iterator[None]:
-    """Stop the processes of the submit machine that keep the leases of its jobs: the schedd and the shadows."""
-    signal_to = "pkill -{} --ns $$ --nslist mnt 'condor_(schedd|shadow)'"
-    pool("sh", "-c", signal_to.format("STOP"), user="root")
-    try:
-        yield
-    finally:
-        pool("sh", "-c", signal_to.format("CONT"), user="root")
-
-
 @contextmanager
 def taken(pool: System, folder: Path, left: int) -> Iterator[None]:
     """Let a job of another user occupy all slots except a few."""

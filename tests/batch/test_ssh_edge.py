@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -202,27 +201,6 @@ def test_an_application_is_copied_once_to_hosts_that_share_a_home_directory(
     app.write_text(app.read_text() + "true\n")
     [changed] = it.submit(launch("", words=(str(app), "--mw-slave")), 1)
     until(lambda: output(home, changed) != "" and not output(home, changed).startswith(str(place)), "another copy")
-
-
-def test_copied_applications_that_nobody_uses_are_deleted(
-    edge: Callable[..., Edge], launch: Callable[..., Launch], ssh_dir: Path, home: Path, tmp_path: Path
-) -> None:
-    """They are deleted after a month, when another application is copied. A job that runs uses its application."""
-    apps = [tmp_path / name for name in ("used.pex", "unused.pex", "new.pex")]
-    for app in apps:
-        app.write_text(f"#!/bin/sh\n# {ssh_dir} {app}\necho $0\n" + (HOLD if app is apps[0] else ""))
-        app.chmod(0o755)
-    it = edge("node1 slots=3")
-    places = []
-    for app in apps[:2]:
-        [job] = it.submit(launch("", words=(str(app), "--mw-slave")), 1)
-        until(lambda job=job: output(home, job), "its place")  # type: ignore[misc]
-        places.append(Path(output(home, job).split()[0]))
-    for place in places:
-        os.utime(place.parent, (1.0, 1.0))
-    until(lambda: len(mine(it, launch)) == 1, "the one that holds")
-    it.submit(launch("", words=(str(apps[2]), "--mw-slave")), 1)
-    assert [place.exists() for place in places] == [True, False]
 
 
 def test_a_host_that_does_not_answer_is_reported_once_and_gets_no_jobs(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from mwpy._batch import BatchUnavailable, Launch
+from mwpy._batch import BatchUnavailable, Launch, _ssh_host
 from mwpy._batch.ssh import HostLine, Ssh, _app_of, read_hosts
 from mwpy._values.errors import UsageError
 
@@ -73,3 +77,36 @@ def test_without_ssh_every_call_says_so(tmp_path: Path, monkeypatch: pytest.Monk
             call()
     edge.remove(["x"])
     assert len(said) == 1
+
+
+def ask_host(payload: bytes = b"", **request: object) -> None:
+    """Do on this machine what a call would do on a host."""
+    umask = os.umask(0)
+    try:
+        _ssh_host.main(io.BytesIO(json.dumps({"host": "h", **request}).encode() + b"\n" + payload))
+    finally:
+        os.umask(umask)
+
+
+def start(content: bytes, *jobs: str, sent: bool = True) -> str:
+    """Start jobs of a copied application. Return its digest."""
+    digest = hashlib.sha256(content).hexdigest()
+    app = {"index": 0, "path": "/none/app", "digest": digest, "sent": sent}
+    rest = {"mark": "m", "slaves": 1, "command": ["app"], "cwd": "/", "resource_size": 0}
+    ask_host(content if sent else b"", do="start", jobs=jobs, app=app, **rest)
+    return digest
+
+
+def test_copied_applications_that_nobody_uses_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are deleted after a month, when another one is copied. A start and a running job use their application."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    apps = tmp_path / ".mwpy-ssh" / "apps"
+    running = start(b"#!/bin/sh\nexec sleep 60\n", "ssh-1")
+    started, unused = start(b"1"), start(b"2")
+    for digest in (running, started, unused):
+        os.utime(apps / digest, (1.0, 1.0))
+    ask_host(do="look", stop=[], known=[])
+    start(b"1", sent=False)
+    new = start(b"3")
+    assert sorted(each.name for each in apps.iterdir()) == sorted([running, started, new])
+    ask_host(do="look", stop=["ssh-1"], known=[])
