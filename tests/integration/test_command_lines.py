@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import APPS, Stage, until
 
+from mwpy._values.messages import PROTOCOL_VERSION
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
@@ -77,8 +79,8 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
     )
     agent = stage.start("", "--mw-resource-file", stage.resource, program=[sys.executable, "-c", program])
     assert agent.end() == 3, agent.err
-    assert "protocol version 1 there, 77 here: install the same version" in agent.err
-    until(lambda: "77 there, 1 here" in master.err, lambda: f"a message, not {master.err!r}")
+    assert f"protocol version {PROTOCOL_VERSION} there, 77 here: install the same version" in agent.err
+    until(lambda: f"77 there, {PROTOCOL_VERSION} here" in master.err, lambda: f"a message, not {master.err!r}")
     assert "REFUSED" in stage.audit.read_text()
 
 
