@@ -191,6 +191,29 @@ def test_no_moment_of_an_interrupt_damages_the_master(mw: mwpy.Master) -> None:
     assert len(mw.results()) > MOMENTS
 
 
+def map_until_an_interrupt(mw: mwpy.Master, timer: threading.Timer) -> None:
+    timer.start()
+    while True:
+        list(mw.map(count, range(300)))
+
+
+def test_no_task_of_an_interrupted_map_runs_later(mw: mwpy.Master) -> None:
+    """The moments are chosen at random. The next map gives its own values."""
+    chance = random.Random(2)
+    main = threading.get_ident()
+    list(mw.map(count, [0]))  # Python 3.11 makes a SystemError of an interrupt while it parses the source
+    list(mw.map(divide, [1]))
+    for _ in range(MOMENTS):
+        timer = threading.Timer(chance.random() * 0.02, signal.pthread_kill, (main, signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            map_until_an_interrupt(mw, timer)
+        timer.join()
+        runs = Here.runs
+        assert list(mw.map(divide, [1, 2, 5])) == [10, 5, 2]
+        assert (Here.runs, mw.num_runnable_tasks()) == (runs, 0)
+    assert mw.results() == []
+
+
 @pytest.mark.parametrize("running", ["kill", "finish"])
 def test_a_cancelled_task_does_not_run(mw: mwpy.Master, running: Literal["kill", "finish"]) -> None:
     """One task waits in the slave, and the others in the master."""

@@ -35,6 +35,18 @@ def marked(x: int) -> int:
     return x
 
 
+def test_a_task_algorithm_with_a_policy_stays_a_function() -> None:
+    """The calls that it makes carry the policy."""
+
+    @mwpy.task_algorithm(seed=3, retry=False)
+    def half(x: int) -> float:
+        return x / 2
+
+    assert half(3) == 1.5
+    assert half.task(3).algorithm.policy == {"seed": 3, "retry": False}
+    assert marked.task(3).algorithm.policy == {}
+
+
 def test_a_wrong_policy_of_a_task_algorithm_raises_where_it_is_written() -> None:
     with pytest.raises(UsageError, match="'retries'"):
         mwpy.task_algorithm(retries=3)  # type: ignore[call-overload]

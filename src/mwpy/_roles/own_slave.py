@@ -152,8 +152,11 @@ class OwnSlave:
                 self._runner = None
                 self._channel.arrived.clear()
                 self._say(wire.encode(messages.Goodbye("the computation is over")))
-            case messages.Algorithms() | messages.SlaveNamed():
-                self._channel.arrived.append(_copied(frames))
+            case messages.Algorithms() | messages.SlaveNamed() if self._runner is not None:
+                # at once, because an interrupt of this would look as if the algorithm could not be loaded
+                waiting, self._channel.arrived = self._channel.arrived, [_copied(frames)]
+                self._runner.receive()
+                self._channel.arrived = waiting
             case messages.Tasks():
                 self._running = message.tasks[0]
                 self._channel.arrived.append(_copied(frames))
