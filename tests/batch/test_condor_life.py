@@ -71,7 +71,7 @@ def test_ping_finishes_and_all_jobs_leave_the_queue(jobs: Jobs) -> None:
     """The audit trails of the master and of its slaves contain the same numbers of tasks and results."""
     master = jobs.submit("master.sub", ARGS="--pings 20000")
     resource = jobs.until_resource_file("ping.rsc")
-    slaves = jobs.submit("slaves.sub", SLAVES=4)
+    slaves = jobs.submit("slaves.sub", SLAVES=4, ARGS="--mw-audit-file -")
     jobs.until_gone()
     assert jobs.exit_codes(master) == [0]
     assert jobs.exit_codes(slaves) == [0] * 4

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import APPS, PATIENCE_S, Running, Stage, kill, slaves_of, until
 
+from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
+
 TIMEOUT_S = 2
 """The client timeout in these tests."""
 
@@ -59,14 +61,17 @@ def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
-    """Random slaves and agents are killed with SIGKILL under load. Every result arrives exactly once."""
+    """Random slaves and some agents are killed with SIGKILL under load. Every result arrives exactly once.
+
+    Only as many agents are killed as a task may lose: more would make it unrunnable.
+    """
     story.append(f"seed {seed}")
     dice = random.Random(seed)
     master = stage.master("count.py", "--seconds", KILLS_S, "--milliseconds", 2, "--listen", 0.5, *SHORT)
     line = ("count.py", "--mw-slave-processes", 2, *SHORT)
     agents = [stage.agent(*line) for _ in range(3)]
     until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
-    begun, kills = time.monotonic(), 0
+    begun, kills, agents_killed = time.monotonic(), 0, 0
     while master.process.poll() is None:
         time.sleep(KILL_EVERY_S)
         now = time.monotonic() - begun
@@ -75,13 +80,15 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
             if agent.process.poll() is not None and now < KILLS_S + AFTERWARDS_S / 2:
                 agents[number] = stage.agent(*line)
         slaves = [slave for agent in agents for slave in slaves_of(agent.pid)]
-        victims = slaves if slaves and dice.random() >= AGENTS_SHARE else [agent.pid for agent in agents]
-        if now < KILLS_S:
+        may_kill_agent = agents_killed < LOST_AGENTS_ALLOWED and dice.random() < AGENTS_SHARE
+        victims = [agent.pid for agent in agents] if may_kill_agent else slaves
+        if now < KILLS_S and victims:
+            agents_killed += may_kill_agent
             victim = dice.choice(victims)
             story.append(f"{now:.2f} s: kill {victim}, one of {victims}")
             kill(victim, signal.SIGKILL)
             kills += 1
-    assert kills > 0.2 * KILLS_S / KILL_EVERY_S
+    assert kills > 0.1 * KILLS_S / KILL_EVERY_S
     assert all_came_once(master) > 100
     for agent in agents:
         agent.end()
