@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PYTHON_CODE := src tests examples
 PINGS ?= 10000
 SEEDS ?= 10000
+FRAMES ?= 1000000
 
 # In Debian, the package python3-venv puts pip into virtual environments. Without this package, the environment has no
 # pip, and the pip outside installs into it.
@@ -19,7 +20,7 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-processes test-condor test-batch test-oldest simulate bench clean
+.PHONY: help ping check test test-core test-processes test-condor test-batch test-oldest simulate attack bench clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -61,6 +62,9 @@ test-oldest: ## the quick tests with the oldest versions of all packages that mw
 
 simulate: $(VENV)/installed-for-tests ## run the simulator with every kind of fault (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
+
+attack: $(VENV)/installed-for-tests ## send hostile frames to a master, in about an hour (FRAMES=1000000)
+	$(BIN)/python -m pytest -s tests/properties/test_hostile_frames.py --frames $(FRAMES) --timeout 0
 
 bench: $(VENV)/installed-for-tests ## measure the speed, and print a table
 	$(BIN)/python bench/bench.py

@@ -43,6 +43,7 @@ restore_signals()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds that the simulator runs")
+    parser.addoption("--frames", type=int, default=3000, help="number of hostile frames that a master is sent")
     parser.addoption("--seed", type=int, help="the only seed that the simulator runs")
 
 
@@ -52,6 +53,18 @@ def seeds(pytestconfig: pytest.Config) -> range:
     if (seed := pytestconfig.getoption("--seed")) is not None:
         return range(seed, seed + 1)
     return range(pytestconfig.getoption("--seeds"))
+
+
+@pytest.fixture
+def frames(pytestconfig: pytest.Config) -> int:
+    """The number of hostile frames."""
+    return int(pytestconfig.getoption("--frames"))
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> int:
+    """The seed of the hostile frames."""
+    return int(pytestconfig.getoption("--seed") or 0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from mwpy._transport.link import (
     Connected,
     CurvePair,
     Frames,
+    Happened,
     MasterLink,
     StrangerSeen,
     Unreachable,
@@ -40,7 +41,7 @@ class Master:
 
     def __init__(self, link: MasterLink) -> None:
         self.link = link
-        self.events: list[Frames | StrangerSeen | Unreachable] = []
+        self.events: list[Happened] = []
         self._ahead_s = 0.0
 
     def turn(self) -> None:

@@ -35,7 +35,7 @@ class Books:
         members = self.state.members
         if not agent:
             agent = members.next_agent
-            self.state.record(records.AgentConnected(agent, "here", "host", 1, "", 1, "3.11"))
+            self.state.record(records.AgentConnected(agent, "here", "host", 1, "", 9, "3.11"))
             members.connect(agent, agent.encode())
         sid, number = members.next_sid, len(members.agents[agent].slaves) + 1
         self.state.record(records.SlaveConnected(sid, agent, "here", kind, number))

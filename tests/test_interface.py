@@ -20,13 +20,12 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 import mwpy
 from mwpy import audit, resource_file
 from mwpy._transport import wire
-from mwpy._values import environment, messages, options
+from mwpy._values import bounds, environment, messages, options
 
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("interface.txt")
@@ -155,15 +154,13 @@ def keys_of_a_resource_file() -> list[str]:
 
 
 def kinds_of_messages() -> list[str]:
-    """Return each kind of message with its number and its fields."""
+    """Return each kind of message with its number and its fields, and the bounds of their types."""
     lines = [f"version {messages.PROTOCOL_VERSION}"]
     for number, kind in wire._KINDS.items():
-        fields = [
-            f"{each.name}: {each.type if isinstance(each.type, str) else shown(each.type)}"
-            for each in msgspec.structs.fields(kind)
-        ]
+        fields = [f"{name}: {written}" for name, written in kind.__annotations__.items()]
         lines.append(f"{number} {kind.__name__}({', '.join(fields)})")
-    return lines
+    kinds = {name: kind for name, kind in vars(bounds).items() if typing.get_origin(kind) is typing.Annotated}
+    return [*lines, *(f"{name}: {shown(kind)}" for name, kind in sorted(kinds.items()))]
 
 
 def settings_of_submit_files() -> list[str]:

@@ -66,7 +66,7 @@ OWNERS = {
 PROGRAMS = ("_batch._ssh_host",)
 """Sources that are sent to hosts without mwpy and run there. They import nothing from mwpy."""
 
-EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.field", "msgspec.structs")
+EVERYWHERE = ("attrs", "attr", "msgspec.Struct", "msgspec.Meta", "msgspec.field", "msgspec.structs")
 """Modules outside the standard library that every module may import, because they define classes."""
 
 NOT_IN_CORE = (

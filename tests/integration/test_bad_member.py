@@ -33,7 +33,7 @@ GARBAGE = [
     ([[b"nonsense"]], f"protocol version 110 there, {messages.PROTOCOL_VERSION} here"),
     ([[b"", b"", b""]], "3 frames that do not begin like a message"),
     ([[b"\x09\x01"]], f"protocol version 9 there, {messages.PROTOCOL_VERSION} here"),
-    ([[b"\x01\xff"]], "unknown message kind 255"),
+    ([[bytes(READY[0][:1]) + b"\xff"]], "unknown message kind 255"),
     ([[bytes(RESULTS[0][:2]) + random.Random(1).randbytes(1000)]], "a malformed Results"),
     ([[bytes(READY[0][:2]) + bytes(GOODBYE[0][2:])]], "a malformed SlaveReady"),
     ([[*READY, b"and more"]], "SlaveReady: 1 payload frames, but none are expected"),

@@ -187,7 +187,7 @@ def test_results_that_a_slave_overwrote_in_shared_memory_are_computed_again(stag
     assert run.end() == 0, run.err
     assert run.report["came"] == [number for number in range(41) if number != 20]
     assert [len(task["deaths"]) for task in run.report["unrunnable"]] == [3]
-    assert "overwrote its unsent results, which are lost: Results: " in run.err
+    assert "overwrote the memory that it shares with its agent: its unsent results are lost: Results: " in run.err
     stage.no_process_left()
 
 
@@ -350,4 +350,34 @@ def test_a_full_disk_loses_audit_lines_but_no_results(stage: Stage, small_disk: 
     assert agent.end() == 0, agent.err
     assert master.err.count("lines are missing in the audit file") == 1
     assert "cannot write the resource file" in master.err
+    stage.no_process_left()
+
+
+KILLED = "killed by its agent because it "
+OVERWROTE = "overwrote the memory that it shares with its agent: "
+
+
+@pytest.mark.parametrize(
+    ("how", "values", "reasons"),
+    [
+        ("ones", 200, (KILLED + OVERWROTE + "its unsent results are lost", KILLED + "wrote nonsense to its agent")),
+        ("zeros", 200, (KILLED + "wrote nonsense to its agent", KILLED + OVERWROTE)),
+        ("a recall", 200, (KILLED + OVERWROTE + "numbers that only the agent writes have changed",)),
+        ("times", 200, ("it " + OVERWROTE + "numbers that only the agent writes have changed",)),
+        ("journal", 200, (KILLED + "wrote nonsense to its agent", KILLED + OVERWROTE)),
+        ("rows", 200, (KILLED + "wrote nonsense to its agent", KILLED + OVERWROTE)),
+        ("shorter", 199, ("exit code 0",)),
+    ],
+)
+def test_a_task_that_overwrites_shared_memory_costs_only_its_slave(
+    stage: Stage, how: str, values: int, reasons: tuple[str, ...]
+) -> None:
+    """The agent kills the slave and says why, and every task has its result. The memory cannot be made shorter."""
+    run = stage.start("overwrite.py", how, "--mw-local", 1, "--mw-audit-file", stage.audit)
+    assert run.end() == 0, run.err
+    assert len(run.report["values"]) == values
+    assert len(run.report["errors"]) == 200 - values
+    assert "Traceback" not in run.err
+    [first, *_] = [line for line in stage.audit.read_text().splitlines() if "SLAVE-0 -> gone" in line]
+    assert any(reason in first for reason in reasons), first
     stage.no_process_left()

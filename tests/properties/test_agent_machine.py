@@ -181,6 +181,9 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.killed[number] = None
             for number in actions.read_journal:
                 self.results_of(self.processes[number], rescued=True)
+            for number in actions.check_memory:
+                process = self.processes[number]
+                self.happens(events.MemoryRead(number, process.started, len(process.done)))
             for number in actions.collect:
                 assert self.processes[number].ended, f"slave {number} is collected though it runs"
                 self.exits(self.processes[number])
@@ -192,7 +195,8 @@ class _AgentMachine(RuleBasedStateMachine):
                 assert actions.exit is self.code, f"it exits with {actions.exit.name}"
                 assert all(process.killed for process in self.processes.values()), "it left a slave behind"
                 self.exited = True
-            more = bool(actions.recall or actions.start or actions.read_journal or actions.collect) and not self.exited
+            causes = actions.recall, actions.start, actions.read_journal, actions.check_memory, actions.collect
+            more = any(causes) and not self.exited
         if not self.exited:
             self.agree()
         self.sound = True
@@ -287,6 +291,7 @@ class _AgentMachine(RuleBasedStateMachine):
     def master_welcomes(self) -> None:
         self.welcomed = self.welcomed or self.code is None
         self.happens(_heard(messages.Welcome("AGENT-0", 0, 1000)))
+        self.happens(_heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)

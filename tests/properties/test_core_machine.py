@@ -596,7 +596,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def connect_agent(self) -> _Agent:
         self.names += 1
         agent = _Agent(b"agent %d" % self.names)
-        self.receive(agent.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+        self.receive(agent.name, messages.Hello("m", "g", "host", 1, "3.11", 1000))
         if self.core.closing is None:
             self.agents[agent.name] = agent
         return agent
@@ -767,9 +767,9 @@ class _MasterMachine(RuleBasedStateMachine):
         """The master drops an agent that sends a wrong message, and ignores its later messages."""
         agent = list(self.agents.values())[pick % len(self.agents)]
         slave = next(iter(agent.slaves.values()), None)
-        self.lose_agent(agent)
+        self.lose_agent(agent, vanishes=False)
         if how == "hello":
-            self.receive(agent.name, messages.Hello("m", "g", "host", 1, "3.11", 2))
+            self.receive(agent.name, messages.Hello("m", "g", "host", 1, "3.11", 1000))
         elif how == "ready" and slave:
             self.receive(agent.name, messages.SlaveReady(slave.number))
         elif how == "algorithm" and slave:

@@ -67,7 +67,7 @@ class _Story:
         self.core.obey(CancelTasks([(int(task), 1) for task in tasks], Running(running)))
 
     def do_hello(self, peer: str, member: str = "story", generation: str = "g") -> None:
-        self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 1))
+        self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 2))
 
     def do_ready(self, peer: str, number: str) -> None:
         self.receive(peer, messages.SlaveReady(int(number)))

@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 from tests.spans import defined, span
 
+from mwpy._core.master.admission import MESSAGES_IGNORED
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import RenewSlaves
 from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.events import Garbage, Received, TurnedAway
+from mwpy._core.master.state import KEYS_KEPT
 from mwpy._values import messages
-from mwpy._values.records import AlgorithmRefused, Notice, PackagesCompared, Record
+from mwpy._values.records import (
+    AgentConnected,
+    AgentRefused,
+    AlgorithmRefused,
+    Notice,
+    PackagesCompared,
+    PeerDropped,
+    Record,
+)
 from mwpy._values.task import SlaveState
 
 PACKAGES = {"numpy": "2.4.6", "scipy": "1.17"}
@@ -69,10 +79,10 @@ def test_another_version_of_a_package_is_reported_once(core: MasterCore) -> None
 
 
 def test_packages_that_no_definition_names_are_ignored(core: MasterCore) -> None:
-    """The master compares only packages that a definition names. It truncates a very long version."""
+    """The master compares only packages that a definition names."""
     _connect(core)
-    recorded = _receive(core, messages.Installed({"evil": "1", "numpy": "9" * 5000}))
-    assert recorded[0] == PackagesCompared("AGENT-0", [], [f"numpy {'9' * 100}, not 2.4.6"])
+    recorded = _receive(core, messages.Installed({"evil": "1", "numpy": "9"}))
+    assert recorded[0] == PackagesCompared("AGENT-0", [], ["numpy 9, not 2.4.6"])
 
 
 def test_an_agent_with_another_python_is_reported_once_and_gets_tasks(core: MasterCore) -> None:
@@ -128,3 +138,62 @@ def test_slaves_are_renewed_at_all_agents_or_at_those_that_refused_an_algorithm(
     assert states == [SlaveState.SHUTTING_DOWN, SlaveState.BUSY, SlaveState.SHUTTING_DOWN]
     assert renewed(None) == [b"a", b"b"]
     assert {slave.state for slave in core.state.members.slaves.values()} == {SlaveState.SHUTTING_DOWN}
+
+
+def test_an_agent_with_more_slaves_than_it_announced_is_dropped(core: MasterCore) -> None:
+    """Otherwise one agent could fill the master's memory with slaves."""
+    _connect(core)
+    recorded = _receive(core, messages.SlaveReady(2))
+    assert recorded[0] == PeerDropped("AGENT-0", "slave 2 is ready, but the agent announced 1 slaves")
+
+
+def test_only_so_many_notices_are_remembered(core: MasterCore) -> None:
+    """A notice that was forgotten is said again."""
+    core.state.notice("first", key="first")
+    for number in range(KEYS_KEPT):
+        core.state.notice("first", key="first")
+        core.state.notice("again", key=f"{number}")
+    said = [record for record in core.take_actions().records if isinstance(record, Notice)]
+    assert len(said) == 1 + KEYS_KEPT
+    core.state.notice("first", key="first")
+    core.state.notice("last", key=f"{KEYS_KEPT - 1}")
+    assert [record.text for record in core.take_actions().records if isinstance(record, Notice)] == ["first"]
+
+
+def test_no_more_agents_are_accepted_than_there_is_room_for() -> None:
+    """The reason says what to change. An agent that leaves makes room for another one."""
+    core = MasterCore(MasterSettings("m", "g", max_agents=1, max_open_files=64))
+    _connect(core)
+    for peer in (b"b", b"c"):
+        recorded = _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 1), peer)
+        [refused] = [record for record in recorded if isinstance(record, AgentRefused)]
+        assert refused.reason.startswith("there is room for 1 agents only: this process may have 64 open files")
+        assert [record.text for record in recorded if isinstance(record, Notice)] == (
+            [f"agents are refused: {refused.reason}"] if peer == b"b" else []
+        )
+    _receive(core, messages.Goodbye("enough"))
+    assert _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 1), b"d")[0].__class__ is AgentConnected
+
+
+def test_connections_that_cannot_be_accepted_are_recorded_and_reported_once(core: MasterCore) -> None:
+    core.take_actions()
+    for _ in range(2):
+        core.handle(TurnedAway("10.0.0.9", "Too many open files"), 0.0)
+    first, notice, second = core.take_actions().records
+    assert isinstance(first, AgentRefused)
+    assert first == second
+    assert first.reason.startswith("Too many open files: this process may have 65536 open files, and each agent needs")
+    assert isinstance(notice, Notice)
+    assert notice.text == f"connections are turned away, because they cannot be accepted: {first.reason}"
+
+
+def test_a_refused_peer_that_sends_on_and_on_is_disconnected(core: MasterCore) -> None:
+    """An agent leaves when it reads the refusal. Until then its slaves may have sent much, which is ignored."""
+    _receive(core, messages.Hello("other", "g", "node1", 1, "3.11", 1))
+    ends: list[int] = []
+    for number in range(1, 2 * MESSAGES_IGNORED + 1):
+        core.handle(Garbage(b"a", "here", "nonsense"), 0.0)
+        actions = core.take_actions()
+        assert not actions.records
+        ends += [number] * len(actions.disconnect)
+    assert ends == [MESSAGES_IGNORED, 2 * MESSAGES_IGNORED]

@@ -10,14 +10,18 @@ from mwpy._core.agent.events import (
     AgentSettings,
     ExitSeen,
     Heard,
+    MemoryBroken,
     Recalled,
     SlaveExited,
     SlaveHeard,
+    StreamBroken,
     Terminated,
 )
 from mwpy._core.agent.traffic import SPARED_S
+from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.last_words import NO_WORDS
 
 KILLED = "killed by its agent because it ran task 2, which was cancelled"
@@ -74,6 +78,7 @@ def core() -> AgentCore:
     """An agent with two slaves. Slave 1 holds the tasks 1 to 5, and slave 2 holds task 9. No journal is read."""
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=2)))
     core.handle(heard(messages.Welcome("AGENT-0", 1, 1000)), 0.0)
+    core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
     for number, first, count in ((1, 1, 5), (2, 9, 1)):
         core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)
         core.handle(heard(messages.Tasks(number, [first], [count], [1], [0]), b""), 0.0)
@@ -87,7 +92,7 @@ def test_tasks_that_have_not_started_are_taken_back_and_the_slave_goes_on(core: 
     assert to_slaves(actions) == [(1, messages.Revoked(1, [3, 5], [1, 1], [1, 1], cancelled=True))]
     assert (to_master(actions), actions.kill) == ([], [])
     assert held(core) == [1, 2, 4]
-    assert core.next_deadline() is None
+    assert core.next_deadline() == CHECK_S
 
 
 @pytest.mark.parametrize("started", [2, 3])
@@ -101,7 +106,7 @@ def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: A
     assert core.next_deadline() == SPARED_S
     actions = look(core, 2)
     assert (actions.kill, to_slaves(actions)) == ([1], [])
-    assert core.next_deadline() is None
+    assert core.next_deadline() == CHECK_S
     core.handle(ExitSeen(1, by_sigkill=True), 0.2)
     core.decide(0.2)
     assert core.take_actions().collect == [1], "the end of a slave that the agent killed is no surprise"
@@ -117,7 +122,7 @@ def test_a_slave_that_has_started_the_next_task_is_not_killed(core: AgentCore) -
     actions = look(core, 3)
     assert (actions.kill, to_slaves(actions)) == ([], [(1, messages.Revoked(1, [], [], []))])
     assert to_master(actions) == []
-    assert core.next_deadline() is None
+    assert core.next_deadline() == CHECK_S
 
 
 @pytest.mark.parametrize("how", ["result", "refusal"])
@@ -131,7 +136,7 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
         assert list(messages.each_task(message)) == [(1, 1)]
     else:
         core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
-    assert core.next_deadline() is None
+    assert core.next_deadline() == CHECK_S
     core.check()
 
 
@@ -158,7 +163,7 @@ def test_running_tasks_may_finish_if_the_master_says_so(core: AgentCore) -> None
     revoked = messages.Revoked(1, [3, 4], [1, 1], [1, 1], cancelled=True)
     assert to_slaves(actions) == [(1, revoked)]
     assert to_master(actions) == [revoked]
-    assert (held(core), core.next_deadline()) == ([1, 2, 5], None)
+    assert (held(core), core.next_deadline()) == ([1, 2, 5], CHECK_S)
     core.handle(results(2), 0.0)
     assert len(to_master(core.take_actions())) == 1
 
@@ -177,3 +182,61 @@ def test_a_slave_that_is_killed_anyway_is_not_recalled(core: AgentCore) -> None:
     assert look(core, 1).kill == [1]
     core.handle(heard(messages.Cancel([1, 9], [5, 1], kill=True)), 0.0)
     assert [number for number, _ in core.take_actions().recall] == [2]
+
+
+def test_more_cancelled_tasks_than_one_message_can_name_are_recalled_again(core: AgentCore) -> None:
+    """Slave and master get one message for each recall. A task that starts between two recalls may finish."""
+    ids = [*range(11, 11 + 2 * MAX_TASKS + 20, 2)]
+    core.handle(heard(messages.Tasks(2, ids, [1] * len(ids), [1] * len(ids), [0] * len(ids)), b""), 0.0)
+    core.take_actions()
+    message = messages.Cancel(ids, [1] * len(ids), kill=False)
+    revoked = []
+    for started in (1, 1 + MAX_TASKS + 1):
+        core.handle(Recalled(2, started, message), 0.0)
+        actions = core.take_actions()
+        [sent] = to_master(actions)
+        assert to_slaves(actions) == [(2, sent)]
+        wire.decode(wire.encode(sent), wire.FROM_AGENT)
+        assert isinstance(sent, messages.Revoked)
+        revoked += sent.tasks
+        assert actions.recall == ([(2, message)] if started == 1 else [])
+    assert revoked == [*ids[:MAX_TASKS], *ids[MAX_TASKS + 1 :]]
+    assert held(core, 2) == [9, ids[MAX_TASKS]]
+
+
+def test_a_slave_that_names_any_number_of_tasks_does_not_stall_its_agent(core: AgentCore) -> None:
+    """The agent checks whether the cancelled task is among them."""
+    cancel(core, 2, 2)
+    core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1 << 60], [1])), 0.0)
+    assert (held(core), core.next_deadline()) == ([1], CHECK_S)
+
+
+@pytest.mark.parametrize("started", [2, 1 << 60])
+def test_a_slave_that_was_killed_for_a_cancelled_task_is_charged_with_nothing_else(
+    core: AgentCore, started: int
+) -> None:
+    """The agent knows which task it ran. What is in its memory or stream afterwards does not count."""
+    cancel(core, 2, 2)
+    assert look(core, 2).kill == [1]
+    core.handle(StreamBroken(1, "no message"), 0.2)
+    core.handle(ExitSeen(1, by_sigkill=True), 0.2)
+    core.handle(MemoryBroken(1, "numbers have changed"), 0.2)
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started), 0.2)
+    actions = core.take_actions()
+    assert actions.kill == []
+    assert to_master(actions) == [messages.SlaveDied(1, 0, KILLED, NO_WORDS, [(1, 1, 1)])]
+
+
+def test_a_slave_that_is_not_trusted_gets_no_answer_to_a_recall(core: AgentCore) -> None:
+    """It is killed. Its end names the first task that it held, although this task is cancelled."""
+    message = messages.Cancel([1], [1], kill=True)
+    core.handle(heard(message), 0.0)
+    core.handle(MemoryBroken(1, "numbers have changed"), 0.0)
+    core.take_actions()
+    core.handle(Recalled(1, 1, message), 0.0)
+    actions = core.take_actions()
+    assert (to_slaves(actions), to_master(actions), actions.kill) == ([], [], [])
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
+    [died] = to_master(core.take_actions())
+    assert isinstance(died, messages.SlaveDied)
+    assert died.running == 1

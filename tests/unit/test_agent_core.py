@@ -14,9 +14,10 @@ from mwpy._core.agent.events import (
     Disconnected,
     ExitSeen,
     Heard,
-    JournalBroken,
     JournalRead,
     LookedUp,
+    MemoryBroken,
+    MemoryRead,
     Outgoing,
     Recalled,
     SlaveExited,
@@ -26,15 +27,18 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.state import UNBOUNDED
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
+from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
 from mwpy._values import messages, records
-from mwpy._values.errors import ExitCode, InternalError
+from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS
+from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
 SETTINGS = AgentSettings(HELLO)
 WELCOME = messages.Welcome("AGENT-0", 0, 1000)
+DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
 
@@ -85,6 +89,7 @@ def core() -> AgentCore:
     core = AgentCore(SETTINGS)
     core.handle(heard(WELCOME), 0.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+    core.handle(heard(messages.Algorithms([DEFINITION])), 0.0)
     core.check()
     core.take_actions()
     return core
@@ -95,11 +100,10 @@ def core() -> AgentCore:
 
 def test_messages_that_pass_through_leave_as_the_very_frames_that_came(core: AgentCore) -> None:
     """The agent does not encode tasks, results, names or definitions again."""
-    definition = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")
     for event in (
         tasks(1, 2),
         heard(messages.SlaveNamed(1, SlaveId("SLAVE-3"))),
-        heard(messages.Algorithms([definition])),
+        heard(messages.Algorithms([DEFINITION])),
     ):
         core.handle(event, 0.0)
         [(number, outgoing)] = core.take_actions().to_slaves
@@ -353,30 +357,145 @@ def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
     assert to_master(actions)[-1] == messages.Goodbye(why)
 
 
+def dies(core: AgentCore, started: int, cause: str = "killed by signal 9") -> messages.SlaveDied:
+    """Let slave 1 end, and return what the master is sent about it."""
+    core.take_actions()
+    core.handle(SlaveExited(1, cause, NO_WORDS, started), 1.0)
+    [died] = [each for each in to_master(core.take_actions()) if isinstance(each, messages.SlaveDied)]
+    return died
+
+
 def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore) -> None:
-    """The end of such a slave counts like any other death, so the task that it ran is charged."""
+    """The end of such a slave counts like any other death, so the task that it ran is charged. The reason is named."""
     core.handle(tasks(1), 0.0)
     core.take_actions()
     core.handle(StreamBroken(1, "no message"), 0.0)
     actions = core.take_actions()
     assert actions.kill == [1]
-    assert actions.records == [records.Notice("slave 1 wrote nonsense to its agent and is killed: no message")]
-    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 1, "killed by signal 9", NO_WORDS)]
+    assert actions.records == [records.Notice("slave 1 is killed: it wrote nonsense to its agent: no message")]
+    cause = "killed by its agent because it wrote nonsense to its agent: no message"
+    assert dies(core, 1) == messages.SlaveDied(1, 1, cause, NO_WORDS)
 
 
-def test_a_slave_that_overwrites_its_journal_is_reported_to_the_user(core: AgentCore) -> None:
-    core.handle(JournalBroken(1, "no list"), 0.0)
-    [notice] = core.take_actions().records
-    assert notice == records.Notice("slave 1 overwrote its unsent results, which are lost: no list")
+def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> None:
+    """It gets no more tasks, its messages count no more, and it is reported once."""
+    core.handle(tasks(1, 2, 3), 0.0)
+    core.handle(results(1), 0.0)
+    core.take_actions()
+    for _ in range(2):
+        core.handle(MemoryBroken(1, "numbers have changed"), 0.0)
+    actions = core.take_actions()
+    assert actions.kill == [1]
+    why = "it overwrote the memory that it shares with its agent: numbers have changed"
+    assert actions.records == [records.Notice(f"slave 1 is killed: {why}")]
+    core.handle(results(2), 0.0)
+    core.handle(JournalRead(1, messages.Results(1, [2], [1], [1], [0.1], []), [b"", b""]), 0.0)
+    core.handle(tasks(4), 0.0)
+    assert core.take_actions() == AgentActions()
+    assert dies(core, 0) == messages.SlaveDied(1, 2, f"killed by its agent because {why}", NO_WORDS)
 
 
-def test_impossible_messages_and_transitions_are_internal_errors(core: AgentCore) -> None:
-    """The messages name the slave."""
-    with pytest.raises(InternalError, match="slave 1 sent a Probe"):
-        core.handle(slave_heard(messages.Probe()), 0.0)
-    with pytest.raises(InternalError, match="slave 1 is ready, which cannot get ready"):
-        core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+def test_a_silent_slave_with_an_impossible_number_is_killed(core: AgentCore) -> None:
+    core.handle(tasks(1, 2), 0.0)
+    core.take_actions()
+    core.handle(MemoryRead(1, 3, 0), CHECK_S)
+    assert core.take_actions().kill == [1]
+    assert "it says that it runs task 3 of 2" in dies(core, 3).cause
+
+
+@pytest.mark.parametrize("started", [0, 1, 4, (1 << 64) - 1])
+def test_an_impossible_number_of_the_running_task_condemns_the_slave(core: AgentCore, started: int) -> None:
+    """The number only grows, and no task after the last can run. The first task that is held counts as running."""
+    core.handle(tasks(1, 2, 3), 0.0)
+    core.handle(results(1), 0.0)
+    core.handle(Recalled(1, 2, 0), 0.0)
+    core.take_actions()
+    core.handle(Recalled(1, started, 9), 0.0)
+    actions = core.take_actions()
+    assert (actions.kill, actions.to_slaves, actions.to_master) == ([1], [], [])
+    died = dies(core, started)
+    assert died.running == 2
+    assert f"it says that it runs task {started} of 3" in died.cause
+
+
+def test_a_slave_that_died_with_an_impossible_number_charges_the_first_task_that_it_held(core: AgentCore) -> None:
+    """Otherwise nobody would be charged, and the task would be tried again without end."""
+    core.handle(tasks(1, 2), 0.0)
+    died = dies(core, 1 << 60, "killed by signal 11")
+    assert died.running == 1
+    assert died.cause.startswith("killed by signal 11; it overwrote the memory that it shares with its agent: it says")
+
+
+def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: AgentCore) -> None:
+    """The slave started a later task, but the results before it are neither sent nor in its journal."""
+    core.handle(tasks(1, 2, 3, 4), 0.0)
+    core.take_actions()
+    core.decide(CHECK_S)
+    assert core.take_actions().check_memory == [1]
+    for unsent in (2, 2, 1):
+        core.handle(MemoryRead(1, 3, unsent), CHECK_S)
+        assert core.take_actions() == AgentActions()
+    core.handle(results(1), CHECK_S)
+    core.handle(MemoryRead(1, 3, 0), 2 * CHECK_S)
+    assert core.take_actions().kill == []
+    core.handle(MemoryRead(1, 3, 0), 3 * CHECK_S)
+    assert core.take_actions().kill == [1]
+    died = dies(core, 3)
+    assert died.running == 3
+    assert "the results of tasks that it has finished are lost" in died.cause
+
+
+def test_the_memory_of_a_slave_is_checked_as_long_as_it_holds_tasks_and_is_silent(core: AgentCore) -> None:
+    """A task that runs for an hour and overwrites the memory at its end is found, too."""
+    core.handle(heard(messages.Welcome("AGENT-0", 100, 1000)), 0.0)
+    core.handle(tasks(1), 0.0)
+    for number in range(1, 720):
+        core.decide(number * CHECK_S)
+        assert core.take_actions().check_memory == [1]
+        core.handle(MemoryRead(1, 1, 0), number * CHECK_S)
+        assert core.take_actions().kill == []
+        assert core.next_deadline() == (number + 1) * CHECK_S
+    core.handle(results(1), 3600.0)
+    core.take_actions()
+    assert core.next_deadline() is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.SlaveReady(1),
+        messages.SlaveReady(2),
+        messages.Results(2, [1], [1], [1], [0.0], []),
+        messages.AlgorithmFailed(1, 7, "no module", [1], [1], [1]),
+        messages.Probe(),
+    ],
+)
+def test_a_slave_that_sends_an_impossible_message_is_killed(core: AgentCore, message: messages.Message) -> None:
+    """The master would drop the agent for such a message: ready twice, another slave's number, unknown algorithms."""
+    core.handle(slave_heard(message), 0.0)
+    actions = core.take_actions()
+    assert (actions.kill, actions.to_master) == ([1], [])
+    assert f"nonsense to its agent: {type(message).__name__} at the wrong time" in dies(core, 0).cause
+
+
+def test_what_the_agent_sends_keeps_the_bounds_of_messages(core: AgentCore) -> None:
+    """Causes and reasons may contain any text, and a recall may take back more spans than fit into one message."""
+    count = MAX_TASKS + 10
+    core.handle(tasks(*range(1, 2 * count + 1, 2)), 0.0)
+    core.handle(LookedUp({f"p{number}": "1" * 1000 for number in range(MAX_PACKAGES + 1)}), 0.0)
+    core.handle(Recalled(1, 0, 1 << 30), 0.0)
+    first = core.take_actions()
+    assert first.recall == [(1, (1 << 30) - MAX_TASKS)]
+    core.handle(Recalled(1, 0, (1 << 30) - MAX_TASKS), 0.0)
+    core.handle(Terminated("x" * 100_000), 0.0)
+    core.handle(SlaveExited(1, "x" * 100_000, NO_WORDS, 0), 0.0)
+    second = core.take_actions()
+    assert second.recall == []
+    sent = [wire.decode(wire.encode(each), wire.FROM_AGENT)[0] for each in (*to_master(first), *to_master(second))]
+    assert sum(len(each.tasks) for each in sent if isinstance(each, messages.Revoked)) == count
+    assert sum(len(each.packages) for each in sent if isinstance(each, messages.Installed)) == MAX_PACKAGES + 1
+    kinds = [messages.Installed] * 2 + [messages.Revoked] * 2 + [messages.Leaving, messages.SlaveDied, messages.Goodbye]
+    assert [type(each) for each in sent] == kinds
 
 
 # ---- leaving -------------------------------------------------------------------------------------------------------
@@ -448,8 +567,8 @@ def test_an_agent_leaves_before_its_time_is_over() -> None:
     core = AgentCore(AgentSettings(HELLO, grace_s=5.0, ends_at=100.0))
     core.handle(heard(WELCOME), 0.0)
     core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
-    core.handle(tasks(1, 2), 1.0)
-    core.decide(92.9)
+    core.handle(tasks(1, 2), 92.0)
+    core.decide(92.95)
     core.take_actions()
     assert core.next_deadline() == 93.0
     core.decide(93.0)
@@ -457,11 +576,12 @@ def test_an_agent_leaves_before_its_time_is_over() -> None:
     assert actions.recall
     assert to_master(actions) == [messages.Leaving("its time limit is near")]
     core.handle(Recalled(1, 1, 1000), 93.0)
+    core.handle(results(1), 93.0)
     assert core.next_deadline() == 98.0
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 1), 95.0)
     actions = core.take_actions()
     sent = [type(message) for message in to_master(actions)]
-    assert sent == [messages.Revoked, messages.SlaveDied, messages.Goodbye]
+    assert sent == [messages.Revoked, messages.Results, messages.SlaveDied, messages.Goodbye]
     assert actions.exit is ExitCode.EVICTED
 
 

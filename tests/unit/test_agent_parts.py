@@ -22,11 +22,11 @@ from mwpy._core.agent.events import (
 from mwpy._core.agent.output import HELD_BACK_BYTES, HELD_BACK_S, StartOutput
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import AgentState
-from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S, SILENT_S, Watch
+from mwpy._core.agent.watch import CHECK_S, EXIT_S, KILLED_TOO_S, SILENT_S, Watch
 from mwpy._core.holding import take_named
 from mwpy._transport import wire
 from mwpy._values import messages
-from mwpy._values.errors import ExitCode
+from mwpy._values.errors import ExitCode, InternalError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 
@@ -66,6 +66,13 @@ def test_a_slave_holds_tasks_until_they_are_finished(child: Child) -> None:
     assert take_named(child.held, messages.Results(1, [1, 9], [3, 1], [1, 1], [0.0] * 4, [])) == [0]
     assert child.num_held == 1
     assert child.running(4) == (9, 2)
+
+
+def test_an_impossible_transition_is_an_internal_error(child: Child) -> None:
+    """It names the slave."""
+    child.change(ChildEvent.EXIT)
+    with pytest.raises(InternalError, match=f"slave {child.number} is gone, which cannot exit"):
+        child.change(ChildEvent.EXIT)
 
 
 def test_a_slave_that_was_killed_counts_as_living_no_more(state: AgentState, child: Child) -> None:
@@ -136,7 +143,8 @@ def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
     core.handle(Heard(welcome), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(Heard(TASKS), 0.0)
-    assert core.next_deadline() is None
+    core.decide(100.0)
+    assert core.take_actions().read_journal == []
     assert core.welcome == welcome
 
 
@@ -152,7 +160,7 @@ def test_only_the_first_tasks_of_an_idle_slave_begin_its_silence() -> None:
     assert core.next_deadline() == 1.0 + SILENT_S
     core.decide(1.0 + SILENT_S)
     assert core.take_actions().read_journal == [1]
-    assert core.next_deadline() is None
+    assert core.next_deadline() == 1.0 + CHECK_S
     core.handle(JournalRead(1, None), 1.1)
     assert core.next_deadline() == 1.1
 

@@ -353,3 +353,62 @@ def test_other_programs_do_not_inherit_the_channel() -> None:
 def test_file_descriptors_without_a_channel_are_refused() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         SlaveEnd(SlaveFds(1000, 1001))
+
+
+# ---- overwritten memory ----
+
+
+def test_the_agent_notices_that_its_own_numbers_have_changed(ends: Ends) -> None:
+    """Feeding and recalling look first, because they write the number themselves."""
+    agent, slave = ends
+    for _ in range(2):
+        agent.recall()
+        agent.feed(5.0)
+        agent.look()
+    found = [agent.overwritten]
+    slave._memory.recalls[0] = (1 << 64) - 1
+    agent.recall()
+    found.append(agent.overwritten)
+    agent.overwritten = False
+    slave._memory.fed[0] = float("nan")
+    agent.look()
+    found.append(agent.overwritten)
+    assert found == [False, True, True]
+
+
+def test_the_shared_file_cannot_be_made_shorter(ends: Ends) -> None:
+    """Reading memory that the file no longer has would kill the agent. The fault handler may still append to it."""
+    agent, slave = ends
+    with pytest.raises(PermissionError):
+        os.ftruncate(slave.fault, 0)
+    os.write(slave.fault, b"Fatal Python error")
+    assert agent.fault(100) == b"Fatal Python error"
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        (struct.pack("=QI", 1 << 30, 1), "a message of 1 frames in 1073741824 bytes"),
+        (struct.pack("=QI", 8, 2), "a message of 2 frames in 8 bytes"),
+        (struct.pack("=QIQQ", 16, 2, 900_000, 900_000), "a message of 1800000 bytes"),
+    ],
+)
+def test_a_message_that_is_larger_than_any_result_is_not_received(written: bytes, reason: str) -> None:
+    """Nonsense in the stream must not let the agent allocate memory for it."""
+    agent, fds = open_channel(MEGABYTE)
+    slave = SlaveEnd(fds)
+    slave._stream.sendall(written)
+    with pytest.raises(ProtocolError, match=reason):
+        receive(agent, 1)
+    slave.close()
+    agent.close()
+
+
+def test_a_frame_for_which_there_is_no_memory_is_a_protocol_error() -> None:
+    agent, fds = open_channel(1 << 62)
+    slave = SlaveEnd(fds)
+    slave._stream.sendall(struct.pack("=QIQ", 8, 1, 1 << 61))
+    with pytest.raises(ProtocolError, match="there is no memory for a frame of"):
+        receive(agent, 1)
+    slave.close()
+    agent.close()

@@ -11,7 +11,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwpy._core.holding import TaskIds, are_next, divided, take, take_named, take_out
+from mwpy._core.holding import TaskIds, are_next, divided, take, take_each, take_named, take_out
 from mwpy._values import messages
 
 
@@ -166,6 +166,52 @@ def test_tasks_with_certain_ids_are_taken_out_wherever_they_are(
     assert each(taken) == [task for task in before if task[0] in wanted]
     assert each(held) == [task for task in before if task[0] not in wanted]
     assert all(piece.count for piece in [*taken, *held])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6),
+    st.randoms(),
+    st.lists(st.tuples(st.integers(-1, 20), st.integers(1, 20), st.integers(1, 3)), max_size=6),
+    st.integers(0, 4),
+)
+def test_taking_several_spans_is_the_same_as_taking_one_after_the_other(
+    shapes: list[tuple[int, int, int]], random: Random, named: list[tuple[int, int, int]], in_order: int
+) -> None:
+    """Named spans may overlap, may be held in parts or not at all, and often begin with the first that are held."""
+    spans: list[tuple[int, int, int]] = []
+    end = 1
+    for count, attempt, gap in shapes:
+        spans.append((end + gap, count, attempt))
+        end += gap + count
+    random.shuffle(spans)
+    named = spans[:in_order] + named
+    alone, together = hold(*spans), hold(*spans)
+    expected = [each(take(alone, *entry)) for entry in named]
+    columns = [[entry[at] for entry in named] for at in range(3)]
+    assert [each(taken) for taken in take_each(together, columns[0], columns[1], columns[2])] == expected
+    assert each(together) == each(alone)
+    assert all(piece.count for piece in together)
+
+
+@pytest.mark.parametrize("names", [[(2 * n, 2, 1) for n in range(1000)], [(0, 1 << 64, 2)] * 1000, [(5, 1, 9)] * 1000])
+def test_the_work_is_limited_by_the_number_of_spans_and_not_by_its_square(names: list[Task]) -> None:
+    """A member that names a thousand spans of a thousand, in any way, does not stall the master."""
+    looked_at = 0
+
+    class Counted(Piece):
+        @property
+        def count(self) -> int:
+            nonlocal looked_at
+            looked_at += 1
+            return len(self.places)
+
+        def cut(self, count: int) -> tuple[Piece, Piece]:
+            raise AssertionError("every span has one task")
+
+    held: deque[Piece] = deque(Counted(2 * n, 1, range(n, n + 1)) for n in range(1000))
+    columns = [[entry[at] for entry in names] for at in range(3)]
+    take_each(held, columns[0], columns[1], columns[2])
+    assert looked_at < 10 * (1000 + len(names))
 
 
 @pytest.mark.parametrize(

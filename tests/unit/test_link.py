@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import select
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import zmq
-from tests.loopback import CALM_S, PATIENCE_S, PROBE, Agent, Loopback, Master, loopback
+from tests.loopback import CALM_S, PATIENCE_S, PAYLOAD_BYTES, PROBE, Agent, Loopback, Master, loopback
 
 from mwpy._transport.link import (
     AgentLink,
@@ -20,12 +23,14 @@ from mwpy._transport.link import (
     Connected,
     CurvePair,
     Frames,
+    NotAccepted,
     Unreachable,
     master_link,
     member_keys,
     new_key,
     server_keys,
 )
+from mwpy._transport.link.master_link import FRAMES_SLACK
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
@@ -309,7 +314,7 @@ def test_a_message_to_an_unknown_peer_is_dropped(ends: Loopback) -> None:
 
 @pytest.mark.parametrize(
     "frames",
-    [[b""], [b"a", b"", b"c"], [bytes([n % 256]) for n in range(1000)], [b"x" * 70_000, b"", b"y" * 70_000]],
+    [[b""], [b"a", b"", b"c"], [bytes([n]) for n in range(30)], [b"x" * 70_000, b"", b"y" * 70_000]],
     ids=["empty", "empty among others", "many", "large"],
 )
 def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: list[Buffer]) -> None:
@@ -395,3 +400,73 @@ def test_a_send_after_the_end_of_the_connection_is_not_an_error(ends: Loopback) 
     agent.link.send([b"word"])
     agent.link.send([bytes(LARGE_BYTES)])
     assert agent.link.poll(0.0) == ([], [], [])
+
+
+def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
+    """Both sides see the end of the connection, and no other connection ends."""
+    master, agent, name = ends.pair()
+    other = ends.agent(master)
+    ends.hello(other, master)
+    master.link.disconnect(name)
+    ends.until(lambda: master.gone and agent.broken, "end of the connection")
+    assert (master.gone, agent.broken, other.broken) == ([name], ["lost"], [])
+    master.link.disconnect(name)
+    master.link.disconnect(b"nobody")
+    ends.hello(other, master, b"still here")
+
+
+def test_a_peer_whose_descriptor_belongs_to_another_connection_is_not_disconnected(ends: Loopback) -> None:
+    """The kernel uses descriptors again. The host and port at the other end say whose connection it is."""
+    master, agent, name = ends.pair()
+    descriptor, _ = master.link._connections[name]
+    master.link._connections[name] = descriptor, ("127.0.0.1", 1)
+    master.link.disconnect(name)
+    ends.hello(agent, master, b"still here")
+
+
+def test_frames_that_no_message_can_have_are_dropped(ends: Loopback) -> None:
+    """The memory for a message is limited, and the next message arrives as it was sent."""
+    master, agent, _ = ends.pair()
+    agent.link.send([b"x"] * 1000)
+    agent.link.send([b"next"])
+    ends.until(lambda: len(master.received) == 3, "both messages")
+    assert [len(frames) for frames in master.messages] == [1, PAYLOAD_BYTES // LARGE_BYTES + FRAMES_SLACK - 1, 1]
+
+
+CLIENTS = """if 1:
+    import resource, socket, sys
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    sockets = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(60)]
+    print("connected", flush=True)
+    sys.stdin.read()
+"""
+"""A program that connects sixty times."""
+
+
+def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_then(ends: Loopback) -> None:
+    """libzmq tries to accept without a pause as long as a connection waits, so none may wait."""
+    master, agent, _ = ends.pair()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first_free = os.dup(0)
+    os.close(first_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 12, limits[1]))
+    clients = subprocess.Popen(
+        [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert clients.stdout is not None
+        output = clients.stdout
+        ends.until(lambda: select.select([output], [], [], 0)[0], "sixty connections")
+        ends.until(lambda: turned_away(master), "connections that are turned away")
+        ends.until(lambda: not master.link._monitor.poll(200), "quiet")
+        assert {(each.address, each.reason) for each in turned_away(master)} == {("127.0.0.1", "Too many open files")}
+        assert len(turned_away(master)) < 60
+        ends.hello(agent, master, b"still here")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        clients.communicate()
+    ends.hello(ends.agent(master), master, b"there is room again")
+
+
+def turned_away(master: Master) -> list[NotAccepted]:
+    return [event for event in master.events if isinstance(event, NotAccepted)]

@@ -8,7 +8,7 @@ from tests.spans import ids_of
 
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.losses import DEATHS_ALLOWED, Losses
+from mwpy._core.master.losses import DEATHS_ALLOWED, REASONS_KEPT, Losses
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._values import records
@@ -94,13 +94,6 @@ def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Lo
     books.give(slave, 2)
     dies(losses, slave, 0)
     assert not any(span.deaths for span in books.state.jar.pending.queues[0])
-
-
-def test_what_an_agent_says_of_a_death_is_cut_to_its_limits(books: Books, losses: Losses) -> None:
-    slave = books.slave()
-    losses.slave_died(slave.agent, SlaveDied(1, 0, "x" * 5000, LastWords("y" * 100_000, "", "", -3)))
-    [end] = [record for record in books.taken() if isinstance(record, records.SlaveEnded)]
-    assert (len(end.cause), len(end.words.stdout), end.words.peak_bytes) == (1000, 65536, 0)
 
 
 def vanishes(losses: Losses, slave: ConnectedSlave) -> None:
@@ -225,6 +218,18 @@ def test_a_visitor_without_slaves_is_no_departure(books: Books, losses: Losses) 
     agent.announced = 0
     losses.agent_gone(agent, "it was an examination", vanished=False)
     assert losses.departures == {}
+
+
+def test_only_so_many_reasons_of_departures_are_remembered(books: Books, losses: Losses) -> None:
+    """An agent can leave for any reason. The most frequent reason stays known."""
+    agent = books.slave().agent
+    losses.agent_gone(agent, "evicted", vanished=False)
+    for number in range(300):
+        agent.announced = 1
+        losses.agent_gone(agent, "evicted", vanished=False)
+        losses.agent_gone(agent, f"reason {number}", vanished=False)
+    assert len(losses.departures) == REASONS_KEPT
+    assert losses.departures["evicted"] == 301
 
 
 def test_slaves_that_never_were_ready_are_reported_once_for_each_reason(books: Books, losses: Losses) -> None:

@@ -12,7 +12,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages, records
 from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
+from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.task import SlaveKind, TaskPolicy
 
 ALGORITHMS = [MAX, MIN]
@@ -150,26 +150,6 @@ def test_ordered_slaves_get_no_share_of_tasks_that_they_may_not_run() -> None:
 
 def _ends(core: MasterCore) -> list[records.SlaveEnded]:
     return [record for record in core.take_actions().records if isinstance(record, records.SlaveEnded)]
-
-
-def test_long_last_words_are_truncated_on_arrival() -> None:
-    """A correct agent truncates them itself. Another agent could otherwise fill the memory and the audit file."""
-    core = _master()
-    _connect(core)
-    _submit(core, 1, retry=False)
-    core.take_actions()
-    long_text = "x" * (1 << 20) + "end"
-    _receive(core, messages.SlaveDied(1, 1, long_text, LastWords(long_text, long_text, long_text, -5)))
-    actions = core.take_actions()
-    [end] = [record for record in actions.records if isinstance(record, records.SlaveEnded)]
-    tail = long_text[-LAST_WORDS_BYTES:]
-    assert end.words == LastWords(tail, tail, tail, 0)
-    assert len(end.cause) == 1000
-    [unrunnable] = actions.unrunnable
-    assert unrunnable.deaths[0].words is end.words
-    _receive(core, messages.SlaveDied(7, 0, long_text, LastWords(long_text)))
-    [end] = _ends(core)
-    assert end.words == LastWords(tail)
 
 
 def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
 
-from mwpy._transport.codec import Codec
+from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
 
@@ -116,3 +117,30 @@ def test_a_message_without_lists_needs_only_the_right_number_of_frames() -> None
     """A definition by value has one frame, and a goodbye has none."""
     messages.check(messages.Algorithms([DEFINITION]), [b"packed"])
     messages.check(messages.Goodbye("bye"), [])
+
+
+@pytest.mark.parametrize("container", [b"\x90", b"\x80", b"\xdc\x00\x00", b"\xdf\x00\x00\x00\x00"])
+def test_a_large_result_that_is_a_list_or_dict_is_not_read(container: bytes) -> None:
+    """Results that are lists or dicts travel as pickles. A list of empty lists would take 70 times its size."""
+    count = 100_000
+    frame = messages.payload(1, [b"\xdd" + count.to_bytes(4, "big") + container * count])
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="an entry is a list or dict"):
+            messages.entries(messages.Results(1, [1], [1], [1], [0.1], []), [frame])
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("value", ["x" * 100_000, b"x" * 100_000, ["x" * 100_000]])
+def test_a_large_result_arrives(value: object) -> None:
+    found, _ = messages.entries(messages.Results(1, [1], [1], [1], [0.1], []), [payload(value)])
+    assert loads(found[0]) == value
+
+
+def test_a_large_call_is_read() -> None:
+    """The arguments of a call are a list. They come from the master."""
+    call, _ = CODEC.dumps_call((1, "x" * 100_000), {}, "f")
+    found, _ = messages.entries(messages.Tasks(1, [1], [1], [1], [0]), [messages.payload(1, [call])])
+    assert found == [[1, "x" * 100_000]]

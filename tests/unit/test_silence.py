@@ -84,8 +84,8 @@ class _Master:
         self.handle(Received(peer, "10.0.0.1", message, frames))
 
     def connect(self, slaves: int, peer: bytes = b"a") -> None:
-        """Connect an agent with this many slaves, which become ready."""
-        self.receive(messages.Hello("m", "g", "node1", 1, "3.11", slaves), peer)
+        """Connect an agent of which this many slaves become ready. It announces one more, which starts later."""
+        self.receive(messages.Hello("m", "g", "node1", 1, "3.11", slaves + 1), peer)
         for number in range(1, slaves + 1):
             self.receive(messages.SlaveReady(number), peer)
 
@@ -122,7 +122,7 @@ def _no_agent_connects(master: _Master) -> None:
 
 def _only_mwpy_doctor_connects(master: _Master) -> None:
     master.submit()
-    master.connect(0)
+    master.receive(messages.Hello("m", "g", "node1", 1, "3.11", 0))
     master.receive(messages.Goodbye("it was an examination by mwpy doctor"))
 
 

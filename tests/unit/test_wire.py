@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any, get_args
 
 import pytest
 
 from mwpy._transport import wire
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, MAX_TASKS
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import LastWords
+from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 ALL: list[tuple[messages.Message, list[bytes]]] = [
@@ -67,3 +69,98 @@ def test_every_kind_of_message_can_travel() -> None:
 def test_what_is_no_message_is_a_protocol_error(frames: list[Any], words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         wire.decode(frames)
+
+
+LONG = "x" * 10_000
+MANY = [1] * (MAX_TASKS + 1)
+TOO_LARGE: list[messages.Message] = [
+    messages.Hello(LONG, "g", "h", 1, "3.11", 1),
+    messages.Hello("m", LONG, "h", 1, "3.11", 1),
+    messages.Hello("m", "g", LONG, 1, "3.11", 1),
+    messages.Hello("m", "g", "h", 1, LONG, 1),
+    messages.Hello("m", "g", "h", 1, "3.11", 1, LONG),
+    messages.Hello("m", "g", "h", -1, "3.11", 1),
+    messages.Hello("m", "g", "h", 1, "3.11", 10**18),
+    messages.Hello("m", "g", "h", 1, "3.11", -1),
+    messages.Installed({LONG: "1"}),
+    messages.Installed({"p": LONG}),
+    messages.Installed({str(number): "" for number in range(MAX_PACKAGES + 1)}),
+    messages.Results(1, MANY, MANY, MANY, [0.0] * len(MANY), []),
+    messages.Results(1, [1], [1], [1], [2e9], []),
+    messages.Results(1, [1], [1], [1], [float("inf")], []),
+    messages.Results(1, [1], [1], [1], [-1.0], []),
+    messages.Results(1, [1], [1], [1], [0.0], MANY),
+    messages.Results(1, [1], [1], [1], [0.0], [], MANY),
+    messages.Revoked(1, MANY, MANY, MANY),
+    messages.SlaveReady(-1),
+    messages.SlaveReady(1 << 60),
+    messages.SlaveDied(1, -1, "why", NO_WORDS),
+    messages.SlaveDied(1, 1, LONG, NO_WORDS),
+    messages.SlaveDied(1, 1, "why", LastWords("x" * 65_537)),
+    messages.SlaveDied(1, 1, "why", LastWords(peak_bytes=-1)),
+    messages.AlgorithmFailed(1, 0, LONG, [1], [1], [1]),
+    messages.AlgorithmFailed(1, -1, "why", [1], [1], [1]),
+    messages.AlgorithmFailed(1, 0, "why", MANY, MANY, MANY),
+    messages.Leaving(LONG),
+    messages.Goodbye(LONG),
+]
+
+
+@pytest.mark.parametrize("message", TOO_LARGE)
+def test_each_text_number_and_list_of_a_member_has_a_bound(message: messages.Message) -> None:
+    with pytest.raises(ProtocolError, match=f"a malformed {type(message).__name__}: Expected"):
+        wire.decode(wire.encode(message), wire.FROM_AGENT)
+
+
+def test_a_list_is_counted_before_it_is_built() -> None:
+    """Too many spans cost the receiver no memory."""
+    spans = [1 << 40] * 30_000
+    frames = wire.encode(messages.Results(1, spans, spans, spans, [], []))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="a malformed Results: Expected `array` of length <= 4096"):
+            wire.decode(frames, wire.FROM_AGENT)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("route", "receiver", "kinds"),
+    [
+        (wire.FROM_AGENT, "a master", 9),
+        (wire.FROM_MASTER, "an agent", 10),
+        (wire.FROM_SLAVE, "an agent", 3),
+    ],
+)
+def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(
+    route: wire.Route, receiver: str, kinds: int
+) -> None:
+    """Nor is a header that is larger than this sender's headers can be."""
+    expected = [type(message) for message, payload in ALL if _arrives(message, payload, route)]
+    assert len(expected) == kinds
+    for kind in set(get_args(messages.Message)) - {*expected}:
+        number = next(number for number, each in wire._KINDS.items() if each is kind)
+        with pytest.raises(ProtocolError, match=f"{kind.__name__} is not for {receiver}"):
+            wire.decode([VERSION + bytes([number]) + b"nonsense"], route)
+    number = next(number for number, each in wire._KINDS.items() if each is expected[0])
+    with pytest.raises(ProtocolError, match="a header of"):
+        wire.decode([VERSION + bytes([number]) + bytes(route.max_header_bytes)], route)
+
+
+def _arrives(message: messages.Message, payload: list[bytes], route: wire.Route) -> bool:
+    try:
+        return wire.decode(wire.encode(message, payload), route)[0] == message
+    except ProtocolError:
+        return False
+
+
+def test_the_largest_message_of_a_correct_agent_arrives() -> None:
+    spans = [(1 << 64) - 1] * MAX_TASKS
+    text = "\ufffd" * LAST_WORDS_BYTES
+    for message in (
+        messages.Revoked(1, spans, spans, spans),
+        messages.SlaveDied(1, 1, "\ufffd" * MAX_REASON, LastWords(text, text, text, 1 << 50)),
+        messages.Hello("m", "g", "h" * MAX_NAME, 1, "3.11", MAX_SLAVES),
+    ):
+        assert wire.decode(wire.encode(message), wire.FROM_AGENT)[0] == message

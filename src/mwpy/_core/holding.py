@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from mwpy._values import messages
 
-__all__ = ["Held", "TaskIds", "are_next", "count_of", "divided", "take", "take_named", "take_out"]
+__all__ = ["Held", "TaskIds", "are_next", "count_of", "divided", "take", "take_each", "take_named", "take_out"]
 
 count_of = attrgetter("count")
 """How many tasks a span has, for `map`."""
@@ -145,9 +145,75 @@ def take_named(held: deque[H], message: messages.Results | messages.Revoked | me
     """
     positions: list[int] = []
     start = 0
-    for first, count, attempt in zip(message.tasks, message.counts, message.attempts, strict=True):
-        for span in take(held, first, count, attempt):
+    every = take_each(held, message.tasks, message.counts, message.attempts)
+    for taken, first, count in zip(every, message.tasks, message.counts, strict=True):
+        for span in taken:
             begin = start + span.first - first
             positions.extend(range(begin, begin + span.count))
         start += count
     return positions
+
+
+def take_each(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[list[H]]:
+    """Call `take` for each of several spans, and return what each call removed.
+
+    A member may name any number of spans. The time is limited by the number of named spans plus the number of held
+    spans, and not by their product.
+    """
+    taken: list[list[H]] = []
+    index: _Index[H] | None = None
+    last = len(firsts) - 1
+    for position, entry in enumerate(zip(firsts, counts, attempts, strict=True)):
+        if index is None and position < last and not _begins(held, *entry):
+            index = _Index(held)
+        taken.append(take(held, *entry) if index is None else index.take(*entry))
+    if index is not None:
+        held.clear()
+        held.extend(index.rest())
+    return taken
+
+
+def _begins(held: deque[H], first: int, count: int, attempt: int) -> bool:
+    """Whether the first span that is held begins with these tasks, so that `take` looks at no other span."""
+    return bool(held) and held[0].first == first and held[0].attempt == attempt and held[0].count >= count
+
+
+class _Index(Generic[H]):
+    """Held spans by attempt and id. No task is held twice in one attempt."""
+
+    def __init__(self, held: deque[H]) -> None:
+        self._spans: dict[int, list[tuple[int, H]]] = {}
+        """For each attempt its spans in the order of their ids, each after its place among all spans."""
+        for place, span in sorted(enumerate(held), key=lambda each: each[1].first):
+            self._spans.setdefault(span.attempt, []).append((place, span))
+        self._firsts = {attempt: [span.first for _, span in spans] for attempt, spans in self._spans.items()}
+
+    def take(self, first: int, count: int, attempt: int) -> list[H]:
+        """Do what the function `take` does."""
+        spans, firsts = self._spans.get(attempt, []), self._firsts.get(attempt, [])
+        start, stop = max(0, bisect_right(firsts, first) - 1), bisect_left(firsts, first + count)
+        found = spans[start:stop]
+        if found and found[0][1].first + found[0][1].count <= first:
+            start += 1
+            del found[0]
+        if not found:
+            return []
+        left: list[tuple[int, H]] = []
+        place, span = found[0]
+        if span.first < first:
+            before, span = span.cut(first - span.first)
+            left.append((place, before))
+            found[0] = place, span
+        place, span = found[-1]
+        if span.first + span.count > first + count:
+            span, behind = span.cut(first + count - span.first)
+            left.append((place, behind))
+            found[-1] = place, span
+        spans[start:stop] = left
+        firsts[start:stop] = [span.first for _, span in left]
+        return [span for _, span in sorted(found, key=lambda each: each[0])]
+
+    def rest(self) -> list[H]:
+        """Return the spans that were not taken, in the order in which they were held."""
+        spans = [(place, span.first, span) for own in self._spans.values() for place, span in own]
+        return [span for _, _, span in sorted(spans, key=lambda each: each[:2])]

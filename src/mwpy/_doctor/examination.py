@@ -139,7 +139,7 @@ def _answer(link: AgentLink) -> messages.Message | str:
         fates, received, _ = link.poll(left)
         for frames in received:
             try:
-                return wire.decode(frames)[0]
+                return wire.decode(frames, wire.FROM_MASTER)[0]
             except ProtocolError as error:
                 return str(error)
         if fates:

@@ -23,7 +23,7 @@ from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentConnection, Clock, OutputStream, SignalSource, SlaveLauncher, Trail
 from mwpy._roles.join import connect, find_master
 from mwpy._roles.slave_launcher import Launcher
-from mwpy._system import clock, packages
+from mwpy._system import clock, open_files, packages
 from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import wire
@@ -57,6 +57,7 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     Raises:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
+    open_files.raise_limit()
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     contact = find_master(options)
@@ -154,7 +155,7 @@ class Agent:
 
     def _hear_master(self, frames: Sequence[Buffer], now: float) -> None:
         try:
-            message, _ = wire.decode(frames)
+            message, _ = wire.decode(frames, wire.FROM_MASTER)
         except ProtocolError as error:
             if self._core.welcome is not None:
                 self._core.handle(events.Disconnected(f"the master sent a malformed message: {error}"), now)
@@ -193,7 +194,7 @@ class Agent:
         heard = False
         try:
             for frames in slave.channel.receive():
-                message, payload = wire.decode(frames)
+                message, payload = wire.decode(frames, wire.FROM_SLAVE)
                 if isinstance(message, messages.Results):
                     # User code in the slave may have damaged this payload. The master drops an agent that sends a
                     # malformed payload. So the agent reads the payload, although it only passes it on.
@@ -246,6 +247,9 @@ class Agent:
             for number in actions.read_journal:
                 if number in self._slaves:
                     self._read_journal(self._slaves[number], now)
+            for number in actions.check_memory:
+                if number in self._slaves:
+                    self._check_memory(self._slaves[number], now)
             for number in actions.collect:
                 self._collect(self._slaves[number], now)
             for message in actions.to_master:
@@ -254,7 +258,8 @@ class Agent:
                 return actions.exit
             if actions.look_up:
                 core.handle(events.LookedUp(packages.versions(actions.look_up)), now)
-            if not (actions.recall or actions.start or actions.read_journal or actions.collect or actions.look_up):
+            caused_events = actions.recall, actions.start, actions.read_journal, actions.check_memory, actions.collect
+            if not any(caused_events) and not actions.look_up:
                 return None
 
     def _send_to_slave(self, number: int, message: events.Outgoing) -> None:
@@ -271,7 +276,8 @@ class Agent:
         if slaves:
             self._clock.sleep(SETTLE_S)
         for slave, wanted in slaves:
-            self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
+            if self._is_intact(slave, now):
+                self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
 
     def _start(self, number: int, now: float) -> None:
         welcome = self._core.welcome
@@ -295,15 +301,31 @@ class Agent:
             messages.check(*found)
             messages.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
-            self._core.handle(events.JournalBroken(slave.number, str(error)), now)
+            self._core.handle(events.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
         else:
             self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found)), now)
+
+    def _is_intact(self, slave: SlaveHandle, now: float) -> bool:
+        """Compare the numbers in the shared memory that only the agent writes. Report the slave if one was changed."""
+        slave.channel.look()
+        if slave.channel.overwritten:
+            reason = "numbers that only the agent writes have changed"
+            self._core.handle(events.MemoryBroken(slave.number, reason), now)
+        return not slave.channel.overwritten
+
+    def _check_memory(self, slave: SlaveHandle, now: float) -> None:
+        """Report how far a slave is, which is silent."""
+        if self._is_intact(slave, now):
+            started, found = slave.channel.started, slave.channel.journal.read(slave.number)
+            if found is not None:
+                self._core.handle(events.MemoryRead(slave.number, started, len(found[0].seconds)), now)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
         """Report the remaining results and output of an ended slave, and its exit."""
         while self._hear_slave(slave, now):
             pass
-        self._read_journal(slave, now)
+        if self._is_intact(slave, now):
+            self._read_journal(slave, now)
         process, channel, outputs = slave.parts.process, slave.channel, slave.parts.outputs
         self._outlets[STDOUT].pass_on(outputs[STDOUT].read_rest(), now)
         error_output = outputs[STDERR].read_rest()

@@ -16,7 +16,7 @@ from mwpy._roles.access import Access
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 from mwpy._roles.resource_keeper import ResourceKeeper
-from mwpy._system import clock, process
+from mwpy._system import clock, open_files, process
 from mwpy._transport import wire
 from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
 from mwpy._transport.codec import Codec
@@ -33,6 +33,13 @@ __all__ = ["Computation", "start", "start_own_slave"]
 
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get to end by themselves when the computation is complete."""
+
+FEW_AGENTS = 200
+"""If there is room for fewer agents, the master says so at the start."""
+
+RESERVE_SHARE = 8
+LEAST_RESERVE = 16
+"""One in eight files, and at least 16, are left for the master algorithm, and for agents that are being refused."""
 
 INTERRUPT_GRACE_S = 1.5
 """The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""
@@ -82,8 +89,13 @@ def start(
     """
     generation = f"{int(clock.wall() * 1000):x}-{os.getpid()}"
     published = None if options.master_host in EVERYWHERE else options.master_host
+    limit = open_files.raise_limit()
     link = _listen(options, published, key)
-    io = MasterIo(MasterCore(_settings(options, generation)), link, audit, clock, process.start)
+    room = _room(limit)
+    settings = evolve(_settings(options, generation), max_agents=room, max_open_files=limit)
+    if room < FEW_AGENTS and not _only_here(options):
+        audit.write([records.Notice(_about_room(room, limit))], clock.wall())
+    io = MasterIo(MasterCore(settings), link, audit, clock, process.start)
     addresses = candidates(link.port, "127.0.0.1" if _only_here(options) else published)
     member = member_keys(key)
     if options.resource_file is not None:
@@ -125,6 +137,18 @@ def start_own_slave(options: Options, audit: AuditFile, main_by_value: bool = Fa
     audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     access = Access(io, threading.current_thread(), partial(drive, io, slave))
     return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
+
+
+def _room(limit: int) -> int:
+    """How many agents there is room for, if this process may have `limit` open files."""
+    return max(1, limit - open_files.count() - max(LEAST_RESERVE, limit // RESERVE_SHARE))
+
+
+def _about_room(room: int, limit: int) -> str:
+    return (
+        f"there is room for {room} agents, because this process may have only {limit} open files; raise this limit "
+        f"(ulimit -n) if you need more, or start agents with more slaves each (--mw-slave-processes)"
+    )
 
 
 def _settings(options: Options, generation: str) -> MasterSettings:

@@ -16,6 +16,7 @@ from mwpy._transport.addresses import ipv4_of
 from mwpy._transport.link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
+from mwpy._values.bounds import MAX_NAME, shortened
 from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import MasterUnreachable, MwpyError, Refused, UsageError
 from mwpy._values.options import Options
@@ -46,7 +47,7 @@ class MasterContact:
 
     def hello(self, slaves: int) -> messages.Hello:
         """Return the first message of this process, which will start this many slaves."""
-        job = os.environ.get(JOB_VARIABLE, "")
+        job = shortened(os.environ.get(JOB_VARIABLE, ""), MAX_NAME)
         return messages.Hello(self.member_id, self.generation, platform.node(), os.getpid(), PYTHON, slaves, job)
 
 

@@ -19,13 +19,13 @@ from attrs import evolve
 from mwpy import resource_file
 from mwpy._core.master.commands import CancelTasks, Command, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.events import Garbage, Received, Stranger, Vanished
+from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
-from mwpy._transport.link import Frames, StrangerSeen, Unreachable
+from mwpy._transport.link import Frames, Happened, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
 from mwpy._values.errors import ProtocolError
 from mwpy.resource_file import ResourceFile
@@ -132,7 +132,7 @@ class MasterIo:
         self._deliver()  # last, because the waiting thread needs the interpreter lock, which this thread releases next
         return timeout_s
 
-    def turn(self, happened: Sequence[Frames | StrangerSeen | Unreachable]) -> bool:
+    def turn(self, happened: Sequence[Happened]) -> bool:
         """Report to the core what happened, and do what it decides.
 
         Returns:
@@ -159,11 +159,13 @@ class MasterIo:
         self._end_by = self._end_by or now + closing.grace_s + FAREWELL_S
         return now > self._end_by or not (self.core.state.members.agents or self.local.running)
 
-    def _note(self, happened: Frames | StrangerSeen | Unreachable, now: float) -> None:
+    def _note(self, happened: Happened, now: float) -> None:
         match happened:
             case Frames(peer, address, frames):
+                if self.core.admission.ignores(peer):
+                    return
                 try:
-                    message, payload = wire.decode(frames)
+                    message, payload = wire.decode(frames, wire.FROM_AGENT)
                 except ProtocolError as error:
                     self.core.handle(Garbage(peer, address, str(error)), now)
                 else:
@@ -172,6 +174,8 @@ class MasterIo:
                 self.core.handle(Vanished(peer, "the connection broke"), now)
             case StrangerSeen(address, reason):
                 self.core.handle(Stranger(address, reason), now)
+            case NotAccepted(address, reason):
+                self.core.handle(TurnedAway(address, reason), now)
 
     def _take_commands(self) -> None:
         """Take the tasks first: a command that was given before a task was submitted is here, too.
@@ -195,6 +199,8 @@ class MasterIo:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
             self.link.forget(peer)
+        for peer in actions.disconnect:
+            self.link.disconnect(peer)
         if actions.results or actions.unrunnable or actions.connected or actions.disconnected or actions.cancelled:
             self._news = actions
 

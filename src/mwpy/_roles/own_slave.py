@@ -28,7 +28,7 @@ from mwpy._system.signals import HeldSignals
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
 from mwpy._transport.codec import Codec, users_traceback
-from mwpy._transport.link import Frames, StrangerSeen, Unreachable
+from mwpy._transport.link import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY
 from mwpy._values.errors import UsageError
@@ -104,7 +104,7 @@ class OwnSlave:
         self._hello = messages.Hello(member_id, "", socket.gethostname(), os.getpid(), PYTHON, 1)
         self._joined = 0
         """How often the slave joined the master."""
-        self._to_master: list[Frames | StrangerSeen | Unreachable] = []
+        self._to_master: list[Happened] = []
         self._codec = _WatchedCodec()
         self._running = 0
         """The task that runs or ran last."""
@@ -181,7 +181,7 @@ class OwnSlave:
                     self._say(wire.encode(messages.Revoked(NUMBER, *named, cancelled=True)))
                 return
 
-    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:  # noqa: ARG002
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:  # noqa: ARG002
         """Run a task, or pause if there is none; return the messages of the slave.
 
         If the master has no time for that, it has commands: they may cancel the task, or end the computation.
@@ -235,6 +235,9 @@ class OwnSlave:
 
     def forget(self, peer: bytes) -> None:
         """Do nothing: the slave knows itself that it is gone."""
+
+    def disconnect(self, peer: bytes) -> None:
+        """Do nothing: the slave says nothing more to a master that has refused it."""
 
     def wake(self) -> None:
         """Do nothing: nobody sleeps while another thread works."""

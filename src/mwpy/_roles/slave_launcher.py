@@ -18,6 +18,10 @@ from mwpy._values.last_words import LAST_WORDS_BYTES
 __all__ = ["Launcher"]
 
 
+MESSAGE_SLACK = 2 << 20
+"""Bytes of a slave's message beyond its results: the header, and the results that are not counted in it."""
+
+
 @frozen
 class Launcher:
     """Starts real slave processes.
@@ -36,7 +40,7 @@ class Launcher:
         Raises:
             OSError: it cannot be started.
         """
-        channel, fds = open_channel()
+        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
         limits = welcome.result_group, welcome.max_result_bytes
         settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), *limits)
         share = thread_limits(os.environ, process.count_cores(), self.slaves)

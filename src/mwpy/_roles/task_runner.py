@@ -26,6 +26,7 @@ from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads_call, loads_function, seed_of
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, find
+from mwpy._values.bounds import shortened
 from mwpy._values.errors import AlgorithmUnavailable, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
@@ -260,7 +261,8 @@ class TaskRunner:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
         why = self._unavailable.get(span.number, _NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
-        self._send(messages.AlgorithmFailed(self._number, span.number, why.reason, *spans, why.failure))
+        reason = shortened(why.reason)
+        self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
         return span.count
 
     def _send_or_note(

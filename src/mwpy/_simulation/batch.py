@@ -193,12 +193,15 @@ class SimulatedBatch:
             self._end(job, code)
 
     def _start(self, job: SimulatedJob) -> None:
+        machines = [machine for machine in MACHINES if machine not in job.avoided]
+        if not machines:
+            return  # it waits until a machine joins the pool
         if self.chance(0.05):
             job.state = JobState.HELD
             self.replaceable[job.mark] += 1
             return
         job.state, job.started_at, job.idle_at = JobState.RUNNING, self.now, self.now
-        job.machine = self.random.choice([machine for machine in MACHINES if machine not in job.avoided])
+        job.machine = self.random.choice(machines)
         job.connects_at = self.now + self.random.randint(1, 5)
         if self.broken or self.chance(0.05) or (self.has_bad_machine and job.machine == MACHINES[0]):
             job.dies_at = self.now + self.random.randint(0, 10)

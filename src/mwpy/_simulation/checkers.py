@@ -151,7 +151,7 @@ class HistoryChecker:
                 self._agent_of[sid] = agent
             case records.AgentLeaving(agent):
                 self._announced[agent] = None
-            case records.AgentLost(agent) | records.PeerDropped(agent):
+            case records.AgentLost(agent):
                 self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
                 again = [task for task in _each(tasks) if task in self._last_attempts]
@@ -197,7 +197,7 @@ class HistoryChecker:
 
     def _agent_vanished(self, agent: str) -> None:
         """An agent is lost. Its tasks are suspects, unless it has announced that it leaves."""
-        here = self._at.get(agent, {})  # a peer that was dropped may be a stranger
+        here = self._at[agent]
         for task in here if agent not in self._announced else ():
             self.lost[task] = self.lost.get(task, 0) + 1
             self._alone[task] = len(here) == 1

@@ -26,6 +26,7 @@ KINDS = (
     "slave and agent",
     "hang",
     "nonsense",
+    "overwrite",
 )
 """Every kind of fault is equally likely."""
 
@@ -89,3 +90,5 @@ class Faults:
                 process.hang(slave)
             case "nonsense":
                 slave.channel.write_nonsense()
+            case "overwrite":
+                slave.channel.overwrite()

@@ -15,7 +15,7 @@ from attrs import define, field
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.world import World
 from mwpy._transport import wire
-from mwpy._transport.link import Broken, Connected, Frames, StrangerSeen, Unreachable
+from mwpy._transport.link import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
@@ -115,13 +115,20 @@ class SimulatedMasterLink:
 
     asleep = False
 
-    def __init__(self, send: Callable[[bytes, Sequence[Buffer]], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[bytes, Sequence[Buffer]], None],
+        disconnect: Callable[[bytes], None],
+        wake: Callable[[], None],
+    ) -> None:
         self._send = send
+        self.disconnect = disconnect
+        """A function that ends a connection."""
         self.wake = wake
         """A function that makes the master iterate."""
         self._known: dict[bytes, None] = {}
         """The peers that sent something and are not gone."""
-        self._inbox: list[Frames | StrangerSeen | Unreachable] = []
+        self._inbox: list[Happened] = []
 
     def arrive(self, event: Frames | StrangerSeen) -> None:
         """A message arrives, or a stranger connects."""
@@ -137,7 +144,7 @@ class SimulatedMasterLink:
             self._inbox.append(Unreachable(peer))
             self.wake()
 
-    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Return everything that has happened."""
         happened, self._inbox = self._inbox, []
         return happened
@@ -168,7 +175,7 @@ class Network:
 
     @master.default
     def _link(self) -> SimulatedMasterLink:
-        return SimulatedMasterLink(self._to_agent, self._wake_master)
+        return SimulatedMasterLink(self._to_agent, self._disconnect, self._wake_master)
 
     def connect(self, wake_agent: Callable[[], None]) -> Connection:
         """A new connection."""
@@ -222,6 +229,10 @@ class Network:
         self._checker.unheard[connection.peer] = None
         self._world.after(self._world.random.random(), lambda: self.master.lose(connection.peer))
         self._world.after(self._world.random.random(), connection.link.break_off)
+
+    def _disconnect(self, peer: bytes) -> None:
+        if peer in self._connections:
+            self.cut(self._connections[peer])
 
     def send_garbage(self, connection: Connection) -> None:
         """Bytes that are not a message arrive at the master, and the connection breaks."""

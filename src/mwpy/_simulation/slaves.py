@@ -3,7 +3,7 @@
 A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). Before it
 starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
 recalled tasks. It gathers results in its journal, at most as long as a real slave may, and then sends them. It crashes,
-hangs, and writes nonsense into its stream.
+hangs, writes nonsense into its stream, and overwrites the memory that it shares with its agent.
 """
 
 from __future__ import annotations
@@ -172,13 +172,14 @@ class SimulatedChannel:
     journal: SimulatedJournal
     started: int = 0
     recalls: int = 0
+    overwritten: bool = False
     fed_at: float = 0.0
     eof: bool = False
     wants_write: bool = False
     closed: bool = False
     """Whether the agent has collected the slave."""
     spoilt: bool = False
-    """Whether some code in the slave has written into the stream."""
+    """Whether some code in the slave has written into the stream or into the shared memory."""
     to_slave: deque[Sequence[Buffer]] = field(factory=deque)
     _to_agent: list[list[Buffer]] = field(factory=list)
     _ended: bool = False
@@ -210,6 +211,9 @@ class SimulatedChannel:
         """Stop the slave from starting tasks."""
         self.recalls += 1
 
+    def look(self) -> None:
+        """Do nothing: `overwritten` is always up to date."""
+
     def feed(self, now: float) -> None:
         """Record when an idle slave gets tasks."""
         self.fed_at = now
@@ -234,6 +238,11 @@ class SimulatedChannel:
         """The slave closes its end."""
         self._ended = True
         self._link.readable(self._fd, True)
+
+    def overwrite(self) -> None:
+        """Some code in the slave overwrites the shared memory. The slave waits for a recall that never comes."""
+        self.overwritten = self.spoilt = True
+        self.recalls += 1 << 40
 
     def write_nonsense(self) -> None:
         """Some code in the slave writes into the stream, after everything that the slave has sent."""

@@ -3,20 +3,29 @@
 The first frame has one byte for the protocol version, one byte for the kind of the message, and the header, which is
 the message's fields in MessagePack. The other frames are the payload, which is not changed. `decode` trusts nothing:
 anything that is not a complete message of this version is a `ProtocolError`. Unknown fields are ignored.
+
+A *route* says which messages a process expects from another one, and how large their headers are. Both are checked
+before the header is read, and the lengths of its lists before they are built (see `_values/bounds.py`). So a malformed
+message costs its receiver little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import frozen
+
 from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
-__all__ = ["decode", "encode", "parse"]
+__all__ = ["FROM_AGENT", "FROM_MASTER", "FROM_SLAVE", "Route", "decode", "encode", "parse"]
 
 MAX_HEADER_BYTES = 16 << 20
-"""The largest size of a header, in bytes. The lists of the largest group need a hundredth of this size."""
+"""The largest size of a header, in bytes. The lists of the largest group of tasks need less."""
+
+MAX_MEMBER_HEADER_BYTES = 1 << 20
+"""The largest size of a header that an agent or a slave sends. The longest last words need most of it."""
 
 _KINDS: dict[int, type[messages.Message]] = {
     1: messages.Hello,
@@ -41,6 +50,41 @@ _KINDS: dict[int, type[messages.Message]] = {
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
+
+@frozen
+class Route:
+    """Which messages a process expects from another one."""
+
+    to: str
+    """The kind of the receiver, for the error message."""
+    kinds: frozenset[type]
+    max_header_bytes: int
+
+
+_M = messages
+FROM_AGENT = Route(
+    "a master",
+    frozenset(
+        {
+            *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
+            *(_M.Leaving, _M.Goodbye),
+        }
+    ),
+    MAX_MEMBER_HEADER_BYTES,
+)
+FROM_MASTER = Route(
+    "an agent",
+    frozenset(
+        {
+            *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
+            *(_M.Shutdown, _M.Renew),
+        }
+    ),
+    MAX_HEADER_BYTES,
+)
+FROM_SLAVE = Route("an agent", frozenset({_M.Results, _M.SlaveReady, _M.AlgorithmFailed}), MAX_MEMBER_HEADER_BYTES)
+ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)
+
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
 _DECODERS = {number: messagepack.decoder(kind) for number, kind in _KINDS.items()}
 
@@ -50,18 +94,22 @@ def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buf
     return [_PREFIX[type(message)] + messagepack.encode(message), *frames]
 
 
-def decode(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
+def decode(frames: Sequence[Buffer], route: Route = ANY) -> tuple[messages.Message, Sequence[Buffer]]:
     """Turn frames into a message and its payload.
+
+    Args:
+        frames: as they arrived.
+        route: from which process to which they were sent.
 
     Raises:
         ProtocolError: they are not a message, or its header and payload do not fit together; the sender's fault.
     """
-    message, payload = parse(frames)
+    message, payload = parse(frames, route)
     messages.check(message, payload)
     return message, payload
 
 
-def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]:
+def parse(frames: Sequence[Buffer], route: Route = ANY) -> tuple[messages.Message, Sequence[Buffer]]:
     """Like `decode`, but do not compare header and payload: for slaves, because their agent has compared them.
 
     Raises:
@@ -78,7 +126,9 @@ def parse(frames: Sequence[Buffer]) -> tuple[messages.Message, Sequence[Buffer]]
     read = _DECODERS.get(number)
     if read is None:
         raise ProtocolError(f"unknown message kind {number}")
-    if len(first) > MAX_HEADER_BYTES:
+    if _KINDS[number] not in route.kinds:
+        raise ProtocolError(f"{_KINDS[number].__name__} is not for {route.to}")
+    if len(first) > route.max_header_bytes:
         raise ProtocolError(f"a header of {len(first)} bytes")
     try:
         message = read(first[2:])

@@ -1,8 +1,7 @@
 """The last output of a slave: the end of its standard output and error, a crash report, and its peak memory.
 
-The agent keeps `LAST_WORDS_BYTES` of each stream. The master cuts what it receives to the same length, because a member
-can send anything. All of it is written to the audit file. `KeptDeaths` in `_core/master/deaths.py` limits what the
-histories of all tasks keep in memory.
+The agent keeps `LAST_WORDS_BYTES` of each stream, and a message with more is malformed. All of it is written to the
+audit file. `KeptDeaths` in `_core/master/deaths.py` limits what the histories of all tasks keep in memory.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from collections.abc import Sequence
 
 from attrs import define, frozen
 
+from mwpy._values.bounds import MAX_STREAM, Number, Stream
 from mwpy._values.ids import SlaveId
 from mwpy._values.phrases import amount
 
 __all__ = ["LAST_WORDS_BYTES", "NO_WORDS", "Death", "LastWords", "story_of"]
 
-LAST_WORDS_BYTES = 64 * 1024
+LAST_WORDS_BYTES = MAX_STREAM
 """How much of the end of each stream of a slave is kept."""
 
 LINES_SHOWN = 20
@@ -29,11 +29,11 @@ HEADLINE_CHARACTERS = 200
 class LastWords:
     """The last output of one slave; each text is the end of a stream."""
 
-    stdout: str = ""
-    stderr: str = ""
-    fault: str = ""
+    stdout: Stream = ""
+    stderr: Stream = ""
+    fault: Stream = ""
     """The traceback of a crash in native code, from Python's fault handler; most recent call first."""
-    peak_bytes: int = 0
+    peak_bytes: Number = 0
     """Peak resident memory of the slave, or of a program that it ran and waited for; 0 if unknown."""
 
     @property
@@ -54,8 +54,8 @@ class LastWords:
         return line[:HEADLINE_CHARACTERS]
 
     def cut(self, most: int) -> LastWords:
-        """Return the last words with at most `most` characters of the end of each text, and with no negative memory."""
-        return LastWords(self.stdout[-most:], self.stderr[-most:], self.fault[-most:], max(0, self.peak_bytes))
+        """Return the last words with at most `most` characters of the end of each text."""
+        return LastWords(self.stdout[-most:], self.stderr[-most:], self.fault[-most:], self.peak_bytes)
 
     def shown(self, lines: int | None = LINES_SHOWN) -> str:
         """Return a text for people: each stream under its name, with at most `lines` lines of its end."""

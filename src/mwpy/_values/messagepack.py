@@ -30,6 +30,7 @@ __all__ = [
     "decode_list",
     "decoder",
     "encode",
+    "has_containers",
     "split_list",
 ]
 
@@ -76,6 +77,25 @@ decode_list: Callable[[Buffer], list[object]] = msgspec.msgpack.Decoder(list, ex
 
 split_list: Callable[[Buffer], Sequence[Buffer]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 """Split a list into the bytes of its values, which stay encoded."""
+
+
+SMALL_BYTES = 64 * 1024
+"""A list of at most this size is not examined: whatever it contains, reading it takes 15 ms and 5 MB."""
+
+_CONTAINERS = frozenset({*range(0x80, 0xA0), *range(0xDC, 0xE0)})
+"""The first bytes of lists and dicts."""
+
+
+def has_containers(data: Buffer) -> bool:
+    """Whether a large list has an entry that is a list or dict; this does not read the entries.
+
+    A list of empty lists takes 70 times as much memory as its MessagePack, and all other values take a few times as
+    much.
+
+    Raises:
+        Exception: one of `MALFORMED`.
+    """
+    return len(data) > SMALL_BYTES and any(memoryview(entry)[0] in _CONTAINERS for entry in split_list(data))
 
 
 def decoder(kind: type[T]) -> Callable[[Buffer], T]:

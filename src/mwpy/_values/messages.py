@@ -22,10 +22,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from mwpy._values.bounds import LostSpans, Name, Number, Packages, Reason, Seconds, SlaveCount, Spans
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
-from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, split_list
+from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, has_containers, split_list
 from mwpy._values.task import PlainEnum
 
 __all__ = [
@@ -67,16 +68,16 @@ PROTOCOL_VERSION = 2
 class Hello(Struct, frozen=True):
     """Agent to master, the first message: what this agent is, and which computation it was started for."""
 
-    member_id: str
-    generation: str
+    member_id: Name
+    generation: Name
     """The generation in the resource file that it read; empty if it was started without a resource file."""
-    host: str
-    pid: int
-    python: str
+    host: Name
+    pid: Number
+    python: Name
     """`major.minor` of its interpreter."""
-    slaves: int
+    slaves: SlaveCount
     """How many slaves it will start."""
-    job: str = ""
+    job: Name = ""
     """The id of its job in a batch system; empty if it is unknown."""
 
 
@@ -122,7 +123,7 @@ class Algorithms(Struct, frozen=True):
 class Installed(Struct, frozen=True):
     """Agent to master: its versions of the packages that definitions named; empty for one that is not installed."""
 
-    packages: dict[str, str]
+    packages: Packages
 
 
 class Tasks(Struct, frozen=True):
@@ -139,14 +140,14 @@ class Tasks(Struct, frozen=True):
 class Results(Struct, frozen=True):
     """Slave to agent to master: a group of finished tasks of one slave, in the order in which they finished."""
 
-    slave: int
-    tasks: list[int]
-    counts: list[int]
-    attempts: list[int]
-    seconds: list[float]
-    failed: list[int]
+    slave: Number
+    tasks: Spans
+    counts: Spans
+    attempts: Spans
+    seconds: Seconds
+    failed: Spans
     """The positions in this group of the results that are failures, in ascending order."""
-    buffers: list[int] = field(default_factory=list)
+    buffers: Spans = field(default_factory=list)
 
 
 class Revoke(Struct, frozen=True):
@@ -159,10 +160,10 @@ class Revoke(Struct, frozen=True):
 class Revoked(Struct, frozen=True):
     """Agent to master and to slave: these tasks were not started and will not be started."""
 
-    slave: int
-    tasks: list[int]
-    counts: list[int]
-    attempts: list[int]
+    slave: Number
+    tasks: Spans
+    counts: Spans
+    attempts: Spans
     cancelled: bool = False
     """Whether this is the answer to a `Cancel`. Otherwise it is the answer to a `Revoke`."""
 
@@ -183,7 +184,7 @@ class Cancel(Struct, frozen=True):
 class SlaveReady(Struct, frozen=True):
     """Slave to agent to master: this slave process is ready for tasks."""
 
-    slave: int
+    slave: Number
 
 
 class SlaveNamed(Struct, frozen=True):
@@ -199,11 +200,11 @@ class SlaveDied(Struct, frozen=True):
     If the agent sent `Leaving` before, the death is not charged to that task.
     """
 
-    slave: int
-    running: int
-    cause: str
+    slave: Number
+    running: Number
+    cause: Reason
     words: LastWords
-    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    lost: LostSpans = field(default_factory=list)
     """Tasks that it had run before, with results that are lost: first id, count and attempt of each span."""
 
 
@@ -221,12 +222,12 @@ class LoadFailure(PlainEnum):
 class AlgorithmFailed(Struct, frozen=True):
     """Slave to agent to master: this slave cannot run an algorithm. The named tasks were not started."""
 
-    slave: int
-    number: int
-    reason: str
-    tasks: list[int]
-    counts: list[int]
-    attempts: list[int]
+    slave: Number
+    number: Number
+    reason: Reason
+    tasks: Spans
+    counts: Spans
+    attempts: Spans
     failure: LoadFailure = LoadFailure.SURE
 
 
@@ -258,13 +259,13 @@ class Leaving(Struct, frozen=True):
     The tasks that were not started follow. Running tasks may still finish.
     """
 
-    reason: str
+    reason: Reason
 
 
 class Goodbye(Struct, frozen=True):
     """Agent to master: the agent ends, for this reason. The tasks of its slaves are not charged with the loss."""
 
-    reason: str
+    reason: Reason
 
 
 Message = (
@@ -366,12 +367,15 @@ def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any]
         ProtocolError: the first frame is not a list with one entry for each task; the sender's fault.
     """
     count = sum(group.counts)
+    name = type(group).__name__
+    if bytes(frames[0][:5]) != payload(count, ()):
+        raise ProtocolError(f"{name}: its payload is not a list of {count} entries")
     try:
+        if type(group) is Results and has_containers(frames[0]):
+            raise ProtocolError("Results: an entry is a list or dict, but these travel as pickles")
         found = decode_list(frames[0])
     except MALFORMED as error:
-        raise ProtocolError(f"{type(group).__name__}: its payload cannot be read: {error}") from error
-    if len(found) != count:
-        raise ProtocolError(f"{type(group).__name__}: {len(found)} entries for {count} tasks")
+        raise ProtocolError(f"{name}: its payload cannot be read: {error}") from error
     if not group.buffers:
         return found, [()] * count
     own = list(accumulate(group.buffers, initial=1))

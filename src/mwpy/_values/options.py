@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from mwpy._values.bounds import MAX_NAME, MAX_SLAVES
 from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 
@@ -82,6 +83,12 @@ def _text(value: str) -> str:
     return value
 
 
+def _name(value: str) -> str:
+    if len(_text(value)) > MAX_NAME:
+        raise ValueError(f"must have at most {MAX_NAME} characters")
+    return value
+
+
 def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[str], Any]:
     def convert(value: str) -> Any:
         try:
@@ -106,6 +113,7 @@ def _level(value: str) -> str:
 
 
 _COUNT = _number(1, 1e6, int)
+_SLAVES = _number(1, MAX_SLAVES, int)
 _BYTES = _number(1, 1e15, int)
 _SECONDS = _number(0.1, 1e9, float)
 
@@ -136,12 +144,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "local",
         "N",
-        _number(0, 1e6, int),
+        _number(0, MAX_SLAVES, int),
         "Start N slaves on this machine; with --mw-master, in addition to the slaves that connect. With 0 and no role, "
         "tasks run in this process, for debugging.",
         "one a core when no role is given",
     ),
-    Option("slave-processes", "N", _COUNT, "How many slave processes one agent supervises.", "1"),
+    Option("slave-processes", "N", _SLAVES, "How many slave processes one agent supervises.", "1"),
     Option(
         "resource-file",
         "FILE",
@@ -172,7 +180,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "member-id",
         "STRING",
-        _text,
+        _name,
         "The name of the computation; master and slaves must agree. It is not a secret.",
         DEFAULT_MEMBER_ID,
     ),

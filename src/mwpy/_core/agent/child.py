@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import PlainEnum
@@ -108,6 +109,16 @@ class Child:
     writes it before it notices a recall."""
     killed_because: str = ""
     """Why the agent killed it; empty if it did not."""
+    check_at: float | None = None
+    """When to check the memory that it shares with the agent, if it stays silent until then."""
+    missing: bool = False
+    """Whether the last check missed results, and the slave was silent since."""
+    started: int = 0
+    """Position of the task that it started last, as far as it is known."""
+    condemned: str = ""
+    """Why the agent does not trust it any more; empty while the agent trusts it. Unless it has ended, it is killed."""
+    ended: bool = False
+    """Whether its process has ended."""
     kill_at: float | None = None
     """When to kill it because its stream has ended. Most slaves end by themselves before this time."""
     collect_at: float | None = None
@@ -125,6 +136,11 @@ class Child:
         self.change(ChildEvent.KILL)
         self.killed_because = because
         self.doomed = self.spared_until = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes tasks."""
+        return self.state is ChildState.READY
 
     @property
     def num_held(self) -> int:
@@ -145,7 +161,7 @@ class Child:
         Returns:
             The positions, among the tasks of the message, of those that it held.
         """
-        if self.doomed is not None and self.doomed[:2] in messages.each_task(message):
+        if self.doomed is not None and _names(message, self.doomed):
             self.doomed = self.spared_until = None
         return take_named(self.held, message)
 
@@ -159,15 +175,20 @@ class Child:
                 finish. Then it still holds them.
 
         Returns:
-            The removed tasks that it has not started.
+            The removed tasks that it has not started. If these are `MAX_TASKS` spans, it may hold more.
         """
         running = self.running(started)
-        parts = [*divided(self._cut_behind(started), ids)]
-        begun_stay = spared_until is None
-        self.held = deque(part for part, named in parts if not named or (begun_stay and part.position <= started))
+        kept, unstarted = deque[HeldSpan](), list[HeldSpan]()
+        for part, named in divided(self._cut_behind(started), ids):
+            has_begun = part.position <= started
+            if named and not has_begun and len(unstarted) < MAX_TASKS:
+                unstarted.append(part)
+            elif not (named and has_begun) or spared_until is None:
+                kept.append(part)
+        self.held = kept
         if self.running(started) != running:
             self.doomed, self.spared_until = (*running, started), spared_until
-        return self._revoked([part for part, named in parts if named and part.position > started], cancelled=True)
+        return self._revoked(unstarted, cancelled=True)
 
     def _cut_behind(self, started: int) -> Iterator[HeldSpan]:
         """The tasks that it holds. Of each span it has started either all tasks or none."""
@@ -179,14 +200,14 @@ class Child:
                 yield span
 
     def take_back(self, started: int, count: int) -> messages.Revoked:
-        """Remove the last tasks that it holds and has not started.
+        """Remove the last tasks that it holds and has not started, at most `MAX_TASKS` spans.
 
         Args:
             started: position of the last task that it started.
             count: how many tasks to take back at most.
         """
         unstarted = deque[HeldSpan]()
-        while self.held and self.held[-1].position + self.held[-1].count - 1 > started and count > 0:
+        while self.has_unstarted(started) and count > 0 and len(unstarted) < MAX_TASKS:
             span = self.held.pop()
             keep = max(0, started + 1 - span.position, span.count - count)
             if keep:
@@ -196,9 +217,20 @@ class Child:
             count -= span.count
         return self._revoked([*unstarted])
 
+    def has_unstarted(self, started: int) -> bool:
+        """Whether it holds tasks behind the position of the task that it started last."""
+        return bool(self.held) and self.held[-1].position + self.held[-1].count - 1 > started
+
     def _revoked(self, unstarted: Sequence[HeldSpan], *, cancelled: bool = False) -> messages.Revoked:
         firsts, counts = [span.first for span in unstarted], [span.count for span in unstarted]
         return messages.Revoked(self.number, firsts, counts, [span.attempt for span in unstarted], cancelled)
+
+    def believes(self, started: int) -> bool:
+        """Whether it may have started the task at this position last; if so, remember it."""
+        if not self.started <= started <= self.passed_on:
+            return False
+        self.started = started
+        return True
 
     def lost(self, started: int) -> list[tuple[int, int, int]]:
         """First id, count and attempt of the held tasks before position `started`: they ran, but left no result."""
@@ -206,8 +238,19 @@ class Child:
         return [entry for entry in spans if entry[1] > 0]
 
     def running(self, started: int) -> tuple[int, int]:
-        """Id and attempt of the task at position `started`, if it is held; else (0, 0)."""
+        """Id and attempt of the task at position `started`, if it is held; else (0, 0).
+
+        If its agent does not trust it, the task may be unknown. Then it is the first that it holds.
+        """
+        if self.condemned and self.held:
+            started = max(self.started, self.held[0].position)
         for span in self.held:
             if span.position <= started < span.position + span.count:
                 return span.first + started - span.position, span.attempt
         return 0, 0
+
+
+def _names(message: messages.Results | messages.AlgorithmFailed, task: tuple[int, int, int]) -> bool:
+    """Whether a message names a task in its attempt."""
+    entries = zip(message.tasks, message.counts, message.attempts, strict=True)
+    return any(first <= task[0] < first + count and attempt == task[1] for first, count, attempt in entries)

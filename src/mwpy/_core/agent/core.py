@@ -1,7 +1,7 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Watch`, `StartOutput` and `Departure`. This module only distributes the events.
+`Watch`, `Trust`, `StartOutput` and `Departure`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from mwpy._core.agent.events import (
     ErrorOutput,
     ExitSeen,
     Heard,
-    JournalBroken,
     JournalRead,
     LookedUp,
+    MemoryBroken,
+    MemoryRead,
     Outgoing,
     Recalled,
     SlaveExited,
@@ -33,9 +34,11 @@ from mwpy._core.agent.output import StartOutput
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import AgentState
 from mwpy._core.agent.traffic import Traffic
+from mwpy._core.agent.trust import Trust
 from mwpy._core.agent.watch import Watch
 from mwpy._values import messages, records
-from mwpy._values.errors import ExitCode, InternalError
+from mwpy._values.bounds import MAX_TASKS, shortened
+from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
 
@@ -53,6 +56,7 @@ class AgentCore:
         self._starts = Starts(self._state)
         self._traffic = Traffic(self._state)
         self._watch = Watch(self._state)
+        self._trust = Trust(self._state)
         self._output = StartOutput(self._state)
         self._departure = Departure(self._state)
         self.children = self._state.children
@@ -74,8 +78,12 @@ class AgentCore:
                 self._hear_slave(self.children[number], message, frames, now)
             case JournalRead():
                 self._journal_read(self.children[event.slave], event, now)
+            case MemoryRead(number, started, unsent):
+                self._trust.check(self.children[number], started, unsent)
             case Recalled(number, started, wanted):
-                self._traffic.recalled(self.children[number], started, wanted, now)
+                child = self.children[number]
+                if not child.condemned and self._trust.believes(child, started):
+                    self._traffic.recalled(child, started, wanted, now)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
@@ -84,10 +92,12 @@ class AgentCore:
                 self._slave_exited(self.children[event.slave], event, now)
             case StreamEnded(number):
                 self._watch.stream_ended(self.children[number], now)
-            case StreamBroken() | JournalBroken():
-                self._broken(event)
+            case StreamBroken(number, reason):
+                self._trust.broken_stream(self.children[number], reason)
+            case MemoryBroken(number, reason):
+                self._trust.broken_memory(self.children[number], reason)
             case LookedUp(packages):
-                self._state.to_master(messages.Installed(packages))
+                self._starts.looked_up(packages)
             case Terminated(reason):
                 self._departure.leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
             case Disconnected(reason):
@@ -147,61 +157,57 @@ class AgentCore:
         self._state.actions.to_slaves.append((child.number, Outgoing(message, (), frames)))
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
+        if child.condemned:
+            return
         match message:
-            case messages.Results():
+            case messages.Results(child.number):
                 self._traffic.results(child, message, frames)
-            case messages.SlaveReady():
-                child.change(ChildEvent.GET_READY)
-                if child.state is ChildState.READY:
-                    self._starts.succeeded()
-                    self._state.actions.to_master.append(Outgoing(message, (), frames))
-            case messages.AlgorithmFailed():
+            case messages.SlaveReady(child.number) if not child.is_ready:
+                self._slave_ready(child, message, frames)
+            case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
                 self._traffic.algorithm_failed(child, message, frames)
             case _:
-                raise InternalError(f"slave {child.number} sent a {type(message).__name__}")
+                self._trust.broken_stream(child, f"{type(message).__name__} at the wrong time")
+                return
         if not child.is_up:
             self._output.is_up(child)
         self._watch.active(child, now)
 
+    def _slave_ready(self, child: Child, message: messages.SlaveReady, frames: Sequence[Buffer]) -> None:
+        child.change(ChildEvent.GET_READY)
+        if child.is_ready:
+            self._starts.succeeded()
+            self._state.actions.to_master.append(Outgoing(message, (), frames))
+
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
         if event.results is None:
             self._watch.journal_emptied(child, now)
-        else:
+        elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
-
-    def _broken(self, event: StreamBroken | JournalBroken) -> None:
-        """Some code in a slave wrote into the memory or the stream that the slave shares with the agent."""
-        number, reason = event.slave, event.reason
-        if isinstance(event, StreamBroken):
-            self._state.record(records.Notice(f"slave {number} wrote nonsense to its agent and is killed: {reason}"))
-            self._state.actions.kill.append(number)
-        else:
-            text = f"slave {number} overwrote its unsent results, which are lost: {reason}"
-            self._state.record(records.Notice(text))
 
     def _slave_exited(self, child: Child, event: SlaveExited, now: float) -> None:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
         self._output.ended(child, event.words, event.error_output)
-        started = event.started if child.killed_at is None else child.killed_at
+        child.ended = True
+        started = self._trust.last_started(child, event.started)
         running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
-        cause = f"killed by its agent {child.killed_because}" if child.killed_because else event.cause
-        if child.load_failed:
-            cause = f"replaced, because it could not load an algorithm ({cause})"
+        cause = _cause_of(child, event.cause)
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
         if not child.is_replaced:
-            lost = child.lost(started)
-            self._state.to_master(messages.SlaveDied(child.number, running, cause, event.words, lost))
+            lost = child.lost(started)[:MAX_TASKS]
+            self._state.to_master(messages.SlaveDied(child.number, running, shortened(cause), event.words, lost))
         if not self.leaving:
             self._replace(child, was, event.cause, now)
         self._departure.exit_if_alone()
 
     def _replace(self, child: Child, was: ChildState, cause: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
-        why = self._starts.failed(cause) if was is ChildState.STARTING else None
+        has_failed = was is ChildState.STARTING or (bool(child.condemned) and not child.is_up)
+        why = self._starts.failed(cause) if has_failed else None
         if why is None:
             self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
         else:
@@ -222,8 +228,8 @@ class AgentCore:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         deadline = self._departure.deadline
         for child in self.children.values():
-            moments = child.read_journal_at, child.print_at, child.spared_until, child.kill_at, child.collect_at
-            for time in moments:
+            waits_for = child.spared_until, child.kill_at, child.collect_at
+            for time in (child.read_journal_at, child.check_at, child.print_at, *waits_for):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
         return deadline
@@ -241,3 +247,12 @@ class AgentCore:
         self._departure.check()
         if self.welcome is not None and not self.leaving:
             assert len(self.children) == self.settings.hello.slaves, "too few slaves"
+
+
+def _cause_of(child: Child, cause: str) -> str:
+    """Why a slave ended."""
+    if child.killed_because:
+        cause = f"killed by its agent {child.killed_because}"
+    elif child.condemned:
+        cause = f"{cause}; {child.condemned}"
+    return f"replaced, because it could not load an algorithm ({cause})" if child.load_failed else cause

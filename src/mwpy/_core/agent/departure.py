@@ -9,6 +9,7 @@ from attrs import define, field
 
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
+from mwpy._values.bounds import shortened
 from mwpy._values.errors import ExitCode
 
 __all__ = ["FAREWELL_S", "Departure"]
@@ -38,8 +39,8 @@ class Departure:
     def leave(self, code: ExitCode, why: str, grace_s: float, now: float) -> None:
         """Leave: tell the master, recall unstarted tasks, stop the slaves."""
         if self.code is None:
-            self.code, self.why = code, why
-            self._state.to_master(messages.Leaving(why))
+            self.code, self.why = code, shortened(why)
+            self._state.to_master(messages.Leaving(self.why))
         until = now + grace_s
         self._deadline = until if self._deadline is None else min(self._deadline, until)
         for number in self._state.actions.start:  # these slaves need not start any more

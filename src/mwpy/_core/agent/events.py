@@ -20,9 +20,10 @@ __all__ = [
     "ErrorOutput",
     "ExitSeen",
     "Heard",
-    "JournalBroken",
     "JournalRead",
     "LookedUp",
+    "MemoryBroken",
+    "MemoryRead",
     "Outgoing",
     "Recalled",
     "SlaveExited",
@@ -87,8 +88,18 @@ class JournalRead(Struct, frozen=True):
     """The results as a message, the header first."""
 
 
-class JournalBroken(Struct, frozen=True):
-    """The journal of a slave contains malformed results, because some code in the slave wrote into it."""
+class MemoryRead(Struct, frozen=True):
+    """The memory that a slave shares with the agent was read."""
+
+    slave: int
+    started: int
+    """Position of the last task that it started; 0 if it started none."""
+    unsent: int
+    """How many results are in its journal."""
+
+
+class MemoryBroken(Struct, frozen=True):
+    """The memory that a slave shares with the agent contains nonsense, because some code in the slave wrote into it."""
 
     slave: int
     reason: str
@@ -154,7 +165,8 @@ AgentEvent = (
     | StreamEnded
     | StreamBroken
     | JournalRead
-    | JournalBroken
+    | MemoryRead
+    | MemoryBroken
     | ErrorOutput
     | ExitSeen
     | SlaveExited
@@ -193,7 +205,9 @@ class AgentActions(Struct):
     """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""
     kill: list[int] = []
     read_journal: list[int] = []
-    """Slaves that are silent: report `JournalRead` or `JournalBroken`."""
+    """Slaves that are silent: report `JournalRead` or `MemoryBroken`."""
+    check_memory: list[int] = []
+    """Slaves that are silent for longer: report `MemoryRead` or `MemoryBroken`."""
     collect: list[int] = []
     """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
     to_master: list[Outgoing] = []

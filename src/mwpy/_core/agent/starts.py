@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from attrs import define, field
 
@@ -11,6 +11,7 @@ from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES
 from mwpy._values.ids import Buffer, SlaveId
 
 __all__ = ["Starts"]
@@ -50,6 +51,10 @@ class Starts:
                 everything = Outgoing(messages.Algorithms([*definitions]), [*chain.from_iterable(payloads)])
                 self._state.actions.to_slaves.append((child.number, everything))
 
+    def knows(self, algorithm: int) -> bool:
+        """Whether the master has defined an algorithm, and not forgotten it."""
+        return algorithm in self._definitions
+
     def define(self, message: messages.Algorithms, received: Sequence[Buffer]) -> None:
         """Pass definitions on to all slaves, forget what the master has forgotten, and look up each package once."""
         for number in message.forgotten:
@@ -64,6 +69,12 @@ class Starts:
         unknown = {name: None for name in wanted if name not in self._looked_up}
         self._looked_up |= unknown
         self._state.actions.look_up.extend(unknown)
+
+    def looked_up(self, packages: dict[str, str]) -> None:
+        """Report the installed versions of packages to the master, in as many messages as needed."""
+        for start in range(0, len(packages), MAX_PACKAGES):
+            some = islice(packages.items(), start, start + MAX_PACKAGES)
+            self._state.to_master(messages.Installed({name: version[:MAX_NAME] for name, version in some}))
 
     def succeeded(self) -> None:
         """A slave is ready."""

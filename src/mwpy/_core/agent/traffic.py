@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from attrs import define
 from msgspec.structs import replace
 
-from mwpy._core.agent.child import Child, ChildState
+from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import LoadFailure
 
@@ -46,10 +47,10 @@ class Traffic:
     def pass_on(self, child: Child, group: messages.Tasks, received: Sequence[Buffer]) -> None:
         """Pass tasks on to a slave.
 
-        A slave that is not ready is stopping. The master soon learns that the slave ended, and then counts these tasks
-        as returned.
+        A slave that is not ready is stopping or killed. The master soon learns that the slave ended, and then counts
+        these tasks as returned.
         """
-        if child.state is not ChildState.READY:
+        if not child.is_ready:
             return
         actions = self._state.actions
         if not child.held:
@@ -74,7 +75,11 @@ class Traffic:
                 self._state.actions.recall.append((child.number, message))
 
     def recalled(self, child: Child, started: int, wanted: int | messages.Cancel | None, now: float) -> None:
-        """Take back tasks that a slave has not started. Report them to the slave, and to the master if it waits."""
+        """Take back tasks that a slave has not started. Report them to the slave, and to the master if it waits.
+
+        One message names at most `MAX_TASKS` spans. If there may be more, recall them, too: a slave expects one message
+        for each recall.
+        """
         if wanted is None:
             if self._end_doomed(child, started):
                 return
@@ -86,6 +91,9 @@ class Traffic:
         self._state.to_slave(child, revoked)
         if isinstance(wanted, int) or (wanted is not None and not wanted.kill):
             self._state.to_master(revoked)
+        more = wanted - sum(revoked.counts) if isinstance(wanted, int) else wanted
+        if more and len(revoked.tasks) == MAX_TASKS and child.has_unstarted(started):
+            self._state.actions.recall.append((child.number, more))
 
     def _end_doomed(self, child: Child, started: int) -> bool:
         """Kill a slave if it still runs the cancelled task, and return whether it does.
@@ -122,7 +130,7 @@ class Traffic:
             self._state.to_master(replace(message, failure=LoadFailure.REPEATED))
             return
         self._state.actions.to_master.append(Outgoing(message, (), received))
-        if message.failure is LoadFailure.PASSING and child.state is ChildState.READY:
+        if message.failure is LoadFailure.PASSING and child.is_ready:
             child.load_failed = True
             self._state.stop(child, finished=False)
 

@@ -4,6 +4,10 @@
 delay the results of the tasks before it. So the agent reads the journal of a slave that holds tasks and has sent
 nothing for `SILENT_S`. If the master fixes the size of groups, only the slave sends results.
 
+*Shared memory.* A task may overwrite the memory that its slave shares with the agent. The slave may then wait forever,
+or its results may be lost. So the agent checks the memory of a slave that holds tasks and has sent nothing for
+`CHECK_S` (see `trust.py`).
+
 *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 
 *Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
@@ -21,10 +25,13 @@ from attrs import define
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.state import AgentState
 
-__all__ = ["EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
+__all__ = ["CHECK_S", "EXIT_S", "KILLED_TOO_S", "SILENT_S", "Watch"]
 
 SILENT_S = 0.025
 """The journal of a busy slave is read after this many seconds of silence: half of the time that a result may wait."""
+
+CHECK_S = 5.0
+"""Seconds of silence of a busy slave after which the shared memory is checked, and between two checks."""
 
 EXIT_S = 5.0
 """Seconds that a slave gets between the end of its stream and its exit, for its tear-down in Python."""
@@ -44,6 +51,8 @@ class Watch:
     def active(self, child: Child, now: float) -> None:
         """A slave sent something, or got tasks while it had none: its silence begins now."""
         child.read_journal_at = now + SILENT_S if self.reads_journals and child.held else None
+        child.check_at = now + CHECK_S if child.held else None
+        child.missing = False
 
     def journal_emptied(self, child: Child, now: float) -> None:
         """The slave emptied its journal while the agent read it: read it again."""
@@ -55,6 +64,8 @@ class Watch:
 
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
+        child.ended = True
+        child.check_at = None
         unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
         child.collect_at = now + KILLED_TOO_S if unexpected else now
 
@@ -65,6 +76,9 @@ class Watch:
             child.read_journal_at = None
             if child.held:
                 actions.read_journal.append(child.number)
+        if child.check_at is not None and now >= child.check_at:
+            child.check_at = now + CHECK_S if child.held else None
+            actions.check_memory.append(child.number)
         if child.kill_at is not None and now >= child.kill_at:
             child.kill_at = None
             actions.kill.append(child.number)

@@ -23,8 +23,10 @@ from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = ["Admission"]
 
-VERSION_CHARACTERS = 100
-"""Longest version of a package that is accepted from an agent, in characters."""
+
+MESSAGES_IGNORED = 1000
+"""How many messages of a refused peer are ignored before its connection is ended. An agent leaves when it reads that it
+is refused, but its slaves may have sent many results before."""
 
 
 @define(eq=False)
@@ -37,13 +39,19 @@ class Admission:
     """How many peers were refused since the last agent was accepted."""
     last_refusal: str = ""
     """The address of the last refused peer, and the reason."""
-    _ignored: dict[bytes, None] = field(factory=dict)
+    _ignored: dict[bytes, int] = field(factory=dict)
+    """The connections of peers that were refused, and how many of their messages were ignored."""
 
     # ---- agents --------------------------------------------------------------------------------------------
 
     def ignores(self, peer: bytes) -> bool:
-        """Whether a peer was refused. The messages of a refused peer are ignored."""
-        return peer in self._ignored
+        """Whether a peer was refused. Its message is ignored. After many such messages, the connection is ended."""
+        if peer not in self._ignored:
+            return False
+        self._ignored[peer] += 1
+        if self._ignored[peer] % MESSAGES_IGNORED == 0:
+            self.state.actions.disconnect.append(peer)
+        return True
 
     def forget(self, peer: bytes) -> None:
         """The connection of a peer is gone."""
@@ -61,8 +69,9 @@ class Admission:
             return
         self.refusals = 0
         name = self.state.members.next_agent
-        slaves = max(0, hello.slaves)
-        self.state.record(records.AgentConnected(name, address, hello.host, hello.pid, hello.job, slaves, hello.python))
+        self.state.record(
+            records.AgentConnected(name, address, hello.host, hello.pid, hello.job, hello.slaves, hello.python)
+        )
         agent = self.state.members.connect(name, peer)
         mine = self.state.settings
         self.state.send(agent, messages.Welcome(name, mine.result_group, mine.max_result_bytes))
@@ -78,6 +87,18 @@ class Admission:
             self.state.record(records.PeerDropped(agent.name, reason))
         self._send_away(peer, messages.Refused(f"protocol error: {reason}"))
         return agent
+
+    def turned_away(self, address: str, reason: str) -> None:
+        """Record that a connection could not be accepted."""
+        text = f"{reason}: {self._how_to_make_room()}"
+        self.note_refusal(address, text)
+        self.state.notice(f"connections are turned away, because they cannot be accepted: {text}", key="turned away")
+
+    def _how_to_make_room(self) -> str:
+        return (
+            f"this process may have {self.state.settings.max_open_files} open files, and each agent needs one; raise "
+            f"this limit (ulimit -n), or start fewer agents with more slaves each (--mw-slave-processes)"
+        )
 
     def note_refusal(self, address: str, reason: str) -> None:
         """Record that a peer was refused."""
@@ -102,7 +123,7 @@ class Admission:
 
     def _send_away(self, peer: bytes, message: messages.Message) -> None:
         self.state.actions.sends.append(Send(peer, message))
-        self._ignored[peer] = None
+        self._ignored[peer] = 0
 
     def _why_not(self, hello: messages.Hello) -> str:
         mine = self.state.settings
@@ -116,6 +137,10 @@ class Admission:
                 f"the agent on {hello.host} read a resource file of generation {hello.generation}, this master is "
                 f"generation {mine.generation}: the file is stale, give it a fresh copy"
             )
+        if len(self.state.members.agents) >= mine.max_agents:
+            reason = f"there is room for {mine.max_agents} agents only: {self._how_to_make_room()}"
+            self.state.notice(f"agents are refused: {reason}", key="room")
+            return reason
         return ""
 
     # ---- slaves --------------------------------------------------------------------------------------------
@@ -124,10 +149,12 @@ class Admission:
         """Let a slave join, with the kind that is needed most.
 
         Raises:
-            ProtocolError: the slave has already joined; the agent's fault.
+            ProtocolError: the slave has already joined, or the agent has too many slaves; the agent's fault.
         """
         if number in agent.slaves:
             raise ProtocolError(f"slave {number} is ready twice")
+        if len(agent.slaves) >= agent.announced:
+            raise ProtocolError(f"slave {number} is ready, but the agent announced {agent.announced} slaves")
         sid, kind = self.state.members.next_sid, self.kinds.next_kind()
         self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
         slave = self.state.members.slaves[sid]
@@ -181,7 +208,7 @@ class Admission:
     def compare_packages(self, agent: ConnectedAgent, installed: dict[str, str]) -> None:
         """Compare the versions of packages on an agent with those on the master."""
         mine = self.state.jar.algorithms.packages
-        there = {name: version[:VERSION_CHARACTERS] for name, version in installed.items() if name in mine}
+        there = {name: version for name, version in installed.items() if name in mine}
         same = [f"{name} {version}" for name, version in there.items() if version == mine[name]]
         other = {name: version for name, version in there.items() if version != mine[name]}
         different = [f"{name} {version or 'missing'}, not {mine[name]}" for name, version in other.items()]

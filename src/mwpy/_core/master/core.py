@@ -40,7 +40,7 @@ from mwpy._core.master.commands import (
 )
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.dispatch import Dispatch
-from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
+from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kinds import SlaveKinds
@@ -173,6 +173,8 @@ class MasterCore:
                     self.losses.agent_gone(agent, reason, vanished=True)
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
+            case TurnedAway(address, reason):
+                self.admission.turned_away(address, reason)
 
     def _greet(self, event: Received) -> None:
         """Handle the first message of a peer."""
@@ -213,7 +215,7 @@ class MasterCore:
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
         agent = self.admission.drop(peer, address, reason)
         if agent is not None:
-            self.losses.agent_gone(agent, reason, vanished=True)
+            self.losses.agent_gone(agent, reason, vanished=False)
 
     # ---- deciding ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import Message
 
-__all__ = ["Event", "Garbage", "Received", "Send", "Stranger", "Vanished"]
+__all__ = ["Event", "Garbage", "Received", "Send", "Stranger", "TurnedAway", "Vanished"]
 
 
 class Received(Struct, frozen=True):
@@ -43,7 +43,14 @@ class Stranger(Struct, frozen=True):
     reason: str
 
 
-Event = Received | Garbage | Vanished | Stranger
+class TurnedAway(Struct, frozen=True):
+    """A connection could not be accepted, for a reason that concerns this process."""
+
+    address: str
+    reason: str
+
+
+Event = Received | Garbage | Vanished | Stranger | TurnedAway
 
 
 class Send(Struct, frozen=True):

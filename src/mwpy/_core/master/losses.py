@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from mwpy._core.holding import take
+from mwpy._core.holding import take, take_each
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
@@ -21,7 +21,7 @@ from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.ids import SlaveId
-from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, Death, LastWords
+from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.records import Charge
 
 __all__ = ["DEATHS_ALLOWED", "Losses"]
@@ -29,8 +29,8 @@ __all__ = ["DEATHS_ALLOWED", "Losses"]
 DEATHS_ALLOWED = 3
 """When this many slaves died while they ran a task, the task is never tried again."""
 
-CAUSE_CHARACTERS = 1000
-"""Longest cause of a slave's end that is accepted from an agent, in characters."""
+REASONS_KEPT = 100
+"""How many reasons for which agents left are counted. When there are more, the rarest is forgotten."""
 
 
 @define(eq=False)
@@ -45,7 +45,7 @@ class Losses:
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
         """Handle the end of a slave process that its agent reports."""
-        cause, words = message.cause[:CAUSE_CHARACTERS], message.words.cut(LAST_WORDS_BYTES)
+        cause, words = message.cause, message.words
         slave = agent.slaves.get(message.slave)
         if slave is None:
             self._died_before_ready(agent, message.slave, cause, words)
@@ -85,7 +85,13 @@ class Losses:
                 f"agent from now on"
             )
         if agent.announced or agent.leaving:  # else it was an examination, which starts no slaves
-            self.departures[reason] = self.departures.get(reason, 0) + 1
+            self._count_departure(reason)
+
+    def _count_departure(self, reason: str) -> None:
+        times = self.departures.get(reason, 0) + 1
+        if len(self.departures) == REASONS_KEPT and times == 1:
+            del self.departures[min(self.departures, key=self.departures.__getitem__)]
+        self.departures[reason] = times
 
     def _lose_results(self, slave: ConnectedSlave, ran: Sequence[Span]) -> None:
         """Handle tasks that a slave finished, and whose results were overwritten in its memory."""
@@ -188,5 +194,6 @@ def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Spa
     held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
     attempts = [span.attempt for span in held if running in span.ids]
     found = take(held, running, 1, attempts[0]) if attempts else []
-    ran = [span for first, count, attempt in message.lost for span in take(held, first, count, attempt)]
+    firsts, counts, attempts_lost = [*zip(*message.lost, strict=True)] or [(), (), ()]
+    ran = [span for spans in take_each(held, firsts, counts, attempts_lost) for span in spans]
     return found, ran, list(held)

@@ -66,7 +66,7 @@ class ConnectedAgent:
     name: str
     address: str
     announced: int = 0
-    """How many slaves it keeps, including those that are not ready yet; 0 once it leaves."""
+    """How many slaves it keeps, including those that are not ready yet."""
     job: str = ""
     """The id of its job in a batch system; empty if unknown."""
     python: str = ""
@@ -102,8 +102,8 @@ class ConnectedAgent:
 
     @property
     def coming(self) -> int:
-        """How many of its slaves are not ready yet."""
-        return max(0, self.announced - len(self.slaves))
+        """How many of its slaves are not ready yet; 0 once it leaves."""
+        return 0 if self.leaving else self.announced - len(self.slaves)
 
 
 @define(eq=False)
@@ -231,8 +231,7 @@ class Members:
         self.agents[agent.name] = agent
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
-        agent = self.agents[record.agent]
-        agent.announced, agent.leaving = 0, record.reason
+        self.agents[record.agent].leaving = record.reason
 
     def _agent_gone(self, record: records.AgentLost | records.AgentLeft) -> None:
         self._remove_agent(record.agent)
@@ -291,5 +290,6 @@ class Members:
             assert self.held[slave.sid] is slave.held, f"{slave.sid} has other tasks than the taskjar says"
         assert self.held.keys() == self.slaves.keys(), "a slave that is gone holds tasks"
         for agent in self.agents.values():
+            assert len(agent.slaves) <= agent.announced, f"{agent.name} has more slaves than it announced"
             for slave in agent.slaves.values():
                 assert self.slaves[slave.sid] is slave, f"{agent.name} has {slave.sid}, which is gone"

@@ -7,12 +7,12 @@ that arrive twice, change nothing.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 from attrs import define
 
-from mwpy._core.holding import are_next, take
+from mwpy._core.holding import are_next, take_each, take_named
 from mwpy._core.master import allocation
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
@@ -49,7 +49,7 @@ class Results:
         if group.failed:
             _check_failures(group, values)
         if not are_next(slave.held.spans, group.tasks, group.counts, group.attempts):
-            counting = list(_positions_that_count(slave, group))
+            counting = take_named(deque(slave.held.spans), group)
             if not counting:
                 return
             group, frames = messages.select(group, frames, counting)
@@ -101,8 +101,8 @@ class Results:
         self, slave: ConnectedSlave, message: messages.Revoked | messages.AlgorithmFailed, reason: str
     ) -> list[Span]:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
-        entries = zip(message.tasks, message.counts, message.attempts, strict=True)
-        named = [span for entry in entries for span in take(held, *entry)]
+        taken = take_each(held, message.tasks, message.counts, message.attempts)
+        named = [span for spans in taken for span in spans]
         named = self.handback.without_cancelled(slave.sid, named, f"before {slave.sid} started it")
         tasks = [span.whole for span in named]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
@@ -126,17 +126,6 @@ def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
     for position in group.failed:
         if type(values[position]) is not Pickled:
             raise ProtocolError("Results: a failure without a description")
-
-
-def _positions_that_count(slave: ConnectedSlave, group: messages.Results) -> Iterator[int]:
-    """The positions of the results that count: the slave holds their tasks, and each task counts once."""
-    held = deque(slave.held.spans)
-    start = 0
-    for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
-        for span in take(held, first, count, attempt):
-            begin = start + span.first - first
-            yield from range(begin, begin + span.count)
-        start += count
 
 
 def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:

@@ -32,6 +32,9 @@ from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState"]
 
+KEYS_KEPT = 1000
+"""How many keys of notices are remembered. When there are more, the oldest is forgotten, and may be said again."""
+
 
 @frozen
 class MasterSettings:
@@ -47,6 +50,10 @@ class MasterSettings:
     """How large all functions by value may be that a process keeps, unless its tasks need them."""
     only_here: bool = False
     """Whether only slaves on the master's own machine can join."""
+    max_agents: int = 1 << 16
+    """How many agents there is room for."""
+    max_open_files: int = 1 << 16
+    """How many files the process may have open, which limits the number of agents."""
 
 
 class Actions(Struct):
@@ -55,6 +62,7 @@ class Actions(Struct):
     records: list[records.Record] = []
     sends: list[Send] = []
     forget: list[bytes] = []
+    disconnect: list[bytes] = []
     results: list[Result[object]] = []
     unrunnable: list[UnrunnableTask] = []
     connected: list[SlaveId] = []
@@ -126,6 +134,8 @@ class MasterState:
             if key in self._noticed:
                 return
             self._noticed[key] = None
+            if len(self._noticed) > KEYS_KEPT:
+                del self._noticed[next(iter(self._noticed))]
         self.record(records.Notice(text))
 
     def take_actions(self) -> Actions:

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from mwpy._core.holding import count_of, divided, take
+from mwpy._core.holding import count_of, divided, take_each
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.pending import PendingTasks
@@ -264,8 +264,8 @@ class Taskjar:
         """Remove tasks from a slave that holds them."""
         held = self.held[sid]
         spans: list[Span] = []
-        for first, count, attempt in zip(firsts, counts, attempts, strict=True):
-            taken = take(held.spans, first, count, attempt)
+        every = take_each(held.spans, firsts, counts, attempts)
+        for taken, first, count, attempt in zip(every, firsts, counts, attempts, strict=True):
             if sum(map(count_of, taken)) != count:
                 raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
             for span in taken:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
-from mwpy._transport.channel.stream import Reader, pack
+from mwpy._transport.channel.stream import MAX_BYTES, Reader, pack
 from mwpy._values.ids import Buffer
 
 __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
@@ -41,26 +41,34 @@ class SlaveFds:
             os.close(fd)
 
 
-def open_channel() -> tuple[AgentEnd, SlaveFds]:
+def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
     """Make a channel. Start the slave with the `SlaveFds` inherited, then close them here.
+
+    Args:
+        max_bytes: the largest message that the agent accepts from the slave.
 
     Raises:
         OSError: out of file descriptors or memory.
     """
     agent, slave = socket.socketpair()
     memory = make_file()
-    return AgentEnd(agent, os.dup(memory)), SlaveFds(slave.detach(), memory)
+    return AgentEnd(agent, os.dup(memory), max_bytes), SlaveFds(slave.detach(), memory)
 
 
 class AgentEnd:
     """The agent's end; made by `open_channel`. Nothing here ever blocks."""
 
-    def __init__(self, stream: socket.socket, file: int) -> None:
+    def __init__(self, stream: socket.socket, file: int, max_bytes: int) -> None:
         stream.setblocking(False)
         self._file = file
         self._memory = SharedMemory(file)
         self._stream = stream
-        self._reader = Reader(stream)
+        self._reader = Reader(stream, max_bytes)
+        self._recalls = 0
+        self._fed = 0.0
+        self.overwritten = False
+        """Whether the slave changed a number that only the agent writes; `look` and each write of such a number find
+        it out."""
         self._unsent: deque[memoryview] = deque()
         self.journal = self._memory.journal
         self.eof = False
@@ -132,11 +140,19 @@ class AgentEnd:
 
         After this call, wait `SETTLE_S`, read `started`, and send that message. Send nothing else before that message.
         """
-        self._memory.recalls[0] += 1
+        self.look()
+        self._recalls += 1
+        self._memory.recalls[0] = self._recalls
 
     def feed(self, now: float) -> None:
         """Record that tasks are about to be sent to a slave that has none, at a moment of the monotonic clock."""
-        self._memory.fed[0] = now
+        self.look()
+        self._fed = self._memory.fed[0] = now
+
+    def look(self) -> None:
+        """Compare the numbers that only the agent writes with what it wrote."""
+        if self._memory.recalls[0] != self._recalls or self._memory.fed[0] != self._fed:
+            self.overwritten = True
 
     @property
     def started(self) -> int:

@@ -19,11 +19,12 @@ import struct
 from collections.abc import Sequence
 
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer
 
 __all__ = ["JOURNAL_BYTES", "Journal"]
 
-CAPACITY = 4096
+CAPACITY = MAX_TASKS
 """The largest number of results. A group that is sent every 10 ms has fewer."""
 PAYLOAD_BYTES = 160 * 1024
 """The size of all payloads together."""

@@ -6,12 +6,17 @@ Its first part holds three numbers, each in a cache line of its own, because one
 - `recalls`: how often the agent has recalled tasks. Only the agent writes it.
 - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
 
+A task can overwrite all of it, by accident or with intent. So the agent relies on none of it: it compares the numbers
+that only the agent writes with its own, and the core checks the others. The file cannot be shortened, because reading
+memory that the file no longer has would kill the agent (SIGBUS).
+
 The journal follows; see `journal.py`. Behind the memory, in the same file, Python's fault handler of the slave writes
 what it knows of a crash in native code. So this report is complete even if a task closed its standard error.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import tempfile
@@ -35,11 +40,13 @@ def make_file() -> int:
         OSError: out of file descriptors or memory.
     """
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("mwpy-slave")
+        fd = os.memfd_create("mwpy-slave", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, MEMORY_BYTES)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     else:  # pragma: no cover (macOS)
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    os.ftruncate(fd, MEMORY_BYTES)
+        os.ftruncate(fd, MEMORY_BYTES)
     return fd
 
 

@@ -20,7 +20,7 @@ LARGE_BYTES = 64 * 1024
 READ_BYTES = 4 * LARGE_BYTES
 """The size of a stream's read buffer."""
 MAX_BYTES = 1 << 36
-"""The largest piece that can be part of a message. Faulty code in a slave may have written larger ones."""
+"""The largest message, if the receiver sets no other limit."""
 
 _HEAD = struct.Struct("=QI")
 """Two numbers: the size of the lengths and small frames that follow, and the number of frames."""
@@ -29,8 +29,10 @@ _HEAD = struct.Struct("=QI")
 class Reader:
     """Cuts a stream into messages. Small frames pass through a buffer; large ones are read into their own memory."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, max_bytes: int = MAX_BYTES) -> None:
         self._stream = stream
+        self._max_bytes = max_bytes
+        """The largest message. Faulty code in a slave may write the lengths of a larger one."""
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._start = 0
         self._end = 0
@@ -74,7 +76,7 @@ class Reader:
             while self._end - self._start < _HEAD.size:
                 yield None
             size, count = _HEAD.unpack_from(self._buffer, self._start)
-            if size > MAX_BYTES or 8 * count > size:
+            if size > self._max_bytes or 8 * count > size:
                 raise ProtocolError(f"a message of {count} frames in {size} bytes")
             self._start += _HEAD.size
             small: Buffer
@@ -87,12 +89,13 @@ class Reader:
                 small = yield from self._take_large(size)
             frames: list[Buffer] = []
             place = 8 * count
-            for length in struct.unpack_from(f"={count}Q", small):
+            lengths = struct.unpack_from(f"={count}Q", small)
+            if sum(lengths) > self._max_bytes:
+                raise ProtocolError(f"a message of {sum(lengths)} bytes")
+            for length in lengths:
                 if length < LARGE_BYTES:
                     frames.append(small[place : place + length])
                     place += length
-                elif length > MAX_BYTES:
-                    raise ProtocolError(f"a frame of {length} bytes")
                 else:
                     frames.append((yield from self._take_large(length)))
             if place != size:
@@ -100,7 +103,10 @@ class Reader:
             yield frames
 
     def _take_large(self, size: int) -> Generator[None, None, Buffer]:
-        large = memoryview(bytearray(size))
+        try:
+            large = memoryview(bytearray(size))
+        except MemoryError:
+            raise ProtocolError(f"there is no memory for a frame of {size} bytes") from None
         have = min(size, self._end - self._start)
         large[:have] = self._buffer[self._start : self._start + have]
         self._start += have

@@ -19,12 +19,15 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
   has the descriptor too (SRCFD). So a connection that was accepted and ended without a message belonged to a stranger.
   The thread that reads the messages also answers the requests for admission (ZAP), so it has seen ACCEPTED before the
   first message.
+- When accepting fails for lack of a file descriptor, libzmq's thread tries again at once, and the monitor reports
+  ACCEPT_FAILED each time. To unbind would also end all connections. But the monitor reports the listening socket
+  (LISTENING), so the master can accept and close the connections that wait.
 """
 
 from mwpy._transport.link.agent_link import AgentLink, Broken, Connected
-from mwpy._transport.link.door import StrangerSeen
+from mwpy._transport.link.door import NotAccepted, StrangerSeen
 from mwpy._transport.link.keys import CurvePair, member_keys, new_key, server_keys
-from mwpy._transport.link.master_link import Frames, MasterLink, Unreachable
+from mwpy._transport.link.master_link import Frames, Happened, MasterLink, Unreachable
 from mwpy._transport.link.sockets import library_versions
 
 __all__ = [
@@ -33,7 +36,9 @@ __all__ = [
     "Connected",
     "CurvePair",
     "Frames",
+    "Happened",
     "MasterLink",
+    "NotAccepted",
     "StrangerSeen",
     "Unreachable",
     "library_versions",

@@ -3,21 +3,46 @@
 A peer without the members' key is refused by the handshake. A peer that has this key, but expects another server's key,
 ends the connection itself. Neither sends a message. So a stranger is a connection that ended before a message was read
 from it.
+
+A process that has no file descriptor left cannot accept a connection, and libzmq then tries again without a pause: it
+uses a whole core. So the door keeps spare descriptors. When accepting fails, the door closes them, accepts and closes
+the connections that wait, and takes spare descriptors again. libzmq accepts at the same time: until all spare
+descriptors are back, the door also ends each connection that libzmq has accepted.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+from contextlib import suppress
+from itertools import islice
 
 import zmq
 from msgspec import Struct
 
 from mwpy._transport.link.sockets import events
 
-__all__ = ["NO_MESSAGE", "Door", "StrangerSeen"]
+__all__ = ["NO_MESSAGE", "Door", "NotAccepted", "StrangerSeen", "end", "peer_of"]
 
-_WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_DISCONNECTED
-"""What the monitor reports: connections that begin, wrong keys, and connections that end."""
+_WATCHED = (
+    zmq.EVENT_LISTENING
+    | zmq.EVENT_ACCEPTED
+    | zmq.EVENT_ACCEPT_FAILED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
+"""What the monitor reports: the listening socket, connections that begin or cannot begin, wrong keys, and connections
+that end."""
+
+_FULL = (errno.EMFILE, errno.ENFILE)
+"""The process, or the machine, has no file descriptor left."""
+
+SPARE = 4
+"""How many descriptors are spare. libzmq may take some of them before the door uses the first."""
+
+EVENTS_A_READ = 1000
+"""How many events one `read` reads at most, because libzmq reports failures faster than they can be read."""
 
 WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
 NO_MESSAGE = (
@@ -27,6 +52,13 @@ NO_MESSAGE = (
 
 class StrangerSeen(Struct, frozen=True):
     """A connection was turned away, or ended without a message."""
+
+    address: str
+    reason: str
+
+
+class NotAccepted(Struct, frozen=True):
+    """A connection could not be accepted, and was closed."""
 
     address: str
     reason: str
@@ -52,6 +84,10 @@ class Door:
         """Connections that ended, by descriptor: the reason to report if no message was read from the connection."""
         self._next_to_end = NO_MESSAGE
         """The reason to report for the next connection that ends, if no message was read from it."""
+        self._listening: socket.socket | None = None
+        """The socket on which the ROUTER listens, under another descriptor."""
+        self._spare: list[int] = []
+        self._take_spare()
 
     def watch(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
         """Watch a ROUTER. Return the monitor: wait for it, then call `read`."""
@@ -66,24 +102,58 @@ class Door:
             reply = (b"200", b"OK") if known else (b"400", b"not a member")
             self.requests.send_multipart([version, request, *reply, b"", b""])
 
-    def read(self) -> tuple[list[StrangerSeen], bool]:
-        """Read what the monitor reports. Return the strangers, and whether a connection ended.
+    def read(self) -> tuple[list[StrangerSeen | NotAccepted], bool]:
+        """Read what the monitor reports. Return the strangers and the failures, and whether a connection ended.
 
         The other connections that ended are in `ended`: when no message is left to read, call `report_ended`.
         """
-        strangers: list[StrangerSeen] = []
+        seen: list[StrangerSeen | NotAccepted] = []
         any_ended = False
-        for event, value in events(self._monitor):
+        failure = 0
+        for event, value in islice(events(self._monitor), EVENTS_A_READ):
             if event == zmq.EVENT_ACCEPTED:
                 if value in self.ended:  # the descriptor is used again
-                    strangers += self._report(value)
-                self._unread[value] = _peer_address(value)
+                    seen += self._report(value)
+                seen += self._accepted(value)
+            elif event == zmq.EVENT_ACCEPT_FAILED:
+                failure = value if value in _FULL else failure
+            elif event == zmq.EVENT_LISTENING:
+                self._listening = socket.socket(fileno=os.dup(value))
+                self._listening.setblocking(False)  # libzmq must not block if the door accepts first
             elif event == zmq.EVENT_DISCONNECTED:
                 any_ended = True
                 self.ended[value], self._next_to_end = self._next_to_end, NO_MESSAGE
             else:
                 self._next_to_end = WRONG_KEY  # the next event is the end of this connection
-        return strangers, any_ended
+        if failure:
+            seen += self._turn_away(os.strerror(failure))
+        self._take_spare()
+        return seen, any_ended
+
+    def _accepted(self, descriptor: int) -> list[NotAccepted]:
+        address = _address(peer_of(descriptor))
+        if len(self._spare) == SPARE:
+            self._unread[descriptor] = address
+            return []
+        end(descriptor)
+        return [NotAccepted(address, os.strerror(errno.EMFILE))]
+
+    def _turn_away(self, reason: str) -> list[NotAccepted]:
+        """Close the connections that wait to be accepted."""
+        turned_away: list[NotAccepted] = []
+        while self._spare:
+            os.close(self._spare.pop())
+        with suppress(OSError):  # none waits, or libzmq has accepted one meanwhile
+            while self._listening is not None:
+                connection, address = self._listening.accept()
+                connection.close()
+                turned_away.append(NotAccepted(_address(address), reason))
+        return turned_away
+
+    def _take_spare(self) -> None:
+        with suppress(OSError):
+            while len(self._spare) < SPARE:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def message_read(self, descriptor: int) -> None:
         """Record that a message was read from a connection, so its peer is not a stranger."""
@@ -102,12 +172,33 @@ class Door:
         """Close the door, after the ROUTER."""
         self.requests.close(0)
         self._monitor.close(0)
+        if self._listening is not None:
+            self._listening.close()
+        while self._spare:
+            os.close(self._spare.pop())
 
 
-def _peer_address(descriptor: int) -> str:
-    """Where a connection comes from. Its file descriptor may be closed by now."""
+def peer_of(descriptor: int) -> tuple[str, int] | None:
+    """Where a connection comes from: host and port. None if it has ended; its descriptor may be closed by now."""
+    connection: socket.socket | None = None
     try:
-        with socket.fromfd(descriptor, socket.AF_INET, socket.SOCK_STREAM) as connection:
-            return str(connection.getpeername()[0])
-    except OSError:
-        return "unknown address"
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+        host, port = connection.getpeername()
+    except (OSError, ValueError):
+        return None
+    finally:
+        if connection is not None:
+            connection.detach()  # the descriptor is libzmq's
+    return host, port
+
+
+def end(descriptor: int) -> None:
+    """End a connection: libzmq then closes it. ZeroMQ has no function for this."""
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.detach()
+
+
+def _address(peer: tuple[str, int] | None) -> str:
+    return "unknown address" if peer is None else peer[0]

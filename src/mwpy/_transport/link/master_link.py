@@ -8,13 +8,21 @@ from collections.abc import Sequence
 import zmq
 from msgspec import Struct
 
-from mwpy._transport.link.door import Door, StrangerSeen
+from mwpy._transport.link.door import Door, NotAccepted, StrangerSeen, end, peer_of
 from mwpy._transport.link.keys import member_keys, raw, server_keys
-from mwpy._transport.link.sockets import PROBES_A_TIMEOUT, configure, has_more, milliseconds, receive, send
+from mwpy._transport.link.sockets import (
+    LARGE_BYTES,
+    PROBES_A_TIMEOUT,
+    configure,
+    has_more,
+    milliseconds,
+    receive,
+    send,
+)
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 
-__all__ = ["Frames", "MasterLink", "Unreachable"]
+__all__ = ["Frames", "Happened", "MasterLink", "Unreachable"]
 
 MESSAGES_A_POLL = 256
 """How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
@@ -24,6 +32,10 @@ FAST_PROBE_S = 0.05
 
 MAX_FRAME_SLACK = 32 << 20
 """How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
+
+
+FRAMES_SLACK = 16
+"""How many frames a message may have beyond the large buffers of the largest payload."""
 
 
 class Frames(Struct, frozen=True):
@@ -38,6 +50,10 @@ class Unreachable(Struct, frozen=True):
     """A peer's connection is gone."""
 
     peer: bytes
+
+
+Happened = Frames | StrangerSeen | NotAccepted | Unreachable
+"""What `MasterLink.poll` returns."""
 
 
 class MasterLink:
@@ -64,6 +80,7 @@ class MasterLink:
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router, timeout_s)
         self._router.maxmsgsize = max_payload + MAX_FRAME_SLACK
+        self._most_frames = max_payload // LARGE_BYTES + FRAMES_SLACK
         self._router.router_mandatory = True
         self._router.zap_domain = b"mwpy"
         self._router.curve_server = True
@@ -76,6 +93,8 @@ class MasterLink:
         self._probe_rounds = 0
         self._addresses: dict[bytes, str] = {}
         """The address of each peer from which a message was read."""
+        self._connections: dict[bytes, tuple[int, tuple[str, int] | None]] = {}
+        """The descriptor of the connection of each of these peers, and the host and port at its other end."""
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
         self._bell_out, self._bell_in = os.pipe()
@@ -108,7 +127,7 @@ class MasterLink:
         except BlockingIOError:
             pass  # the pipe is full, so `poll` will not wait
 
-    def poll(self, timeout_s: float, now: float) -> list[Frames | StrangerSeen | Unreachable]:
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:
         """Wait for something to happen, and return what happened.
 
         Args:
@@ -122,14 +141,14 @@ class MasterLink:
             timeout_s = min(timeout_s, FAST_PROBE_S)
         ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._probe_at - now))))
         self.asleep = False
-        happened: list[Frames | StrangerSeen | Unreachable] = []
+        happened: list[Happened] = []
         if self._bell_out in ready:
             os.read(self._bell_out, 4096)
         if door.requests in ready:
             door.answer()
         if self._monitor in ready:
-            strangers, any_ended = door.read()
-            happened += strangers
+            seen, any_ended = door.read()
+            happened += seen
             if any_ended:
                 self._probe_rounds = 2
         if self._router in ready:
@@ -144,15 +163,17 @@ class MasterLink:
             happened += door.report_ended()
         return happened
 
-    def _receive(self, happened: list[Frames | StrangerSeen | Unreachable]) -> None:
+    def _receive(self, happened: list[Happened]) -> None:
         router, addresses = self._router, self._addresses
         for _ in range(MESSAGES_A_POLL):
-            (name, *frames), last = receive(router)
+            (name, *frames), last = receive(router, self._most_frames)
             peer = bytes(name)
             address = addresses.get(peer)
             if address is None:
                 address = addresses[peer] = str(last.get("Peer-Address"))
-                self._door.message_read(int(last.get(zmq.SRCFD)))
+                descriptor = int(last.get(zmq.SRCFD))
+                self._connections[peer] = descriptor, peer_of(descriptor)
+                self._door.message_read(descriptor)
             happened.append(Frames(peer, address, frames))
             if not has_more(router):
                 return
@@ -161,7 +182,7 @@ class MasterLink:
         gone = list(self._gone)
         self._gone.clear()
         for peer in gone:
-            del self._addresses[peer]
+            del self._addresses[peer], self._connections[peer]
         return [Unreachable(peer) for peer in gone]
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
@@ -177,7 +198,14 @@ class MasterLink:
     def forget(self, peer: bytes) -> None:
         """Stop probing a peer."""
         self._addresses.pop(peer, None)
+        self._connections.pop(peer, None)
         self._gone.pop(peer, None)
+
+    def disconnect(self, peer: bytes) -> None:
+        """End the connection of a peer; `poll` then reports that it is gone."""
+        descriptor, other_end = self._connections.get(peer, (-1, None))
+        if other_end is not None and peer_of(descriptor) == other_end:  # else the descriptor is another connection's
+            end(descriptor)
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import zmq
 
@@ -30,6 +30,9 @@ PROBES_A_TIMEOUT = 3
 
 LONGEST_POLL_MS = 2**31 - 1
 """The longest time that a poller accepts, three weeks."""
+
+MOST_FRAMES = 1 << 20
+"""The largest number of frames in a message, if the receiver sets no other limit."""
 
 _EVENT = struct.Struct("=Hi")
 """The first frame of a monitor's message; see zmq_socket_monitor(3). pyzmq's own function imports asyncio."""
@@ -57,13 +60,11 @@ def milliseconds(seconds: float) -> int:
     return min(max(0, math.ceil(seconds * 1000)), LONGEST_POLL_MS)
 
 
-def events(monitor: zmq.Socket[bytes]) -> list[tuple[int, int]]:
+def events(monitor: zmq.Socket[bytes]) -> Iterator[tuple[int, int]]:
     """Read the events of a socket monitor, each with its value."""
-    found: list[tuple[int, int]] = []
     while monitor.poll(0):
         event, value = _EVENT.unpack(monitor.recv_multipart()[0])
-        found.append((event, value))
-    return found
+        yield event, value
 
 
 def has_more(end: zmq.Socket[bytes]) -> bool:
@@ -71,17 +72,18 @@ def has_more(end: zmq.Socket[bytes]) -> bool:
     return bool(zmq.zmq_poll([(end, _POLLIN)], 0))
 
 
-def receive(end: zmq.Socket[bytes]) -> tuple[list[Buffer], zmq.Frame]:
+def receive(end: zmq.Socket[bytes], most: int = MOST_FRAMES) -> tuple[list[Buffer], zmq.Frame]:
     """Receive a message that has arrived. Return its frames, and the last frame itself, which knows the sender.
 
-    This is `recv_multipart`, with two differences: each frame says whether another one follows, and large frames are
-    not copied.
+    This is `recv_multipart`, with three differences: each frame says whether another one follows, large frames are not
+    copied, and frames after the first `most` are dropped.
     """
     buffers: list[Buffer] = []
     receive_frame = end.recv  # looking up an attribute of a socket or frame is slow
     while True:
         frame = receive_frame(_NOBLOCK, False)
-        buffers.append(frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes)
+        if len(buffers) < most:
+            buffers.append(frame.buffer if len(frame) >= LARGE_BYTES else frame.bytes)
         if not frame.more:
             return buffers, frame
 

@@ -1,0 +1,69 @@
+"""A task overwrites the memory that its slave shares with its agent, once; other tasks run before and after it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import mwpy
+
+COUNT = 200
+ONCE = Path("overwritten")
+FED = 128
+"""Where the second and third number of the memory are; the journal follows. See `_transport/channel/memory.py`."""
+
+
+def overwrite(how: str) -> None:
+    """Overwrite all of the memory, or a part of it."""
+    maps = Path("/proc/self/maps").read_text()
+    [(begin, end)] = re.findall(r"^(\w+)-(\w+) .*memfd:mwpy-slave", maps, re.MULTILINE)
+    start, size = int(begin, 16), int(end, 16) - int(begin, 16)
+    match how:
+        case "ones":
+            ctypes.memset(start, 255, size)
+        case "zeros":
+            ctypes.memset(start, 0, size)
+        case "a recall":
+            ctypes.memset(start + FED // 2, 1, 1)
+        case "times":
+            ctypes.memset(start + FED, 255, 8)
+        case "journal":
+            ctypes.memset(start + FED + 64, 7, size - FED - 64)
+        case "rows":
+            ctypes.memset(start + FED + 128, 0, size - FED - 128)
+        case "shorter":
+            for entry in Path("/proc/self/fd").iterdir():
+                if "memfd:mwpy-slave" in str(entry.readlink()):
+                    os.ftruncate(int(entry.name), 0)
+
+
+@mwpy.task_algorithm
+def number(value: int, how: str) -> int:
+    """Return the number; the task in the middle first overwrites the memory."""
+    if value == COUNT // 2 and not ONCE.exists():
+        ONCE.touch()
+        overwrite(how)
+    return value
+
+
+@mwpy.master_algorithm
+def master(mw: mwpy.Master, argv: list[str]) -> int:
+    """Print the values and the errors of all tasks."""
+    for value in range(COUNT):
+        mw.submit(number.task(value, argv[-1]))
+    results: list[mwpy.Result[int]] = []
+    while mw.num_runnable_tasks():
+        mw.loop()
+        results += mw.results()
+    values = sorted(result.value for result in results if not result.error)
+    errors = [str(result.error) for result in results if result.error]
+    print(json.dumps({"values": values, "errors": errors}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())

@@ -1,0 +1,325 @@
+"""Members and strangers send frames that are made to cost much. No frame costs the master much memory or time.
+
+The master is the loop of its I/O thread over a link that is not real. Some members are hostile: they have the keys,
+hold tasks, and send anything. Strangers say no Hello. One member is correct. `--frames` sets the number of frames;
+`make attack` sends a million.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from tests.spans import MAX, span
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import CancelTasks, Running
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._roles.edges import Process
+from mwpy._roles.master_io import MasterIo
+from mwpy._transport import wire
+from mwpy._transport.link import Frames, Happened
+from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.ids import Buffer
+from mwpy._values.last_words import LastWords
+
+FRAMES_TO_SETTLE = 1000
+"""After so many frames, the memory that stays is measured for the first time."""
+
+MEMORY_OF_A_FRAME = 12 << 20
+"""Bytes that the master may use while it handles a frame, beyond four times the size of the frame."""
+
+MEMORY_THAT_STAYS = 24 << 20
+"""Bytes by which the memory of the master may grow, however many frames arrive. Last words take most of it."""
+
+CPU_OF_A_FRAME_S = 1.0
+"""Processor time of this thread for one frame: twenty times what the slowest frame takes while memory is traced."""
+
+HOSTILE = 4
+"""How many hostile members are connected at a time."""
+
+PENDING = 500
+
+VERSION = bytes([messages.PROTOCOL_VERSION])
+
+
+class Link:
+    """The master's end of all connections. It keeps what was sent to each peer."""
+
+    asleep = False
+
+    def __init__(self) -> None:
+        self.sent: dict[bytes, deque[messages.Message]] = {}
+        self.dropped: dict[bytes, None] = {}
+
+    def poll(self, timeout_s: float, now: float) -> list[Happened]:
+        raise AssertionError("the test hands over what happened")
+
+    def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
+        message, _ = wire.decode(frames, wire.FROM_MASTER)
+        if isinstance(message, messages.Refused):
+            self.dropped[peer] = None
+        self.sent.setdefault(peer, deque(maxlen=20)).append(message)
+
+    def forget(self, peer: bytes) -> None:
+        self.dropped[peer] = None
+
+    def disconnect(self, peer: bytes) -> None:
+        self.dropped[peer] = None
+
+    def wake(self) -> None: ...
+    def close(self, linger_s: float) -> None: ...
+
+
+class Trail:
+    """The master's audit file: it counts the records."""
+
+    count = 0
+
+    def write(self, happened: Sequence[records.Record], wall: float) -> None:
+        self.count += len(happened)
+
+    def close(self) -> None: ...
+
+
+class Clock:
+    """A clock that a frame moves by a millisecond."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    wall = monotonic
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+def no_process(command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
+    raise AssertionError("a frame started a process")
+
+
+class Attack:
+    """A master, its members, and the frames that hostile members make.
+
+    Args:
+        seed: the same seed gives the same frames.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.link, self.clock, self.trail = Link(), Clock(), Trail()
+        self.core = MasterCore(MasterSettings("m", "g"))
+        self.core.definitions.add(Defined(MAX))
+        self.io = MasterIo(self.core, self.link, self.trail, self.clock, no_process)
+        self.tasks = 0
+        self.peers = 0
+        self.hostile: list[bytes] = []
+        self.slowest_s = 0.0
+        self.largest = 0
+        self._held: dict[bytes, messages.Tasks] = {}
+        self.join(b"good")
+        self.kinds: tuple[Callable[[bytes], list[Buffer]], ...] = (
+            *(self.noise, self.mutated, self.truncated, self.many_spans, self.announced_lists, self.nested_header),
+            *(self.nested_result, self.wide_result, self.long_texts, self.many_frames, self.numbers, self.scattered),
+            *(self.replayed, self.returned, self.died, self.wrong_kind, self.many_packages),
+        )
+
+    # ---- what the members do -------------------------------------------------------------------------------
+
+    def deliver(self, peer: bytes, frames: list[Buffer]) -> None:
+        self.clock.now += 0.001
+        self.io.turn([Frames(peer, "10.0.0.1", frames)])
+        while not self.io.outcomes.empty():
+            self.io.outcomes.get()
+
+    def join(self, peer: bytes) -> None:
+        self.deliver(peer, wire.encode(messages.Hello("m", "g", "h", 1, "3.11", 3)))
+        self.deliver(peer, wire.encode(messages.SlaveReady(1)))
+
+    def supply(self) -> None:
+        """Keep tasks pending, leave the dropped members, and let new ones join."""
+        if self.core.state.jar.runnable < PENDING:
+            self.core.submit([span(self.tasks + 1, MAX, PENDING)])
+            self.tasks += PENDING
+        for peer in self.link.dropped:
+            self.core.admission.forget(peer)
+            self.link.sent.pop(peer, None)
+            self._held.pop(peer, None)
+        assert b"good" not in self.link.dropped, "the correct member was dropped"
+        self.hostile = [peer for peer in self.hostile if peer not in self.link.dropped]
+        self.link.dropped.clear()
+        while len(self.hostile) < HOSTILE:
+            self.peers += 1
+            self.hostile.append(b"hostile %d" % self.peers)
+            self.join(self.hostile[-1])
+
+    def work(self, peer: bytes) -> int:
+        """A member finishes tasks that it was sent. Return how many."""
+        groups = [each for each in self.link.sent.get(peer, ()) if isinstance(each, messages.Tasks)]
+        self.link.sent[peer].clear()
+        for group in groups:
+            self.deliver(peer, self.results(group))
+            self._held[peer] = group
+        return sum(sum(group.counts) for group in groups)
+
+    def cancel(self) -> None:
+        """The master algorithm cancels a few tasks, which have ended, wait, or are at a member."""
+        ranges = [(self.random.randint(max(1, self.tasks - 2 * PENDING), self.tasks), 1)]
+        self.io.commands.append(CancelTasks(ranges, self.random.choice([*Running])))
+
+    def results(self, group: messages.Tasks) -> list[Buffer]:
+        count = sum(group.counts)
+        done = messages.Results(1, group.tasks, group.counts, group.attempts, [0.0] * count, [])
+        return wire.encode(done, [messages.payload(count, [bytes(count)])])
+
+    def strike(self) -> int:
+        """Send one hostile frame, and measure it. Return its size."""
+        peer = self.random.choice([*self.hostile, b"stranger %d" % self.random.randrange(3)])
+        frames = self.random.choice(self.kinds)(peer)
+        size = sum(map(len, frames))
+        tracemalloc.reset_peak()
+        before, began = tracemalloc.get_traced_memory()[0], time.thread_time()
+        self.deliver(peer, frames)
+        took_s = time.thread_time() - began
+        used = tracemalloc.get_traced_memory()[1] - before
+        described = f"{bytes(frames[0][:40])!r}, {len(frames)} frames, {size} bytes"
+        assert took_s < CPU_OF_A_FRAME_S, f"{took_s:.2f} s of processor time for {described}"
+        assert used < MEMORY_OF_A_FRAME + 4 * size, f"{used} bytes of memory for {described}"
+        self.slowest_s, self.largest = max(self.slowest_s, took_s), max(self.largest, used)
+        return size
+
+    # ---- what they send ------------------------------------------------------------------------------------
+
+    def size(self, most: int) -> int:
+        """A number up to `most`: small ones are as likely as large ones."""
+        return int(most ** self.random.random())
+
+    def tasks_of(self, peer: bytes) -> messages.Tasks:
+        return self._held.get(peer, messages.Tasks(1, [1], [1], [1], [0]))
+
+    def any_message(self) -> messages.Message:
+        number, text = self.random.choice([-1, 0, 1, 2, 1 << 40, (1 << 63) - 1]), "x" * self.size(10_000)
+        column = [self.random.randrange(self.tasks + 1) for _ in range(self.size(50))]
+        return self.random.choice(
+            (
+                messages.Hello("m", "g", text, number, text, number, text),
+                messages.Results(1, column, [1] * len(column), [1] * len(column), [0.1] * len(column), []),
+                messages.Revoked(number, column, [number] * len(column), [1] * len(column), self.random.random() < 0.5),
+                messages.SlaveReady(number),
+                messages.SlaveDied(number, number, text, LastWords(text, text)),
+                messages.AlgorithmFailed(number, 0, text, column, column, column),
+                messages.Installed({text: text}),
+                messages.Leaving(text),
+                messages.Goodbye(text),
+            )
+        )
+
+    def noise(self, peer: bytes) -> list[Buffer]:
+        return [VERSION + self.random.randbytes(self.size(10_000)) for _ in range(1 + self.size(3))]
+
+    def mutated(self, peer: bytes) -> list[Buffer]:
+        header = bytearray(wire.encode(self.any_message())[0])
+        for _ in range(3):
+            header[self.random.randrange(2, len(header))] = self.random.randrange(256)
+        return [bytes(header)]
+
+    def truncated(self, peer: bytes) -> list[Buffer]:
+        header, *payload = self.results(self.tasks_of(peer))
+        if self.random.random() < 0.5:
+            return [header, payload[0][: self.random.randrange(len(payload[0]))]]
+        return [header[: self.random.randrange(len(header))], *payload]
+
+    def many_spans(self, peer: bytes) -> list[Buffer]:
+        spans = [self.random.randrange(self.tasks + 1)] * self.size(200_000)
+        return wire.encode(messages.Revoked(1, spans, [1] * len(spans), [1] * len(spans)))
+
+    def announced_lists(self, peer: bytes) -> list[Buffer]:
+        """A length of four billion, and no list."""
+        return [VERSION + b"\x06\x81\xa5tasks" + self.random.choice([b"\xdd", b"\xdf"]) + b"\xff" * 4]
+
+    def nested_header(self, peer: bytes) -> list[Buffer]:
+        return [VERSION + b"\x06\x81\xa7unknown" + self.random.choice([b"\x91", b"\x81"]) * self.size(1 << 20)]
+
+    def nested_result(self, peer: bytes) -> list[Buffer]:
+        group = messages.Results(1, [1], [1], [1], [0.0], [])
+        return wire.encode(group, [messages.payload(1, [b"\x91" * self.size(1 << 20)])])
+
+    def wide_result(self, peer: bytes) -> list[Buffer]:
+        """Empty lists in a list, in one result."""
+        count = self.size(1 << 20)
+        group = messages.Results(1, [1], [1], [1], [0.0], [])
+        return wire.encode(group, [messages.payload(1, [b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count])])
+
+    def long_texts(self, peer: bytes) -> list[Buffer]:
+        text = "x" * self.size(1 << 21)
+        return wire.encode(self.random.choice((messages.Leaving(text), messages.Hello("m", "g", text, 1, text, 1))))
+
+    def many_frames(self, peer: bytes) -> list[Buffer]:
+        return [*wire.encode(messages.SlaveReady(2)), *[b""] * self.size(100_000)]
+
+    def numbers(self, peer: bytes) -> list[Buffer]:
+        return wire.encode(self.any_message())
+
+    def scattered(self, peer: bytes) -> list[Buffer]:
+        """As many results as a message can have, in any order, of tasks that it holds or does not hold."""
+        count = self.size(MAX_TASKS)
+        ids = self.random.choices(range(self.tasks + 1), k=count)
+        group = messages.Results(1, ids, [1] * count, [1] * count, [0.0] * count, [])
+        return wire.encode(group, [messages.payload(count, [bytes(count)])])
+
+    def replayed(self, peer: bytes) -> list[Buffer]:
+        return self.results(self.tasks_of(peer))
+
+    def returned(self, peer: bytes) -> list[Buffer]:
+        """Every second task that it holds comes back, so that spans fall into pieces."""
+        slave = next(iter(self.core.state.members.peers[peer].slaves.values()), None) if peer in self.hostile else None
+        ids = [task for each in slave.held.spans for task in each.ids][::2] if slave else [1]
+        attempts = [each.attempt for each in slave.held.spans for _ in each.ids][::2] if slave else [1]
+        return wire.encode(messages.Revoked(1, ids, [1] * len(ids), attempts, self.random.random() < 0.5))
+
+    def died(self, peer: bytes) -> list[Buffer]:
+        text = self.random.randbytes(5000).hex()
+        return wire.encode(messages.SlaveDied(self.random.randrange(5), 0, text[:100], LastWords(text, text, text)))
+
+    def wrong_kind(self, peer: bytes) -> list[Buffer]:
+        spans = [1] * self.size(100_000)
+        return wire.encode(messages.Tasks(1, spans, spans, spans, spans), [messages.payload(1, [b"\x05"])])
+
+    def many_packages(self, peer: bytes) -> list[Buffer]:
+        return wire.encode(messages.Installed({f"p{number}": "1" for number in range(self.size(50_000))}))
+
+
+def test_no_frame_costs_the_master_much_memory_or_time(frames: int, seed: int, story: list[str]) -> None:
+    """The correct member works on, and what the master remembers of the others does not grow."""
+    attack = Attack(seed)
+    story.append(f"seed {seed}")
+    settled, done, sent, began = 0, 0, 0, time.monotonic()
+    tracemalloc.start()
+    try:
+        for number in range(frames):
+            attack.supply()
+            sent += attack.strike()
+            if number % 20 == 0:
+                done += attack.work(b"good")
+                attack.work(attack.hostile[0])
+                attack.cancel()
+            if number % FRAMES_TO_SETTLE == 0:
+                gc.collect()
+                attack.core.check()
+                stays = tracemalloc.get_traced_memory()[0]
+                settled = settled or stays
+                assert stays - settled < MEMORY_THAT_STAYS, f"{stays - settled} more bytes after {number} frames"
+    finally:
+        tracemalloc.stop()
+    # hostile members hold most tasks until they are dropped
+    assert done > frames / 100, "the correct member did not work"
+    print(
+        f"\n{frames} frames, {sent >> 20} MiB, {attack.peers} members in {time.monotonic() - began:.0f} s; the slowest "
+        f"took {attack.slowest_s * 1000:.0f} ms, the largest {attack.largest >> 10} KiB; {done} results"
+    )
