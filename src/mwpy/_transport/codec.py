@@ -194,7 +194,8 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     if type(entry) is not Pickled:
         return entry, {}
     if entry.kind == SEEDED:
-        return loads_call(decode(entry.pickle[SEED_BYTES:]), buffers)
+        call = bytes(entry.pickle)  # with msgspec 0.19, a slice of this memoryview can go beyond its end
+        return loads_call(decode(call[SEED_BYTES:]), buffers)
     args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
     return args, kwargs
 
