@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -72,6 +73,10 @@ class Desk:
         run = self.start(self.folder / ".venv/bin/python", app, *words, self.folder)
         until(self.resource.exists, lambda: f"a resource file\n{run.out}")
         return run
+
+    def kill_master(self) -> None:
+        """Kill the master. Its process id is in the generation."""
+        os.kill(int(self.report()["generation"].split("-")[1]), signal.SIGKILL)
 
     def oversee(self, *words: object) -> Run:
         options = ("--with", "htcondor", "--interval", 0.5, "--memory", "200MB", "--disk", "20MB")
@@ -187,6 +192,7 @@ def test_jobs_that_fail_when_they_start_stop_the_submissions(desk: Desk) -> None
     overseer.says("    | ModuleNotFoundError: No module named 'sky'")
     submitted = sum(map(int, re.findall(r"submits (\d+) jobs?:", overseer.out)))
     assert 3 <= submitted <= 6, overseer.out  # three failures, and jobs with an unknown outcome
+    desk.kill_master()
     desk.master()
     overseer.says("another master has taken over")
 

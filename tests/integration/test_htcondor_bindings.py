@@ -22,7 +22,7 @@ def test_bindings_that_end_or_do_not_answer_or_fail_are_an_error(monkeypatch: py
     with pytest.raises(BatchUnavailable, match="HTCondor's Python bindings ended with exit code 7"):
         call("input(); raise SystemExit(7)")
     with pytest.raises(BatchUnavailable, match=r"HTCondor says: no local daemon\. Is its schedd running"):
-        call("""print('{"error": "no local daemon."}')""")
+        call("""input(); print('{"error": "no local daemon."}')""")
     assert edge._helper is not None
     edge._helper.close()
     monkeypatch.setattr(htcondor, "CALL_S", 0.1)

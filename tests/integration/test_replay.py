@@ -82,3 +82,14 @@ def test_a_task_that_did_not_fail_cannot_run_again(mw: mwpy.Master) -> None:
     assert "replay" not in str(results[0].error)
     with pytest.raises(mwpy.UsageError, match=f"task {task_id} cannot run again here"):
         mwpy.replay(task_id)
+
+
+def test_the_number_of_a_task_means_a_task_of_the_newest_master() -> None:
+    """A task of an earlier master failed under the same number."""
+    for divisor in (0, 5):
+        with mwpy.local_master(slaves=0) as mw:
+            task_id = mw.submit(mwpy.task(divide, divisor))
+            mw.loop()
+            mw.results()
+    with pytest.raises(mwpy.UsageError, match=f"task {task_id} cannot run again here"):
+        mwpy.replay(task_id)

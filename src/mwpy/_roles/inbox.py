@@ -76,6 +76,9 @@ class Inbox:
     _returns: int = 0
     """How many calls of `mw.loop()` returned at once since something was fetched."""
 
+    def __attrs_post_init__(self) -> None:
+        FAILED_CALLS.clear()
+
     # ---- receiving -----------------------------------------------------------------------------------------
 
     def receive(self) -> None:

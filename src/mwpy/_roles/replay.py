@@ -14,15 +14,16 @@ from mwpy._values.seeds import RUNNING
 __all__ = ["FAILED_CALLS", "replay"]
 
 FAILED_CALLS = FailedCalls()
-"""The calls that failed lately. It is global because a user replays a task also after its master has ended."""
+"""The calls of the newest master that failed lately. It is global because a user replays a task also after its master
+has ended. A new master forgets the calls of the one before: otherwise the same number could mean another task."""
 
 
 def replay(task_id: int) -> Any:
     """Run a failed task again, in this process and thread: for a debugger, or to see whether a correction helps.
 
     The arguments and the seed are those of the task. A function that travels by name is taken as it is here now. A
-    function by value is the one that failed, with its variables. The newest failed tasks are kept: up to 1000, with up
-    to 64 MiB of arguments.
+    function by value is the one that failed, with its variables. The newest failed tasks of the newest master are kept:
+    up to 1000, with up to 64 MiB of arguments.
 
     Args:
         task_id: the id of the task, which the text of its `TaskFailed` shows.

@@ -54,6 +54,11 @@ class FailedCalls:
             oldest = next(iter(self._calls))
             self._size -= self._calls.pop(oldest).size
 
+    def clear(self) -> None:
+        """Forget all calls: a new master numbers its tasks from 1 again."""
+        self._calls.clear()
+        self._size = 0
+
     def get(self, task_id: int) -> FailedCall | None:
         """Return the call of a task, if it is kept."""
         return self._calls.get(task_id)
