@@ -85,11 +85,19 @@ def test_a_task_that_did_not_fail_cannot_run_again(mw: mwpy.Master) -> None:
 
 
 def test_the_number_of_a_task_means_a_task_of_the_newest_master() -> None:
-    """A task of an earlier master failed under the same number."""
-    for divisor in (0, 5):
-        with mwpy.local_master(slaves=0) as mw:
-            task_id = mw.submit(mwpy.task(divide, divisor))
-            mw.loop()
-            mw.results()
-    with pytest.raises(mwpy.UsageError, match=f"task {task_id} cannot run again here"):
-        mwpy.replay(task_id)
+    """A task of another master fails under the same number, before and after the newest master starts."""
+    with mwpy.local_master(slaves=0) as older:
+        task_id = older.submit(mwpy.task(divide, 0))
+        older.loop()
+        with mwpy.local_master(slaves=0) as newest:
+            assert newest.submit(mwpy.task(divide, 5)) == task_id
+            newest.loop()
+            newest.results()
+            older.submit(mwpy.task(divide, 0))
+            newest.submit(mwpy.task(divide, 5))
+            newest.loop()
+            while not older.results():
+                older.loop()
+    for number in (task_id, task_id + 1):
+        with pytest.raises(mwpy.UsageError, match=f"task {number} cannot run again here"):
+            mwpy.replay(number)

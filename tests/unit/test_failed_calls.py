@@ -25,15 +25,6 @@ def test_the_oldest_calls_are_forgotten_when_there_are_too_many(monkeypatch: pyt
     assert _kept(calls) == [1, 3, 4]
 
 
-def test_a_new_master_forgets_the_calls_of_the_one_before() -> None:
-    calls = FailedCalls()
-    calls.keep(_call(1))
-    calls.clear()
-    assert _kept(calls) == []
-    calls.keep(_call(2))
-    assert _kept(calls) == [2]
-
-
 def test_the_oldest_calls_are_forgotten_when_their_arguments_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that replaces another one counts once. A call that is larger than the limit is not kept."""
     size = _call(1).size

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import define, field
 
 from mwpy._core.master.commands import CancelTasks, Running, Waiting
+from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
-from mwpy._roles.replay import FAILED_CALLS
+from mwpy._roles.replay import calls_of_newest_master
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import spans_of
@@ -71,13 +72,11 @@ class Inbox:
     """Outcomes that are not sorted yet."""
     _asked: tuple[CancelTasks, list[list[TaskId]]] | None = None
     """The last cancellation that must be answered, and a list for its answer."""
+    _failed: FailedCalls = field(factory=calls_of_newest_master)
     _has_mapped: bool = False
     """Whether some of the results may belong to a map."""
     _returns: int = 0
     """How many calls of `mw.loop()` returned at once since something was fetched."""
-
-    def __attrs_post_init__(self) -> None:
-        FAILED_CALLS.clear()
 
     # ---- receiving -----------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class Inbox:
         disconnected, outcome.disconnected = outcome.disconnected, []
         self.disconnected.extend(disconnected)
         for call in outcome.failed:
-            FAILED_CALLS.keep(call)
+            self._failed.keep(call)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)

@@ -11,11 +11,17 @@ from mwpy._values.errors import UsageError
 from mwpy._values.messagepack import decode
 from mwpy._values.seeds import RUNNING
 
-__all__ = ["FAILED_CALLS", "replay"]
+__all__ = ["calls_of_newest_master", "replay"]
 
-FAILED_CALLS = FailedCalls()
+_newest: list[FailedCalls] = [FailedCalls()]
 """The calls of the newest master that failed lately. It is global because a user replays a task also after its master
-has ended. A new master forgets the calls of the one before: otherwise the same number could mean another task."""
+has ended. Each master has its own, because each numbers its tasks from 1."""
+
+
+def calls_of_newest_master() -> FailedCalls:
+    """Return where a new master keeps its calls. From now on, `replay` looks there."""
+    _newest[0] = FailedCalls()
+    return _newest[0]
 
 
 def replay(task_id: int) -> Any:
@@ -39,7 +45,7 @@ def replay(task_id: int) -> Any:
         >>> import pdb                                         # doctest: +SKIP
         >>> pdb.runcall(mwpy.replay, 17)                       # doctest: +SKIP
     """
-    call = FAILED_CALLS.get(task_id)
+    call = _newest[0].get(task_id)
     if call is None:
         raise UsageError(
             f"task {task_id} cannot run again here: it is not among the last {KEPT_CALLS} tasks whose failures arrived "

@@ -39,7 +39,7 @@ class FailedCall(Struct, frozen=True):
 
 @define(eq=False)
 class FailedCalls:
-    """The newest calls that failed."""
+    """The newest calls of one master that failed."""
 
     _calls: dict[int, FailedCall] = field(factory=dict)
     _size: int = 0
@@ -53,11 +53,6 @@ class FailedCalls:
         while len(self._calls) > KEPT_CALLS or self._size > KEPT_BYTES:
             oldest = next(iter(self._calls))
             self._size -= self._calls.pop(oldest).size
-
-    def clear(self) -> None:
-        """Forget all calls: a new master numbers its tasks from 1 again."""
-        self._calls.clear()
-        self._size = 0
 
     def get(self, task_id: int) -> FailedCall | None:
         """Return the call of a task, if it is kept."""
