@@ -77,16 +77,8 @@ __all__ = [
 __version__ = VERSION
 """The version of this library."""
 
-for exception in (
-    AlgorithmUnavailable,
-    ArgumentNotPicklable,
-    InternalError,
-    MwpyError,
-    ResourceFileError,
-    TaskCancelled,
-    TaskFailed,
-    TaskUnrunnable,
-    UsageError,
-):
-    exception.__module__ = __name__  # tracebacks then show the name under which users catch it
-del exception, shadows
+for name in __all__:
+    public = globals()[name]
+    if isinstance(public, type) and issubclass(public, MwpyError):
+        public.__module__ = __name__  # tracebacks then show the name under which users catch it
+del name, public, shadows
