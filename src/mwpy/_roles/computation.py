@@ -34,15 +34,15 @@ __all__ = ["Computation", "start", "start_own_slave"]
 FINISH_GRACE_S = 10.0
 """Seconds that slaves get to end by themselves when the computation is complete."""
 
+INTERRUPT_GRACE_S = 1.5
+"""The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""
+
 FEW_AGENTS = 200
 """If there is room for fewer agents, the master says so at the start."""
 
 RESERVE_SHARE = 8
 LEAST_RESERVE = 16
 """One in eight files, and at least 16, are left for the master algorithm, and for agents that are being refused."""
-
-INTERRUPT_GRACE_S = 1.5
-"""The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""
 
 
 @define(eq=False)
@@ -97,23 +97,8 @@ def start(
         audit.write([records.Notice(_about_room(room, limit))], clock.wall())
     io = MasterIo(MasterCore(settings), link, audit, clock, process.start)
     addresses = candidates(link.port, "127.0.0.1" if _only_here(options) else published)
-    member = member_keys(key)
     if options.resource_file is not None:
-        content = ResourceFile(
-            resource_file.IN_PROGRESS,
-            clock.wall(),
-            options.resource_file_update_interval,
-            options.member_id,
-            generation,
-            addresses,
-            MemberKeys(server_keys(key).public, member.public, member.secret),
-            0,
-            0,
-            0,
-            slave_command[0],
-            tuple(slave_command[1:]),
-            client_timeout=options.silence_s(),
-        )
+        content = _first_content(options, generation, addresses, key, slave_command)
         io.resource = ResourceKeeper(options.resource_file, content)
     audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
     if local_slaves:
@@ -137,6 +122,28 @@ def start_own_slave(options: Options, audit: AuditFile, main_by_value: bool = Fa
     audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     access = Access(io, threading.current_thread(), partial(drive, io, slave))
     return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
+
+
+def _first_content(
+    options: Options, generation: str, addresses: Sequence[str], key: str, slave_command: Sequence[str]
+) -> ResourceFile:
+    """The content of the resource file before the first slave connects."""
+    member = member_keys(key)
+    return ResourceFile(
+        computation_status=resource_file.IN_PROGRESS,
+        timestamp=clock.wall(),
+        update_interval=options.resource_file_update_interval,
+        member_id=options.member_id,
+        generation=generation,
+        master_addresses=tuple(addresses),
+        keys=MemberKeys(server_keys(key).public, member.public, member.secret),
+        slaves_wanted=0,
+        slaves_connected=0,
+        slaves_needed=0,
+        slave_executable=slave_command[0],
+        slave_arguments=tuple(slave_command[1:]),
+        client_timeout=options.silence_s(),
+    )
 
 
 def _room(limit: int) -> int:
