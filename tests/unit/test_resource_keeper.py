@@ -53,6 +53,15 @@ def test_the_lock_is_free_after_the_end(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_second_master_in_the_same_process_is_refused_and_leaves_the_lock_in_place(path: Path) -> None:
+    """A POSIX lock refuses only other processes, and ends when its process closes the file anywhere."""
+    first = ResourceKeeper(path, content())
+    for _ in range(2):
+        with pytest.raises(ResourceFileError, match=r"belongs to another master \(process \d+ on .*, which runs since"):
+            ResourceKeeper(path, content("11-1"))
+    assert offered(first, first.template) == []
+
+
 def test_a_directory_that_cannot_be_written_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ResourceFileError, match=r"beside the resource file .*--mw-resource-file"):
         ResourceKeeper(tmp_path / "missing" / "app.rsc", content())

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import platform
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from attrs import define, field, frozen
 
@@ -21,6 +18,7 @@ from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._system import clock
 from mwpy._system.background import Question
+from mwpy._system.locks import FileLock, LockHeld
 from mwpy._values.errors import ResourceFileError, UsageError
 from mwpy.resource_file import ResourceFile
 
@@ -102,7 +100,7 @@ class _File:
     path: Path
     content: Question[ResourceFile]
     log_dir: Path
-    lock: TextIO | None
+    lock: FileLock | None
     """Held until `OverseenFiles.close`, or until this process ends; None in a dry run."""
     prune_at: float = 0.0
     """When old output files are searched next."""
@@ -174,16 +172,15 @@ class OverseenFiles:
         """Unlock the computations, so that other overseers can watch them."""
         for file in self._files.values():
             if file.lock is not None:
-                file.lock.close()
+                file.lock.release()
 
     def _claim(self, mark: str, path: Path) -> bool:
         """Lock a computation, so that no other overseer watches it. Return False if another one already does."""
         log_dir = (self._options.log_dir or path.with_name(f"{path.name}.jobs")).absolute()
-        lock_path = log_dir / f"{mark}.lock"
         try:
-            lock = None if self._options.dry_run else _lock(lock_path)
-        except BlockingIOError:
-            text = f"another overseer watches {path} ({lock_path.read_text().strip()})"
+            lock = None if self._options.dry_run else _locked(log_dir, mark)
+        except LockHeld as held:
+            text = f"another overseer watches {path} ({held})"
             if len(self._options.paths) == 1 and not self.more_may_come:
                 raise UsageError(f"{text}: stop it first") from None
             self._say(f"{path.name}: is ignored, because {text}")
@@ -194,6 +191,11 @@ class OverseenFiles:
         content = Question(partial(resource_file.read, path), f"read {path.name}")
         self._files[mark] = _File(path, content, log_dir, lock)
         return True
+
+
+def _locked(folder: Path, mark: str) -> FileLock:
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / f"{mark}.lock")
 
 
 def _prune(folder: Path, mark: str, kept: int) -> None:
@@ -208,22 +210,3 @@ def _prune(folder: Path, mark: str, kept: int) -> None:
         if number >= kept or clock.wall() > written + KEPT_S:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-
-
-def _lock(path: Path) -> TextIO:
-    """Lock a file until it is closed.
-
-    Raises:
-        BlockingIOError: another process has locked it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.open("a", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise
-    lock.truncate(0)
-    lock.write(f"process {os.getpid()} on {platform.node()}\n")
-    lock.flush()
-    return lock

@@ -6,8 +6,6 @@ resource file. If the file system has no locks, the generation in the resource f
 
 from __future__ import annotations
 
-import os
-import platform
 from pathlib import Path
 
 from mwpy import resource_file
@@ -131,10 +129,8 @@ class ResourceKeeper:
     # ---- at the start ----
 
     def _take_lock(self) -> FileLock | None:
-        began = clock.date(self.template.timestamp)
-        me = f"process {os.getpid()} on {platform.node()}, which runs since {began}"
         try:
-            return FileLock(self._path.with_name(f".{self._path.name}.lock"), me)
+            return FileLock(self._path.with_name(f".{self._path.name}.lock"), clock.date(self.template.timestamp))
         except LockHeld as held:
             raise ResourceFileError(
                 f"the resource file {self._path} belongs to another master ({held}): end that master first, or give "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 from pathlib import Path
 
 __all__ = ["UNSUPPORTED", "FileLock", "LockHeld", "LocksUnsupported"]
@@ -13,12 +14,16 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 """The errors of a file system without locks."""
 
+_held_here: dict[tuple[int, int], str] = {}
+"""The files that this process has locked, by device and inode, each with its text. The operating system does not
+refuse the process that holds a lock, and would even release the lock when this process closes the file once more."""
+
 
 class LockHeld(Exception):
-    """Another process holds the lock. Its text is what this process wrote into the file."""
+    """Another holder has the lock. The text names it."""
 
 
-class LocksUnsupported(Exception):
+class LocksUnsupported(OSError):
     """The file system has no locks."""
 
 
@@ -29,31 +34,37 @@ class FileLock:
 
     Args:
         path: the file, which is made if it is missing. `release` removes it.
-        text: what a process that is refused reads about the holder.
+        since: when the holder began, for those that are refused; empty if it does not matter.
 
     Raises:
-        LockHeld: another process holds it.
+        LockHeld: it is held, by another process or by this one.
         LocksUnsupported: the file system has no locks.
         OSError: the file cannot be opened or written.
     """
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, since: str = "") -> None:
         self._path = path
         self._fd = _lock(path)
         while not _is_at(path, self._fd):  # its holder removed it just now
             os.close(self._fd)
             self._fd = _lock(path)
+        text = f"process {os.getpid()} on {platform.node()}{f', which runs since {since}' if since else ''}"
+        self._identity = _identity(os.fstat(self._fd))
+        _held_here[self._identity] = text
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{text}\n".encode(), 0)
 
     def release(self) -> None:
         """Let another process have the lock."""
         self._path.unlink(missing_ok=True)
+        del _held_here[self._identity]
         os.close(self._fd)
 
 
 def _lock(path: Path) -> int:
     """Open and lock a file, and return its file descriptor."""
+    if path.exists() and (holder := _held_here.get(_identity(path.stat()))) is not None:
+        raise LockHeld(holder)
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -63,9 +74,13 @@ def _lock(path: Path) -> int:
         if error.errno in _HELD:
             raise LockHeld(holder) from error
         if error.errno in UNSUPPORTED:
-            raise LocksUnsupported(str(error)) from error
+            raise LocksUnsupported(error.errno, error.strerror) from error
         raise
     return fd
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _is_at(path: Path, fd: int) -> bool:
