@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mwpy
-from mwpy._values.algorithm import Registry, algorithm_of, digest_of, find
+from mwpy._values.algorithm import AUTORELOAD, Registry, algorithm_of, digest_of, find
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
 from mwpy.app import master_algorithm, slave_algorithm
 
@@ -258,11 +258,49 @@ def test_a_slave_starts_no_computation() -> None:
     assert not slave.used
 
 
-def test_the_source_of_a_function_is_found_by_its_name_if_its_line_is_wrong() -> None:
-    """`%autoreload` replaces the code of a function in place, and does not correct the lines of the others."""
-    right = digest_of(Scale.times)
-    moved = types.FunctionType(Scale.times.__code__.replace(co_firstlineno=1), globals(), "times")
-    moved.__qualname__ = "Scale.times"
-    assert digest_of(moved) == right
-    moved.__qualname__ = "Scale.no_such_method"
-    assert digest_of(moved) not in ("", right)
+MODULE = """K = 5
+def scale(x): return K * x
+class Meter:
+    def length(self): return 1
+class Foot:
+    @property
+    def unit(self): return "ft"
+    def length(self):
+        return 0.3048
+        # international
+"""
+
+
+@pytest.mark.parametrize("name", ["scale", "Meter", "Meter.length", "Foot.length", "Foot.unit.fget"])
+@pytest.mark.parametrize("line", range(1, 11))
+def test_after_an_autoreload_the_source_is_found_by_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, line: int
+) -> None:
+    """`%autoreload` replaces the code of a function in place. Its line is wrong then, and so are those below it."""
+    path = tmp_path / "measures.py"
+    path.write_text(MODULE)
+    module = types.ModuleType("measures")
+    exec(compile(MODULE, path, "exec"), vars(module))
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "measures", module)
+    thing = functools.reduce(getattr, name.split("."), module)
+    right = digest_of(thing)
+    monkeypatch.setitem(sys.modules, AUTORELOAD, types.ModuleType(AUTORELOAD))
+    assert digest_of(thing) == right
+    if isinstance(thing, types.FunctionType):
+        thing.__code__ = thing.__code__.replace(co_firstlineno=line)
+    assert digest_of(thing) == right
+    path.write_text(MODULE.replace("x)", "x, y)").replace("(self)", "(self, y)"))
+    assert digest_of(thing) not in ("", right)
+
+
+@pytest.mark.parametrize("text", ["K = 5\n", "def scale(x) return x\n"], ids=["no such name", "broken"])
+def test_after_an_autoreload_the_line_counts_if_the_name_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "measures.py").write_text(text)
+    scope = {"__name__": "measures"}
+    exec(compile("def scale(x): ...", tmp_path / "measures.py", "exec"), scope)
+    right = digest_of(scope["scale"])
+    monkeypatch.setitem(sys.modules, AUTORELOAD, types.ModuleType(AUTORELOAD))
+    assert digest_of(scope["scale"]) == right != ""

@@ -16,7 +16,6 @@ import ast
 import hashlib
 import importlib
 import inspect
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -46,6 +45,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """`major.minor` of this interpreter. A function travels by value only between interpreters with the same one."""
+
+AUTORELOAD = "IPython.extensions.autoreload"
+"""The module of `%autoreload`."""
 
 
 class TaskAlgorithm(Protocol[P, R_co]):
@@ -180,24 +182,31 @@ def _gather(thing: Any, texts: dict[str, str]) -> None:
 def _source_of(thing: Any) -> str:
     """Return the source of a function or class, as it is in its file now.
 
-    `%autoreload` may have replaced the code of a function in place. Then its line number belongs to another file, and
-    the source is found by its name.
+    `%autoreload` replaces the code of functions in place. After that, their line numbers are wrong, and those of the
+    functions below them, too. So where it is loaded, a definition is found by its name.
 
     Raises:
         OSError, TypeError: there is no source.
     """
-    text = inspect.getsource(thing)
-    path = thing.__qualname__.split(".")
-    if re.search(rf"(def|class)\s+{path[-1]}\b", text.partition("\n\n")[0]) or "<" in thing.__qualname__:
-        return text
-    lines = "".join(inspect.findsource(thing)[0])
-    found: Any = ast.parse(lines)
-    for part in path:
-        found = next((node for node in found.body if getattr(node, "name", "") == part), None)
-        if found is None:
-            return text
-    first = min([found.lineno, *(each.lineno for each in found.decorator_list)])
-    return "".join(lines.splitlines(keepends=True)[first - 1 : found.end_lineno])
+    thing = inspect.unwrap(thing)
+    lines, start = inspect.findsource(thing)
+    if AUTORELOAD in sys.modules:
+        start = _start_of(thing.__qualname__, lines, start)
+    return "".join(inspect.getblock(lines[start:]))
+
+
+def _start_of(qualname: str, lines: list[str], otherwise: int) -> int:
+    """Find the first line of a function or class in the lines of its module. Lines count from 0."""
+    try:
+        found: Any = ast.parse("".join(lines))
+    except SyntaxError:
+        return otherwise
+    for part in qualname.split("."):
+        named = [node for node in found.body if getattr(node, "name", "") == part]
+        if not named:
+            return otherwise
+        found = named[-1]
+    return int(min([found.lineno, *(each.lineno for each in found.decorator_list)])) - 1
 
 
 def _names_in(thing: Any) -> list[str]:
