@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -310,6 +312,28 @@ def test_an_algorithm_by_value_is_unpickled_after_the_start_of_its_first_task(en
     assert _results(end) == {20: "b"}
     refused = [(each.number, each.reason) for each, _ in end.sent if isinstance(each, messages.AlgorithmFailed)]
     assert refused == [(3, "it was never defined"), (2, "it was never defined")]
+
+
+def test_forgotten_functions_are_collected_although_they_refer_to_themselves(
+    end: _End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, a slave kept all of them until Python had made enough other objects."""
+    monkeypatch.setattr(task_runner, "GARBAGE_BYTES", 1000)
+    runner = _runner(end)
+    scope: dict[str, Any] = {"__name__": "__main__", "data": bytes(2000)}
+    exec("def recursive(): return recursive, data", scope)
+    kept: list[weakref.ref[Any]] = []
+    gc.disable()
+    try:
+        for number, forgotten in enumerate([[], [0], [1]]):
+            definition = messages.AlgorithmDefinition(number, "f", "", "", PYTHON)
+            end.arrive(messages.Algorithms([definition], forgotten), [CODEC.dumps_function(scope["recursive"], "f")])
+            _give(end, 10 + number, number=number)
+            runner.turn(0.0, 100)
+            kept += [weakref.ref(runner._functions[number])]
+        assert [each() is None for each in kept] == [True, True, False]
+    finally:
+        gc.enable()
 
 
 def test_a_slave_algorithm_sees_what_the_runner_knows(end: _End) -> None:

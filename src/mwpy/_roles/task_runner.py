@@ -7,6 +7,7 @@ the journal if this process dies, or if it is busy with one task for long.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -42,6 +43,10 @@ master. Longer times break the promise that a finished result leaves its slave w
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
 
+
+GARBAGE_BYTES = 32 << 20
+"""After so many bytes of functions by value, what was forgotten is collected. Most functions of a notebook are in a
+cycle: a function that is found by its name refers to its algorithm, and a recursive function to itself."""
 
 CODEC = Codec()
 
@@ -127,6 +132,8 @@ class TaskRunner:
         self._packed: dict[int, tuple[messages.AlgorithmDefinition, Buffer]] = {}
         """The algorithms by value that were not used yet. Each is unpickled before its first task, because most slaves
         of an agent never run most of them."""
+        self._unpacked = 0
+        """Bytes of the algorithms that were unpickled since the last garbage collection."""
         self._unavailable: dict[int, _Unavailable] = {}
         """Why the other algorithms cannot run here."""
         self._waiting: deque[_Waiting] = deque()
@@ -254,7 +261,9 @@ class TaskRunner:
     def _unpack(self, number: int) -> Callable[..., Any] | None:
         """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
         if number in self._packed:
-            self._keep(number, _load(*self._packed.pop(number)))
+            definition, pickled = self._packed.pop(number)
+            self._unpacked += len(pickled)
+            self._keep(number, _load(definition, pickled))
         return self._functions.get(number)
 
     def _refuse(self, span: _Waiting) -> int:
@@ -338,6 +347,9 @@ class TaskRunner:
         for number in message.forgotten:
             for table in tables:
                 table.pop(number, None)
+        if message.forgotten and self._unpacked > GARBAGE_BYTES:
+            self._unpacked = 0
+            gc.collect()
         pickles = iter(payload)
         for definition in message.definitions:
             if definition.reference:
