@@ -33,7 +33,7 @@ LAYERS = (
     ("transport", ("_transport",)),
     ("files", ("audit", "resource_file", "run_database")),
     ("batch", ("_batch",)),
-    ("roles", ("_roles", "master", "slave", "executor", "joblib")),
+    ("roles", ("_roles", "master", "local", "slave", "executor", "joblib")),
     ("doctor", ("_doctor",)),
     ("doors", ("app", "cli", "testing", "_simulation", "sweep", "farm", "web", "__init__", "__main__")),
 )
@@ -611,6 +611,7 @@ PUBLIC_NAMES = (
     "ArgumentNotPicklable",
     "ExitCode",
     "InternalError",
+    "LocalMaster",
     "LoopCounts",
     "Master",
     "MwpyError",

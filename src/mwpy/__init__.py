@@ -36,6 +36,7 @@ try:
     from mwpy._values.seeds import task_seed
     from mwpy._values.task import Result, UnrunnableTask
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
+    from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
     from mwpy.slave import Slave, SlaveLoop
 except Exception as error:
@@ -47,6 +48,7 @@ __all__ = [
     "ArgumentNotPicklable",
     "ExitCode",
     "InternalError",
+    "LocalMaster",
     "LoopCounts",
     "Master",
     "MwpyError",

@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from mwpy import slave
@@ -25,6 +24,7 @@ from mwpy._values.options import Options, Role, help_text, parse
 if TYPE_CHECKING:
     from mwpy._roles.computation import Computation
     from mwpy.audit import AuditFile
+    from mwpy.local import LocalMaster
     from mwpy.master import Master
     from mwpy.slave import Slave
 
@@ -148,6 +148,9 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
+    from mwpy._transport.codec import Codec
+    from mwpy.master import Master
+
     algorithm = REGISTRY.master()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -156,7 +159,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     finished = True
     returned: object
     try:
-        returned = algorithm(computation.master, rest)
+        returned = algorithm(Master(computation.access, Codec(), main_by_value=False), rest)
         sys.stdout.flush()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
@@ -219,15 +222,18 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
     )
 
 
-@contextmanager
-def local_master(slaves: int | None = None) -> Generator[Master, None, None]:
-    """A master with slaves on this machine, for a REPL, a notebook or a plain script.
+def local_master(slaves: int | None = None) -> LocalMaster:
+    """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
 
     Functions and classes that are defined there travel by value, and so do lambdas.
 
     Args:
         slaves: how many slave processes; None for one per core. With 0, tasks run in this process whenever the master
             waits for results, so that `breakpoint()`, tracebacks and Ctrl-C reach them.
+
+    Returns:
+        A master. Its slaves end with the `with` block. Without a block, they end with `close()`, when nothing refers to
+        the master any more, or with this process.
 
     Raises:
         UsageError: the number of slaves is negative.
@@ -236,20 +242,19 @@ def local_master(slaves: int | None = None) -> Generator[Master, None, None]:
     Example:
         >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
         ...     total = sum(mw.map(lambda x: x * x, range(100)))
+
+        In a notebook, where several cells use it:
+
+        >>> mw = mwpy.local_master(slaves=2)                   # doctest: +SKIP
+        >>> total = sum(mw.map(lambda x: x * x, range(100)))   # doctest: +SKIP
+        >>> mw.close()                                         # doctest: +SKIP
     """
+    from mwpy.local import LocalMaster
+
     REGISTRY.enter("mwpy.local_master()")
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
-    computation = _start_local(slaves)
-    finished = False
-    try:
-        yield computation.master
-        finished = True
-    except Exception as error:
-        shadows.explain(error)
-        raise
-    finally:
-        computation.end(finished)
+    return LocalMaster(_start_local(slaves))
 
 
 def _start_local(slaves: int | None) -> Computation:
@@ -259,7 +264,7 @@ def _start_local(slaves: int | None) -> Computation:
     from mwpy.audit import AuditFile
 
     if slaves == 0:
-        return start_own_slave(Options(), AuditFile(), main_by_value=True)
+        return start_own_slave(Options(), AuditFile())
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, *AGENT]
     return start(
@@ -270,7 +275,6 @@ def _start_local(slaves: int | None) -> Computation:
         local_command=command,
         local_slaves=slaves or count_cores(),
         environment={"PYTHONPATH": path},
-        main_by_value=True,
     )
 
 

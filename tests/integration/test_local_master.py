@@ -449,6 +449,65 @@ def test_the_slaves_of_a_local_master_end_with_it() -> None:
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+def pid_of_slave(mw: mwpy.Master) -> int:
+    [pid] = mw.map(lambda _: os.getpid(), [0])
+    return pid
+
+
+def test_a_local_master_without_a_block_ends_with_its_close() -> None:
+    """Only the thread that made it can close it. A second close does nothing."""
+    mw = mwpy.local_master(slaves=1)
+    slave = Path(f"/proc/{pid_of_slave(mw)}")
+    with ThreadPoolExecutor(1) as helper, pytest.raises(mwpy.UsageError, match="belongs to the thread MainThread"):
+        helper.submit(mw.close).result()
+    assert list(mw.map(abs, [-1])) == [1]
+    mw.close()
+    assert not slave.exists()
+    mw.close()
+    with pytest.raises(mwpy.UsageError, match="the computation is over"):
+        mw.map(abs, [-1])
+
+
+def test_a_local_master_ends_when_nothing_can_use_it_any_more() -> None:
+    """A map uses it until its last value."""
+    mw = mwpy.local_master(slaves=1)
+    slave, values = Path(f"/proc/{pid_of_slave(mw)}"), mw.map(abs, [-1, -2])
+    del mw
+    assert next(values) == 1
+    assert slave.exists()
+    assert list(values) == [2]
+    assert not slave.exists()
+
+
+def test_any_thread_can_collect_a_local_master() -> None:
+    """It is in a cycle. Even its own I/O thread may run the garbage collection."""
+    mw = mwpy.local_master(slaves=1)
+    slave, io, cycle = Path(f"/proc/{pid_of_slave(mw)}"), mw._access.io, [mw]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    gc.disable()
+    try:
+        io.local.look = gc.collect  # type: ignore[method-assign,assignment]
+        del mw, cycle
+        until(lambda: not io.thread.is_alive(), "an end of the I/O thread")
+    finally:
+        gc.enable()
+    assert not slave.exists()
+
+
+def test_a_local_master_ends_with_its_process() -> None:
+    """Nobody closes it, and nothing is printed."""
+    program = """
+import os, mwpy
+mw = mwpy.local_master(slaves=1)
+print(*mw.map(lambda _: os.getpid(), [0]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert run.stderr == ""
+    assert not Path(f"/proc/{int(run.stdout)}").exists()
+
+
 def test_slaves_share_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slave sees its share before it imports anything. A variable of the user keeps its value."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -8,6 +8,7 @@ import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,7 +284,7 @@ def test_after_an_autoreload_the_source_is_found_by_the_name(
     exec(compile(MODULE, path, "exec"), vars(module))
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, "measures", module)
-    thing = functools.reduce(getattr, name.split("."), module)
+    thing: Any = functools.reduce(getattr, name.split("."), module)
     right = digest_of(thing)
     monkeypatch.setitem(sys.modules, AUTORELOAD, types.ModuleType(AUTORELOAD))
     assert digest_of(thing) == right
@@ -299,7 +300,7 @@ def test_after_an_autoreload_the_line_counts_if_the_name_is_not_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     (tmp_path / "measures.py").write_text(text)
-    scope = {"__name__": "measures"}
+    scope: dict[str, Any] = {"__name__": "measures"}
     exec(compile("def scale(x): ...", tmp_path / "measures.py", "exec"), scope)
     right = digest_of(scope["scale"])
     monkeypatch.setitem(sys.modules, AUTORELOAD, types.ModuleType(AUTORELOAD))

@@ -1,14 +1,15 @@
-"""Starting and ending a computation: keys, link, resource file, local slaves, and the `Master` on top."""
+"""Starting and ending a computation: keys, link, resource file, local slaves."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from functools import partial
 
-from attrs import define, evolve
+from attrs import define, evolve, field
 
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
@@ -19,14 +20,12 @@ from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._system import clock, open_files, process
 from mwpy._transport import wire
 from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
-from mwpy._transport.codec import Codec
 from mwpy._transport.link import MasterLink, member_keys, server_keys
 from mwpy._values import messages, records
 from mwpy._values.environment import AGENT_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
-from mwpy.master import Master
 from mwpy.resource_file import MemberKeys, ResourceFile
 
 __all__ = ["Computation", "start", "start_own_slave"]
@@ -47,20 +46,29 @@ LEAST_RESERVE = 16
 
 @define(eq=False)
 class Computation:
-    """A started master, and the way to end it."""
+    """A started computation, and the way to end it. It also ends when nothing can use it any more, and at exit."""
 
-    master: Master
-    _access: Access
-    _io: MasterIo
+    access: Access
+    _unused: weakref.finalize[..., Access] = field(init=False)
+
+    @_unused.default
+    def _end_when_unused(self) -> weakref.finalize[..., Access]:
+        return weakref.finalize(self.access, self.access.io.end, False, INTERRUPT_GRACE_S)
 
     def end(self, finished: bool) -> None:
-        """Shut all agents down, and wait for them.
+        """Shut all agents down, and wait for them. A second call does nothing.
 
         Args:
             finished: whether the computation is complete. If not, agents exit with a code that keeps their jobs queued.
+
+        Raises:
+            UsageError: another thread started it.
         """
-        self._access.close()
-        self._io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+        if self._unused.alive:
+            end = self.access.io.end
+            self._unused.detach()
+            self.access.close()
+            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
 
 
 def start(
@@ -72,7 +80,6 @@ def start(
     local_command: Sequence[str],
     local_slaves: int,
     environment: dict[str, str] | None = None,
-    main_by_value: bool = False,
 ) -> Computation:
     """Start a master: bind, write the resource file, start the local agent.
 
@@ -82,7 +89,6 @@ def start(
         local_command: the command that starts an agent here; `MWPY_AGENT` gives it its options.
         local_slaves: how many slaves to start here; 0 for none.
         environment: variables for the local agent.
-        main_by_value: whether functions and classes of `__main__` travel by value.
 
     Raises:
         MwpyError: it cannot start; the message says what to change.
@@ -105,23 +111,17 @@ def start(
         directions = json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves))
         io.local.start(local_command, {AGENT_VARIABLE: directions, KEY_VARIABLE: key, **(environment or {})})
     io.thread.start()
-    access = Access(io, threading.current_thread())
-    return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
+    return Computation(Access(io, threading.current_thread()))
 
 
-def start_own_slave(options: Options, audit: AuditFile, main_by_value: bool = False) -> Computation:
-    """Start a master whose tasks run in this process, in the thread that calls this.
-
-    Args:
-        main_by_value: as for `start`.
-    """
+def start_own_slave(options: Options, audit: AuditFile) -> Computation:
+    """Start a master whose tasks run in this process, in the thread that calls this."""
     slave = OwnSlave(options.member_id)
     settings = evolve(_settings(options, ""), task_group=1, result_group=1)
     io = MasterIo(MasterCore(settings), slave, audit, clock, process.start)
     io.outcomes = LiveOutcomes(slave)
     audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
-    access = Access(io, threading.current_thread(), partial(drive, io, slave))
-    return Computation(Master(access, Codec(main_by_value), main_by_value), access, io)
+    return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
 
 
 def _first_content(

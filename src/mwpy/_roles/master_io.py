@@ -231,10 +231,13 @@ class MasterIo:
         self.link.wake()
 
     def end(self, finished: bool, grace_s: float) -> None:
-        """End the computation and wait for the thread. If it was never started, this thread does its work."""
+        """End the computation and wait for the thread. If it was never started, this thread does its work.
+
+        The garbage collection may call this, also in the I/O thread, which cannot wait for itself.
+        """
         self._tick_at = 0.0
         self.command(ShutDown(finished, grace_s))
         if self.thread.ident is None:
             self._run()
-        else:
+        elif threading.current_thread() is not self.thread:
             self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)

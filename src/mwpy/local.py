@@ -1,0 +1,51 @@
+"""The master of a REPL, a notebook or a plain script: it has its slaves on this machine, and no script of its own."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mwpy._system import shadows
+from mwpy._transport.codec import Codec
+from mwpy.master import Master
+
+if TYPE_CHECKING:
+    from mwpy._roles.computation import Computation
+
+__all__ = ["LocalMaster"]
+
+
+class LocalMaster(Master):
+    """A master with slaves on this machine. Made by `mwpy.local_master`.
+
+    Its slaves end with the `with` block. Without a block, they end with `close()`, when nothing refers to the master
+    any more, or with this process.
+
+    Example:
+        >>> mw = mwpy.local_master(slaves=2)                   # doctest: +SKIP
+        >>> sum(mw.map(square, range(100)))                    # doctest: +SKIP
+        328350
+        >>> mw.close()                                         # doctest: +SKIP
+    """
+
+    def __init__(self, computation: Computation) -> None:
+        super().__init__(computation.access, Codec(main_by_value=True), main_by_value=True)
+        self._computation = computation
+
+    def close(self) -> None:
+        """End the computation and its slaves. Tasks that have not ended are lost. A second call does nothing.
+
+        Raises:
+            UsageError: another thread made this master.
+        """
+        self._computation.end(finished=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            shadows.explain(error)
+        self._computation.end(finished=error is None)
