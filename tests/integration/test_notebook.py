@@ -1,0 +1,190 @@
+"""A real notebook: nbclient sends the cells to a kernel of IPython, as Jupyter does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from tests.integration.apps.stage import PATIENCE_S, SOURCES, Stage, until
+
+MANY = 40
+"""How often a cell with a large object is run. Slaves that kept all of them would need 320 MB."""
+
+
+class Notebook:
+    """A notebook and its kernel, which runs in the folder of a stage. The end of the `with` block ends the kernel."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.folder = stage.folder
+        self._content = nbformat.v4.new_notebook()
+        place = {"metadata": {"path": str(stage.folder)}}
+        self._client = NotebookClient(self._content, timeout=int(PATIENCE_S), kernel_name="python3", resources=place)
+        name, value = stage.mark.split("=")
+        own = {
+            name: value,
+            "PYTHONPATH": str(SOURCES),
+            "IPYTHONDIR": str(stage.folder / "ipython"),
+            "PYTHONDONTWRITEBYTECODE": "1",  # else Python takes a file with the same size as unchanged
+        }
+        self._kernel = self._client.setup_kernel(env=os.environ | own)
+
+    def __enter__(self) -> Self:
+        self._kernel.__enter__()
+        self.pid = int(self.run("import os; os.getpid()"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kernel.__exit__(None, None, None)
+
+    def run(self, source: str) -> str:
+        """Run a cell. Return what it prints and the value of its last expression.
+
+        Raises:
+            CellExecutionError: the cell raised an exception.
+        """
+        self._content.cells.append(cell := nbformat.v4.new_code_cell(source))
+        self._client.execute_cell(cell, len(self._content.cells) - 1)
+        shown = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+        return "".join(shown).strip()
+
+    def fail(self, source: str) -> tuple[str, str]:
+        """Run a cell that must raise an exception. Return the name of its class, and its text."""
+        with pytest.raises(CellExecutionError) as caught:
+            self.run(source)
+        return caught.value.ename, caught.value.evalue
+
+    def send(self, number: signal.Signals, when: Path) -> None:
+        """Send a signal to the process group of the kernel, as Jupyter does, as soon as a file exists."""
+
+        def wait_and_send() -> None:
+            until(when.exists, f"the file {when}")
+            os.killpg(self.pid, number)
+
+        threading.Thread(target=wait_and_send).start()
+
+    def edit(self, module: str, *lines: str) -> None:
+        (self.folder / f"{module}.py").write_text("\n".join([*lines, ""]))
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """A notebook with a master. Nothing closes the master, and no process is left when the kernel has ended."""
+    with Stage(tmp_path_factory.mktemp("notebook")) as stage:
+        with Notebook(stage) as notebook:
+            notebook.run("import itertools, pathlib, time, mwpy\nmw = mwpy.local_master(slaves=2)")
+            yield notebook
+            assert len(stage.processes()) == 4
+        stage.no_process_left()
+
+
+def test_a_task_sees_what_the_cells_have_defined_by_then(notebook: Notebook) -> None:
+    """Variables, functions and classes may be defined again. Values of a class of the notebook are of that class."""
+    notebook.run("K = 5\ndef scale(x): return K * x\ndef task(x): return scale(x) + 1")
+    assert notebook.run("list(mw.map(task, range(3)))") == "[1, 6, 11]"
+    notebook.run("K = 7")
+    assert notebook.run("list(mw.map(task, range(3)))") == "[1, 8, 15]"
+    notebook.run("def scale(x): return -K * x")
+    assert notebook.run("list(mw.map(task, range(3)))") == "[1, -6, -13]"
+    for text in ("1 m", "3 ft"):
+        notebook.run(f"class Length:\n    def text(self): return {text!r}\ndef make(_): return Length()")
+        assert notebook.run("[(type(x) is Length, x.text()) for x in mw.map(make, [0])]") == f"[(True, {text!r})]"
+
+
+def test_an_edited_module_is_used_as_soon_as_it_was_loaded_again(notebook: Notebook) -> None:
+    """Before it was loaded again, a map is refused. Then new slaves replace the slaves with the old code."""
+    notebook.edit("steps", "K = 5", "def step(x):", "    return K + x")
+    shown = "sorted((result.value, result.sid) for result in mw.map_results({}, [1, 2]))"
+    before = notebook.run(f"import importlib, steps\n{shown.format('steps.step')}")
+    assert [value for value, _ in eval(before)] == [6, 7]
+    notebook.edit("steps", "K = 7", "def step(x):", "    return K + x")
+    name, text = notebook.fail(shown.format("steps.step"))
+    assert (name, "importlib.reload(steps)" in text) == ("UsageError", True)
+    after = notebook.run(f"importlib.reload(steps)\n{shown.format('steps.step')}")
+    assert [value for value, _ in eval(after)] == [8, 9]
+    assert not {sid for _, sid in eval(before)} & {sid for _, sid in eval(after)}
+    assert notebook.run("list(mw.map(lambda x: steps.step(x), [1, 2]))") == "[8, 9]"
+
+
+def test_autoreload_is_enough_to_use_edited_modules(notebook: Notebook) -> None:
+    """IPython replaces single functions and methods of a module in place, and then their line numbers are wrong."""
+    notebook.edit("auto", "K = 5", "class A:", "    def f(self): return 1", "class B:", "    def f(self): return K")
+    notebook.run("%load_ext autoreload\n%autoreload 2\nimport auto\nfrom auto import B")
+    values = "[*mw.map(B.f, [B()]), *mw.map(lambda x: auto.B().f() + x, [0])]"
+    assert notebook.run(values) == "[5, 5]"
+    for edit, expected in [("K", "[7, 7]"), ("K + 1", "[8, 8]"), ("-K", "[-7, -7]")]:
+        notebook.edit(
+            "auto", "K = 7", "class A:", "    def f(self): return 1", "class B:", f"    def f(self): return {edit}"
+        )
+        assert notebook.run(values) == expected
+    notebook.run("%autoreload 0")
+
+
+def test_a_task_that_fails_raises_at_its_item(notebook: Notebook) -> None:
+    """The values before it were given out, and the next cell works."""
+    notebook.run("def invert(x): return 1 / x\ngiven = []")
+    name, text = notebook.fail("for value in mw.map(invert, [1, 2, 0, 4]): given.append(value)")
+    assert (name, "item 0: ZeroDivisionError" in text) == ("TaskFailed", True)
+    assert notebook.run("given") == "[1.0, 0.5]"
+    assert notebook.run("list(mw.map(invert, [4])), mw.results()") == "([0.25], [])"
+
+
+def test_an_interrupted_cell_leaves_nothing_of_its_map(notebook: Notebook) -> None:
+    """The slaves sleep in long tasks, or the cell submits items without end. The same cell can be run again."""
+    for number in range(2):
+        notebook.run(f"started = pathlib.Path('started{number}')")
+        notebook.send(signal.SIGINT, when=notebook.folder / f"started{number}")
+        name, _ = notebook.fail("def sleep(x): started.touch(); time.sleep(1000)\nlist(mw.map(sleep, range(9)))")
+        assert name == "KeyboardInterrupt"
+    notebook.send(signal.SIGINT, when=notebook.folder / "endless")
+    name, _ = notebook.fail(
+        "def items():\n"
+        "    for number in itertools.count():\n"
+        "        if number == 5000: pathlib.Path('endless').touch()\n"
+        "        yield number\n"
+        "for value in mw.map(abs, items()): pass"
+    )
+    assert name == "KeyboardInterrupt"
+    assert notebook.run("while mw.num_runnable_tasks(): mw.loop_iterate()\nmw.results()") == "[]"
+    assert notebook.run("list(mw.map(abs, [-1, 2]))") == "[1, 2]"
+
+
+def test_a_cell_may_await(notebook: Notebook) -> None:
+    """The event loop of the kernel runs while a map waits."""
+    assert notebook.run("import asyncio\nawait asyncio.sleep(0)\nlist(mw.map(abs, [-3]))") == "[3]"
+
+
+def test_a_cell_with_a_large_object_can_be_run_often(notebook: Notebook) -> None:
+    """The kernel, the agent and the slaves keep 64 MiB of functions."""
+    notebook.run(
+        "def memory(process):\n"
+        "    pages = int(pathlib.Path(f'/proc/{process}/statm').read_text().split()[1])\n"
+        "    return pages * os.sysconf('SC_PAGE_SIZE') >> 20\n"
+        "def size(x):\n"
+        "    return os.getpid(), len(data) + x\n"
+        "slaves = set()"
+    )
+    for _ in range(MANY):
+        notebook.run("data = os.urandom(8 << 20)\nslaves |= {pid for pid, _ in mw.map(size, range(4))}")
+    used = notebook.run("[memory(pid) for pid in (os.getpid(), *mw.map(lambda _: os.getppid(), [0]), *slaves)]")
+    sizes: list[int] = eval(used)
+    assert len(sizes) in (3, 4)
+    assert max(sizes) < 64 + 150, sizes
+
+
+def test_all_processes_end_with_a_kernel_that_is_killed(tmp_path: Path) -> None:
+    """Even if all slaves are busy, and the kernel has no time to say goodbye."""
+    with Stage(tmp_path) as stage, Notebook(stage) as notebook:
+        notebook.run("import pathlib, time, mwpy\nmw = mwpy.local_master(slaves=2)")
+        notebook.run("def sleep(x): pathlib.Path('started').touch(); time.sleep(1000)")
+        notebook.send(signal.SIGKILL, when=tmp_path / "started")
+        with pytest.raises(DeadKernelError):
+            notebook.run("list(mw.map(sleep, range(9)))")
+        stage.no_process_left()
