@@ -609,6 +609,7 @@ def is_public(module: Module) -> bool:
 PUBLIC_NAMES = (
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "Cause",
     "ExitCode",
     "InternalError",
     "LocalMaster",

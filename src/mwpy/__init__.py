@@ -20,6 +20,7 @@ from mwpy._system import shadows
 try:
     from mwpy._roles.replay import replay
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
+    from mwpy._values.causes import Cause
     from mwpy._values.errors import (
         AlgorithmUnavailable,
         ArgumentNotPicklable,
@@ -46,6 +47,7 @@ except Exception as error:
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "Cause",
     "ExitCode",
     "InternalError",
     "LocalMaster",

@@ -70,8 +70,8 @@ _UNSEEN = re.compile(f"[\\\\\t\n{_CONTROLS}]")
 _UNSEEN_ON_SCREEN = re.compile(f"[{_CONTROLS}]")
 _ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
 _END = re.compile(
-    r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+))?: "
-    r"(?P<cause>.*?)(?:; peak memory (?P<peak>[\d.]+ \w+))?"
+    r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+), "
+    r"(?P<cause>[a-z -]+))?: (?P<reason>.*?)(?:; peak memory (?P<peak>[\d.]+ \w+))?"
 )
 
 
@@ -106,9 +106,11 @@ class End:
 
     time: str
     sid: str
-    cause: str
+    reason: str
     running: str
     """The task that it ran and the attempt, as text; empty if it ran none."""
+    cause: str
+    """The cause of the loss of that task (see `_values/causes.py`); empty if it ran none."""
     task: int
     """The id of that task, or 0."""
     peak: str
@@ -146,7 +148,9 @@ def _end_of(line: str) -> End | None:
     words = {name: _unescaped(words) for name, _, words in (field.partition(": ") for field in fields)}
     known = LastWords(words.get("stdout", ""), words.get("stderr", ""), words.get("fault", ""))
     task = int(parts["task"] or 0)
-    return End(parts["time"], parts["sid"], parts["cause"], parts["running"], task, parts["peak"], known)
+    return End(
+        parts["time"], parts["sid"], parts["reason"], parts["running"], parts["cause"], task, parts["peak"], known
+    )
 
 
 def _text_of_slaves(record: records.Record) -> str:
@@ -169,10 +173,10 @@ def _text_of_slaves(record: records.Record) -> str:
             return f"{sid} {address} -> connecting [{kind.value}] through {agent}"
         case records.SlaveChanged(sid, state, kind):
             return f"{sid} -> {state.value} [{kind.value}]"
-        case records.SlaveEnded(sid, cause, running, words):
-            while_running = f" while it ran {running}" if running else ""
+        case records.SlaveEnded(sid, cause, reason, running, words):
+            while_running = f" while it ran {running}, {cause.value}" if running else ""
             peak = f"; peak memory {amount(words.peak_bytes)}" if words.peak_bytes else ""
-            return f"{sid} -> gone{while_running}: {cause}{peak}"
+            return f"{sid} -> gone{while_running}: {reason}{peak}"
         case _:
             return ""
 
@@ -204,8 +208,9 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} <- {counted(_count(tasks), 'task')}"
         case records.ResultsReceived(sid, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')}"
-        case records.TasksReturned(sid, tasks, reason):
-            return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}): {reason}"
+        case records.TasksReturned(sid, tasks, reason, charges):
+            causes = "".join(f", {charge.cause.value}" for charge in charges)
+            return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){causes}: {reason}"
         case records.TasksGivenUp(_, _, tasks, reason):
             return f"UNRUNNABLE {_names(tasks)}: {reason}"
         case records.TasksCancelled(_, tasks, when):

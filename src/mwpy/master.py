@@ -91,6 +91,7 @@ class Master:
                 `sid`: the slave that must run the task (an ordered task), or None for any slave.
                 `retry`: whether the task may run again after it was lost with its slave; True by default.
                 `do_it_anyway`: whether an ordered task may run elsewhere when its slave is gone; False by default.
+                `attempts_max`: the task is unrunnable after it lost so many attempts by its own fault; 3 by default.
                 `seed`: a whole number, or None. `mwpy.task_seed()` in the task returns a number that depends on it,
                 and on how many tasks were submitted with the same seed before.
 

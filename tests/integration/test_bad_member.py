@@ -18,13 +18,14 @@ from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads_call
 from mwpy._transport.link import CurvePair
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 
 M = TypeVar("M", bound=messages.Message)
 
 READY = wire.encode(messages.SlaveReady(1))
 RESULTS = wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.payload(1, [b"\x05"])])
-GOODBYE = wire.encode(messages.Goodbye("enough"))
+GOODBYE = wire.encode(messages.Goodbye("enough", Cause.EVICTED))
 TASKS = wire.encode(messages.Tasks(1, [], [], [], []), [messages.payload(0, [])])
 HELLO: list[Buffer] = [b"the first message of a member once more"]
 """A placeholder for the Hello message, which depends on the stage."""

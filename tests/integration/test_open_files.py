@@ -14,6 +14,7 @@ from tests.loopback import Loopback, loopback
 from mwpy._transport import wire
 from mwpy._transport.link import CurvePair
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy.resource_file import read
 
 AGENTS = 60
@@ -70,4 +71,4 @@ def test_a_master_with_64_files_takes_as_many_agents_as_it_has_room_for(stage: S
             break
     assert received(late, messages.Welcome)
     assert not welcome[0].broken
-    late.link.send(wire.encode(messages.Goodbye("enough")))
+    late.link.send(wire.encode(messages.Goodbye("enough", Cause.EVICTED)))

@@ -42,6 +42,7 @@ from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
@@ -246,7 +247,9 @@ class _MasterMachine(RuleBasedStateMachine):
         for unrunnable in actions.unrunnable:
             task = self.tasks[unrunnable.task_id - 1]
             assert unrunnable.tag is task.tag
-            assert len(unrunnable.deaths) == task.deaths + task.lost
+            causes = [death.cause for death in unrunnable.deaths]
+            assert sum(cause.is_charged for cause in causes) == task.deaths
+            assert causes.count(Cause.AGENT_LOST) == task.lost
             assert self.may_be_given_up(task), (
                 f"task {task.number} was given up without a valid reason: {unrunnable.reason}"
             )
@@ -271,7 +274,9 @@ class _MasterMachine(RuleBasedStateMachine):
     def may_be_given_up(self, task: _Task) -> bool:
         if task.cancelling:
             return False
-        if task.deaths >= 3 or task.lost > LOST_AGENTS_ALLOWED or (task.may_have_started and not task.policy.retry):
+        if task.deaths >= task.policy.attempts_max or task.lost > LOST_AGENTS_ALLOWED:
+            return True
+        if task.may_have_started and not task.policy.retry:
             return True
         return task.policy.sid is not None and not task.policy.do_it_anyway and self.may_run_elsewhere(task)
 
@@ -342,7 +347,7 @@ class _MasterMachine(RuleBasedStateMachine):
         assert not task.cancelling, f"{sending}, but it is cancelled"
         assert not any(task.number in other.held for other in self.slaves), f"{sending}, but another slave holds it"
         assert task.policy.retry or not task.may_have_started, f"{sending} again despite retry=False"
-        assert task.deaths < 3, f"{sending} after it had killed three slaves"
+        assert task.deaths < task.policy.attempts_max, f"{sending} after it had killed {task.deaths} slaves"
         beside = [other for each in slave.agent.slaves.values() for other in each.held.values()]
         alone = [other.number for other in (task, *beside) if other.lost >= LOST_AGENTS_ALLOWED]
         assert not (alone and beside), f"{sending}, but {alone} must run alone on an agent"
@@ -497,10 +502,19 @@ class _MasterMachine(RuleBasedStateMachine):
         pick=picks,
         retry=st.booleans(),
         anyway=st.booleans(),
+        attempts=st.integers(1, 3),
         too_large=st.integers(0, 9).map(lambda number: number == 9),
     )
     def submit(
-        self, count: int, algorithm: int, address: str, pick: int, retry: bool, anyway: bool, too_large: bool
+        self,
+        count: int,
+        algorithm: int,
+        address: str,
+        pick: int,
+        retry: bool,
+        anyway: bool,
+        attempts: int,
+        too_large: bool,
     ) -> None:
         gone = [sid for sid in self.sids if not self.is_connected(sid)]
         here = self.pick(pick)
@@ -509,7 +523,7 @@ class _MasterMachine(RuleBasedStateMachine):
             sid = gone[pick % len(gone)]
         elif address == "unknown":
             sid = SlaveId("SLAVE-1000")
-        policy = TaskPolicy(sid, retry, anyway)
+        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts)
         for _ in range(count):
             number = len(self.tasks) + 1
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
@@ -645,20 +659,23 @@ class _MasterMachine(RuleBasedStateMachine):
         self.iterate()
 
     @precondition(lambda self: self.slaves)
-    @rule(pick=picks, started=st.integers(0, 3))
-    def slave_dies(self, pick: int, started: int) -> None:
+    @rule(pick=picks, started=st.integers(0, 3), cause=st.sampled_from(Cause))
+    def slave_dies(self, pick: int, started: int, cause: Cause) -> None:
         """Usually the slave runs its first task. Sometimes it has started no task."""
+        cause = Cause.CRASH if cause is Cause.AGENT_LOST else cause
         slave = self.slaves[pick % len(self.slaves)]
         task = next(iter(slave.held.values()), None) if started else None
         if task is not None and not task.cancelling:
-            task.deaths += not slave.agent.leaving and self.core.closing is None
+            task.deaths += cause.is_charged and not slave.agent.leaving and self.core.closing is None
             task.may_have_started = True
-            if task.deaths >= 3 or not task.policy.retry:
+            if task.deaths >= task.policy.attempts_max or not task.policy.retry:
                 self.due[task.number] = "unrunnable"
         self.come_back(slave.held.values())
         del slave.agent.slaves[slave.number]
         running = task.number if task else 0
-        self.receive(slave.agent.name, messages.SlaveDied(slave.number, running, "killed by signal 11", NO_WORDS))
+        self.receive(
+            slave.agent.name, messages.SlaveDied(slave.number, running, cause, "killed by signal 11", NO_WORDS)
+        )
         self.iterate()
 
     def come_back(self, tasks: Iterable[_Task]) -> None:
@@ -677,7 +694,7 @@ class _MasterMachine(RuleBasedStateMachine):
                 return
             before = list(slave.held.values())
             self.finish(slave, before[: before.index(task)], 0.05)
-            self.slave_dies(self.slaves.index(slave), 1)
+            self.slave_dies(self.slaves.index(slave), 1, Cause.CRASH)
             self.slave_becomes_ready(slave.agent)
 
     @precondition(lambda self: self.slaves)
@@ -721,7 +738,7 @@ class _MasterMachine(RuleBasedStateMachine):
     def agent_is_leaving(self, pick: int) -> None:
         agent = list(self.agents.values())[pick % len(self.agents)]
         agent.leaving = True
-        self.receive(agent.name, messages.Leaving("evicted"))
+        self.receive(agent.name, messages.Leaving("evicted", Cause.EVICTED))
         self.iterate()
 
     @precondition(lambda self: self.agents)
@@ -730,9 +747,9 @@ class _MasterMachine(RuleBasedStateMachine):
         agent = list(self.agents.values())[pick % len(self.agents)]
         self.lose_agent(agent, vanishes=how == "vanish")
         if how == "vanish":
-            self.handle(Vanished(agent.name, "the connection broke"))
+            self.handle(Vanished(agent.name, "the connection broke", Cause.AGENT_LOST))
         else:
-            self.receive(agent.name, messages.Goodbye("evicted"))
+            self.receive(agent.name, messages.Goodbye("evicted", Cause.EVICTED))
         self.iterate()
 
     @precondition(lambda self: self.core.closing is None and any(slave.held for slave in self.slaves))
@@ -800,7 +817,7 @@ class _MasterMachine(RuleBasedStateMachine):
         else:
             self.receive(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
         if vanishes:
-            self.handle(Vanished(name, "gone"))
+            self.handle(Vanished(name, "gone", Cause.AGENT_LOST))
         self.iterate()
 
     @precondition(lambda self: self.replies)
@@ -846,7 +863,9 @@ class _MasterMachine(RuleBasedStateMachine):
                 messages.Results(number, [task_id], [1], [attempt], [0.1], []),
                 (messages.payload(1, [b"x"]),),
             )
-            self.receive(slave.agent.name, messages.SlaveDied(slave.number + 1000, task_id, "exit code 1", NO_WORDS))
+            self.receive(
+                slave.agent.name, messages.SlaveDied(slave.number + 1000, task_id, Cause.CRASH, "exit code 1", NO_WORDS)
+            )
         self.iterate()
 
     # The end of a run
@@ -859,10 +878,10 @@ class _MasterMachine(RuleBasedStateMachine):
             self.core.obey(DeallocateSlaves(1000, kind))
         for agent in [agent for agent in self.agents.values() if agent.leaving]:
             self.lose_agent(agent, vanishes=False)
-            self.receive(agent.name, messages.Goodbye("evicted"))
+            self.receive(agent.name, messages.Goodbye("evicted", Cause.EVICTED))
             self.iterate()
         for slave in [slave for slave in self.slaves if slave.stopping]:
-            self.slave_dies(self.slaves.index(slave), 0)
+            self.slave_dies(self.slaves.index(slave), 0, Cause.START_UP)
         correct = self.connect_agent()
         for _ in range(2):
             self.slave_becomes_ready(correct)

@@ -25,6 +25,7 @@ from mwpy._transport import wire
 from mwpy._transport.link import Frames, Happened
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
 
@@ -212,11 +213,11 @@ class Attack:
                 messages.Results(1, column, [1] * len(column), [1] * len(column), [0.1] * len(column), []),
                 messages.Revoked(number, column, [number] * len(column), [1] * len(column), self.random.random() < 0.5),
                 messages.SlaveReady(number),
-                messages.SlaveDied(number, number, text, LastWords(text, text)),
+                messages.SlaveDied(number, number, Cause.CRASH, text, LastWords(text, text)),
                 messages.AlgorithmFailed(number, 0, text, column, column, column),
                 messages.Installed({text: text}),
-                messages.Leaving(text),
-                messages.Goodbye(text),
+                messages.Leaving(text, Cause.EVICTED),
+                messages.Goodbye(text, Cause.EVICTED),
             )
         )
 
@@ -258,7 +259,9 @@ class Attack:
 
     def long_texts(self, peer: bytes) -> list[Buffer]:
         text = "x" * self.size(1 << 21)
-        return wire.encode(self.random.choice((messages.Leaving(text), messages.Hello("m", "g", text, 1, text, 1))))
+        return wire.encode(
+            self.random.choice((messages.Leaving(text, Cause.EVICTED), messages.Hello("m", "g", text, 1, text, 1)))
+        )
 
     def many_frames(self, peer: bytes) -> list[Buffer]:
         return [*wire.encode(messages.SlaveReady(2)), *[b""] * self.size(100_000)]
@@ -285,7 +288,9 @@ class Attack:
 
     def died(self, peer: bytes) -> list[Buffer]:
         text = self.random.randbytes(5000).hex()
-        return wire.encode(messages.SlaveDied(self.random.randrange(5), 0, text[:100], LastWords(text, text, text)))
+        return wire.encode(
+            messages.SlaveDied(self.random.randrange(5), 0, Cause.CRASH, text[:100], LastWords(text, text, text))
+        )
 
     def wrong_kind(self, peer: bytes) -> list[Buffer]:
         spans = [1] * self.size(100_000)

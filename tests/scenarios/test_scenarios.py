@@ -16,6 +16,7 @@ from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, R
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LoadFailure
@@ -85,10 +86,10 @@ class _Story:
 
     def do_died(self, peer: str, number: str, running: str) -> None:
         words = LastWords("out\n", "last words", "", 5 << 20)
-        self.receive(peer, messages.SlaveDied(int(number), int(running), "killed by signal 11", words))
+        self.receive(peer, messages.SlaveDied(int(number), int(running), Cause.CRASH, "killed by signal 11", words))
 
     def do_leaving(self, peer: str) -> None:
-        self.receive(peer, messages.Leaving("evicted"))
+        self.receive(peer, messages.Leaving("evicted", Cause.EVICTED))
 
     def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
@@ -101,10 +102,10 @@ class _Story:
         self.receive(peer, failed)
 
     def do_lost(self, peer: str) -> None:
-        self.core.handle(Vanished(peer.encode(), "the connection broke"), self.now)
+        self.core.handle(Vanished(peer.encode(), "the connection broke", Cause.AGENT_LOST), self.now)
 
     def do_goodbye(self, peer: str) -> None:
-        self.receive(peer, messages.Goodbye("evicted"))
+        self.receive(peer, messages.Goodbye("evicted", Cause.EVICTED))
 
     def do_pass(self, seconds: str) -> None:
         self.now += float(seconds)

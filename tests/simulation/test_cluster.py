@@ -175,7 +175,7 @@ def test_the_simulation_finds_wrong_decisions_about_time_or_output(
 ) -> None:
     """The agent reports a SIGKILL at once, delays results, waits for hanging slaves, or prints every failure."""
     monkeypatch.setattr(module, name, value)
-    assert any(found in reason for reason in map(reason_of_failure, range(60)))
+    assert any(found in reason for reason in map(reason_of_failure, range(100)))
 
 
 def test_the_simulation_finds_an_agent_that_is_barred_because_of_one_slave(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_the_simulation_finds_wrong_decisions_about_suspects(
 ) -> None:
     """The master never isolates a task, or isolates it on an agent that is busy."""
     monkeypatch.setattr(part, name, replacement)
-    assert any(found in reason for reason in map(reason_of_failure, range(60)))
+    assert any(found in reason for reason in map(reason_of_failure, range(100)))
 
 
 def reason_of_failure(seed: int) -> str:

@@ -12,6 +12,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received, TurnedAway
 from mwpy._core.master.state import KEYS_KEPT
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.records import (
     AgentConnected,
     AgentRefused,
@@ -121,7 +122,7 @@ def test_slaves_are_renewed_at_all_agents_or_at_those_that_refused_an_algorithm(
     """A slave that is renewed gets no more tasks. An agent that leaves keeps its slaves."""
     for peer in (b"a", b"b", b"c"):
         _connect(core, peer=peer)
-    _receive(core, messages.Leaving("evicted"), b"c")
+    _receive(core, messages.Leaving("evicted", Cause.EVICTED), b"c")
     _receive(core, messages.AlgorithmFailed(1, 0, "another version", [1], [1], [1]), b"a")
 
     def renewed(refused: int | None) -> list[bytes]:
@@ -171,7 +172,7 @@ def test_no_more_agents_are_accepted_than_there_is_room_for() -> None:
         assert [record.text for record in recorded if isinstance(record, Notice)] == (
             [f"agents are refused: {refused.reason}"] if peer == b"b" else []
         )
-    _receive(core, messages.Goodbye("enough"))
+    _receive(core, messages.Goodbye("enough", Cause.EVICTED))
     assert _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 1), b"d")[0].__class__ is AgentConnected
 
 

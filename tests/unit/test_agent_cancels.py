@@ -22,6 +22,7 @@ from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 
 KILLED = "killed by its agent because it ran task 2, which was cancelled"
@@ -112,7 +113,7 @@ def test_a_slave_that_still_runs_a_cancelled_task_is_killed_and_replaced(core: A
     assert core.take_actions().collect == [1], "the end of a slave that the agent killed is no surprise"
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started), 0.2)
     actions = core.take_actions()
-    assert to_master(actions) == [messages.SlaveDied(1, 0, KILLED, NO_WORDS)]
+    assert to_master(actions) == [messages.SlaveDied(1, 0, Cause.CANCELLED, KILLED, NO_WORDS)]
     assert actions.start == [3]
 
 
@@ -224,7 +225,7 @@ def test_a_slave_that_was_killed_for_a_cancelled_task_is_charged_with_nothing_el
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started), 0.2)
     actions = core.take_actions()
     assert actions.kill == []
-    assert to_master(actions) == [messages.SlaveDied(1, 0, KILLED, NO_WORDS, [(1, 1, 1)])]
+    assert to_master(actions) == [messages.SlaveDied(1, 0, Cause.CANCELLED, KILLED, NO_WORDS, [(1, 1, 1)])]
 
 
 def test_a_slave_that_is_not_trusted_gets_no_answer_to_a_recall(core: AgentCore) -> None:

@@ -31,6 +31,7 @@ from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
@@ -190,8 +191,8 @@ def test_a_slave_that_could_not_load_an_algorithm_is_replaced(core: AgentCore) -
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 2), 0.0)
     actions = core.take_actions()
     died = [message for message in to_master(actions) if isinstance(message, messages.SlaveDied)]
-    assert [(each.running, each.cause) for each in died] == [
-        (0, "replaced, because it could not load an algorithm (exit code 0)")
+    assert [(each.running, each.cause, each.reason) for each in died] == [
+        (0, Cause.START_UP, "replaced, because it could not load an algorithm (exit code 0)")
     ]
     assert actions.start == [2]
     core.check()
@@ -289,7 +290,7 @@ def test_a_task_that_was_taken_back_and_sent_again_has_a_new_position(core: Agen
     core.handle(results(1), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 2), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 2, "killed by signal 9", NO_WORDS)]
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 2, Cause.CRASH, "killed by signal 9", NO_WORDS)]
 
 
 def test_the_master_gets_an_answer_when_it_revokes_tasks_of_a_slave_that_holds_none(core: AgentCore) -> None:
@@ -304,7 +305,7 @@ def test_a_slave_may_die_in_the_iteration_in_which_its_tasks_are_revoked(core: A
     core.take_actions()
     core.handle(heard(messages.Revoke(1, 1)), 0.0)
     core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 1, "killed by signal 9", WORDS)]
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 9", WORDS)]
 
 
 # ---- deaths of slaves ----------------------------------------------------------------------------------------------
@@ -315,14 +316,14 @@ def test_a_slave_that_ended_between_two_tasks_of_a_span_charges_none(core: Agent
     core.handle(results(1), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 0, Cause.CRASH, "killed by signal 9", NO_WORDS)]
 
 
 def test_tasks_that_arrive_when_their_slave_is_found_dead_are_not_charged(core: AgentCore) -> None:
     """The slave has started none of them."""
     core.handle(tasks(7), 0.0)
     core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 0), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 0, "killed by signal 9", NO_WORDS)]
+    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 0, Cause.CRASH, "killed by signal 9", NO_WORDS)]
 
 
 def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last(core: AgentCore) -> None:
@@ -330,7 +331,9 @@ def test_when_results_were_lost_the_death_charges_the_task_that_was_started_last
     core.handle(tasks(5, 6, 7, 8, attempt=2), 0.0)
     core.take_actions()
     core.handle(SlaveExited(1, "killed by signal 11", NO_WORDS, 3), 0.0)
-    assert to_master(core.take_actions()) == [messages.SlaveDied(1, 7, "killed by signal 11", NO_WORDS, [(5, 2, 2)])]
+    assert to_master(core.take_actions()) == [
+        messages.SlaveDied(1, 7, Cause.CRASH, "killed by signal 11", NO_WORDS, [(5, 2, 2)])
+    ]
 
 
 def test_an_agent_that_gives_up_starts_no_other_slave() -> None:
@@ -354,7 +357,7 @@ def test_an_agent_whose_slaves_never_get_ready_gives_up() -> None:
     actions = core.take_actions()
     assert actions.exit is ExitCode.CANNOT_START
     why = "3 slaves in a row ended before they could take a task: exit code 1"
-    assert to_master(actions)[-1] == messages.Goodbye(why)
+    assert to_master(actions)[-1] == messages.Goodbye(why, Cause.START_UP)
 
 
 def dies(core: AgentCore, started: int, cause: str = "killed by signal 9") -> messages.SlaveDied:
@@ -374,7 +377,7 @@ def test_a_slave_that_writes_nonsense_into_its_stream_is_killed(core: AgentCore)
     assert actions.kill == [1]
     assert actions.records == [records.Notice("slave 1 is killed: it wrote nonsense to its agent: no message")]
     cause = "killed by its agent because it wrote nonsense to its agent: no message"
-    assert dies(core, 1) == messages.SlaveDied(1, 1, cause, NO_WORDS)
+    assert dies(core, 1) == messages.SlaveDied(1, 1, Cause.CRASH, cause, NO_WORDS)
 
 
 def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> None:
@@ -392,7 +395,7 @@ def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> Non
     core.handle(JournalRead(1, messages.Results(1, [2], [1], [1], [0.1], []), [b"", b""]), 0.0)
     core.handle(tasks(4), 0.0)
     assert core.take_actions() == AgentActions()
-    assert dies(core, 0) == messages.SlaveDied(1, 2, f"killed by its agent because {why}", NO_WORDS)
+    assert dies(core, 0) == messages.SlaveDied(1, 2, Cause.CRASH, f"killed by its agent because {why}", NO_WORDS)
 
 
 def test_a_silent_slave_with_an_impossible_number_is_killed(core: AgentCore) -> None:
@@ -400,7 +403,7 @@ def test_a_silent_slave_with_an_impossible_number_is_killed(core: AgentCore) -> 
     core.take_actions()
     core.handle(MemoryRead(1, 3, 0), CHECK_S)
     assert core.take_actions().kill == [1]
-    assert "it says that it runs task 3 of 2" in dies(core, 3).cause
+    assert "it says that it runs task 3 of 2" in dies(core, 3).reason
 
 
 @pytest.mark.parametrize("started", [0, 1, 4, (1 << 64) - 1])
@@ -415,7 +418,7 @@ def test_an_impossible_number_of_the_running_task_condemns_the_slave(core: Agent
     assert (actions.kill, actions.to_slaves, actions.to_master) == ([1], [], [])
     died = dies(core, started)
     assert died.running == 2
-    assert f"it says that it runs task {started} of 3" in died.cause
+    assert f"it says that it runs task {started} of 3" in died.reason
 
 
 def test_a_slave_that_died_with_an_impossible_number_charges_the_first_task_that_it_held(core: AgentCore) -> None:
@@ -423,7 +426,7 @@ def test_a_slave_that_died_with_an_impossible_number_charges_the_first_task_that
     core.handle(tasks(1, 2), 0.0)
     died = dies(core, 1 << 60, "killed by signal 11")
     assert died.running == 1
-    assert died.cause.startswith("killed by signal 11; it overwrote the memory that it shares with its agent: it says")
+    assert died.reason.startswith("killed by signal 11; it overwrote the memory that it shares with its agent: it says")
 
 
 def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: AgentCore) -> None:
@@ -442,7 +445,7 @@ def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: Agent
     assert core.take_actions().kill == [1]
     died = dies(core, 3)
     assert died.running == 3
-    assert "the results of tasks that it has finished are lost" in died.cause
+    assert "the results of tasks that it has finished are lost" in died.reason
 
 
 def test_the_memory_of_a_slave_is_checked_as_long_as_it_holds_tasks_and_is_silent(core: AgentCore) -> None:
@@ -475,7 +478,7 @@ def test_a_slave_that_sends_an_impossible_message_is_killed(core: AgentCore, mes
     core.handle(slave_heard(message), 0.0)
     actions = core.take_actions()
     assert (actions.kill, actions.to_master) == ([1], [])
-    assert f"nonsense to its agent: {type(message).__name__} at the wrong time" in dies(core, 0).cause
+    assert f"nonsense to its agent: {type(message).__name__} at the wrong time" in dies(core, 0).reason
 
 
 def test_what_the_agent_sends_keeps_the_bounds_of_messages(core: AgentCore) -> None:
@@ -556,9 +559,12 @@ def test_the_last_words_of_slaves_reach_the_master_before_the_goodbye(core: Agen
     core.handle(SlaveExited(1, "killed by signal 9", WORDS, 1), 6.0)
     actions = core.take_actions()
     cause = "killed by its agent after the grace period: evicted (SIGTERM)"
-    assert to_master(actions) == [messages.SlaveDied(1, 1, cause, WORDS), messages.Goodbye("evicted (SIGTERM)")]
+    assert to_master(actions) == [
+        messages.SlaveDied(1, 1, Cause.EVICTED, cause, WORDS),
+        messages.Goodbye("evicted (SIGTERM)", Cause.EVICTED),
+    ]
     assert actions.records[0] == records.SlaveEnded(
-        SlaveId("slave 1"), cause, "task 1, attempt 1", LastWords(peak_bytes=WORDS.peak_bytes)
+        SlaveId("slave 1"), Cause.EVICTED, cause, "task 1, attempt 1", LastWords(peak_bytes=WORDS.peak_bytes)
     )
 
 
@@ -574,7 +580,7 @@ def test_an_agent_leaves_before_its_time_is_over() -> None:
     core.decide(93.0)
     actions = core.take_actions()
     assert actions.recall
-    assert to_master(actions) == [messages.Leaving("its time limit is near")]
+    assert to_master(actions) == [messages.Leaving("its time limit is near", Cause.WALLTIME)]
     core.handle(Recalled(1, 1, 1000), 93.0)
     core.handle(results(1), 93.0)
     assert core.next_deadline() == 98.0

@@ -26,6 +26,7 @@ from mwpy._core.agent.watch import CHECK_S, EXIT_S, KILLED_TOO_S, SILENT_S, Watc
 from mwpy._core.holding import take_named
 from mwpy._transport import wire
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, InternalError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
@@ -361,18 +362,18 @@ def test_a_slave_that_gets_ready_forgives_the_failed_starts_before_it(state: Age
 def test_an_agent_without_slaves_leaves_at_once(state: AgentState) -> None:
     departure = Departure(state)
     assert departure.deadline is None
-    departure.leave(ExitCode.FAILED, "the master is lost", 2.0, 10.0)
+    departure.leave(ExitCode.FAILED, "the master is lost", Cause.NETWORK, 2.0, 10.0)
     assert state.actions.exit is ExitCode.FAILED
     assert [outgoing.message for outgoing in state.actions.to_master] == [
-        messages.Leaving("the master is lost"),
-        messages.Goodbye("the master is lost"),
+        messages.Leaving("the master is lost", Cause.NETWORK),
+        messages.Goodbye("the master is lost", Cause.NETWORK),
     ]
     departure.check()
 
 
 def test_a_slave_that_outlives_its_grace_period_is_killed(state: AgentState, child: Child) -> None:
     departure = Departure(state)
-    departure.leave(ExitCode.EVICTED, "evicted", 5.0, 10.0)
+    departure.leave(ExitCode.EVICTED, "evicted", Cause.EVICTED, 5.0, 10.0)
     departure.decide(14.9)
     assert state.actions.kill == []
     departure.decide(15.0)

@@ -12,6 +12,7 @@ import pytest
 from tests.spans import MAX, span
 
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
@@ -35,10 +36,10 @@ TEXTS: list[tuple[records.Record, str]] = [
         "SLAVE-0 addr -> connecting [ordered] through A",
     ),
     (records.SlaveChanged(SID, SlaveState.IDLE, SlaveKind.UNORDERED), "SLAVE-0 -> idle [unordered]"),
-    (records.SlaveEnded(SID, "why", "", NO_WORDS), "SLAVE-0 -> gone: why"),
+    (records.SlaveEnded(SID, Cause.CRASH, "why", "", NO_WORDS), "SLAVE-0 -> gone: why"),
     (
-        records.SlaveEnded(SID, "why", "task 1 (f), attempt 2", LastWords("a\tb", "ow\\\n", "", 3 << 20)),
-        "SLAVE-0 -> gone while it ran task 1 (f), attempt 2: why; peak memory 3.0 MiB"
+        records.SlaveEnded(SID, Cause.CRASH, "why", "task 1 (f), attempt 2", LastWords("a\tb", "ow\\\n", "", 3 << 20)),
+        "SLAVE-0 -> gone while it ran task 1 (f), attempt 2, crash: why; peak memory 3.0 MiB"
         "\tstderr: ow\\\\\\n\tstdout: a\\tb",
     ),
     (records.AlgorithmRefused("A", "f", "why"), "A cannot run f: why"),
@@ -46,7 +47,7 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.PackagesCompared("A", ["p 1"], ["q 3, not 2"]), "A has as the master p 1; q 3, not 2"),
     (records.PackagesCompared("A", [], ["q missing, not 2"]), "A has q missing, not 2"),
     (MAX, ""),
-    (records.AgentLeaving("AGENT-0", "why"), ""),
+    (records.AgentLeaving("AGENT-0", "why", Cause.EVICTED), ""),
     (records.TasksSubmitted([span(1, MAX, 7).facts()]), ""),
     (records.AlgorithmsForgotten([1]), ""),
     (records.TasksAllocated(SID, TASKS), "SLAVE-0 <- 7 tasks"),
@@ -110,15 +111,15 @@ def test_without_a_file_only_notices_are_shown(capsys: pytest.CaptureFixture[str
 
 def test_standard_error_shows_what_a_person_wants_to_see(capsys: pytest.CaptureFixture[str]) -> None:
     """A slave that died during a task is shown. A slave that ended without a task is not, and no group of tasks is."""
-    died = records.SlaveEnded(SID, "killed", "task 12 (max), attempt 1", NO_WORDS)
-    ended = records.SlaveEnded(SID, "exit code 0", "", NO_WORDS)
+    died = records.SlaveEnded(SID, Cause.CRASH, "killed", "task 12 (max), attempt 1", NO_WORDS)
+    ended = records.SlaveEnded(SID, Cause.CRASH, "exit code 0", "", NO_WORDS)
     groups = records.TasksAllocated(SID, TASKS)
     write(AuditFile(shows_events=True), records.AgentLeft("A", "why"), groups, died, ended, records.Notice("n"))
     assert capsys.readouterr() == (
         "",
         "mwpy: n\n"
         "1970-01-01T00:00:00.500Z [A] A -> left: why\n"
-        "1970-01-01T00:00:00.500Z [A] SLAVE-0 -> gone while it ran task 12 (max), attempt 1: killed\n"
+        "1970-01-01T00:00:00.500Z [A] SLAVE-0 -> gone while it ran task 12 (max), attempt 1, crash: killed\n"
         "1970-01-01T00:00:00.500Z [A] NOTICE n\n",
     )
 
@@ -198,10 +199,10 @@ def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
     path = tmp_path / "x.audit"
     ends = [
         records.SlaveEnded(
-            SID, "why: \t\\ it", "task 12 (a: b, attempt), attempt 2", LastWords(AWKWARD, AWKWARD, "", 3)
+            SID, Cause.CRASH, "why: \t\\ it", "task 12 (a: b, attempt), attempt 2", LastWords(AWKWARD, AWKWARD, "", 3)
         ),
-        records.SlaveEnded(SlaveId("AGENT-0/1"), "before", "", LastWords("", "", AWKWARD)),
-        records.SlaveEnded(SID, "exit code 0", "", NO_WORDS),
+        records.SlaveEnded(SlaveId("AGENT-0/1"), Cause.CRASH, "before", "", LastWords("", "", AWKWARD)),
+        records.SlaveEnded(SID, Cause.CRASH, "exit code 0", "", NO_WORDS),
     ]
     audit = AuditFile(path, max_bytes=200)
     audit.write([records.AgentLeft("A", "SLAVE-9 -> gone: no"), records.AgentLost("A -> gone", "no")], 0.0)
@@ -214,10 +215,11 @@ def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
     time = "1970-01-01T00:00:00.000Z"
     assert list(read_ends(path)) == [
         End(
-            time, SID, "why: \t\\ it", "task 12 (a: b, attempt), attempt 2", 12, "3 bytes", LastWords(AWKWARD, AWKWARD)
+            *(time, SID, "why: \t\\ it", "task 12 (a: b, attempt), attempt 2", "crash"),
+            *(12, "3 bytes", LastWords(AWKWARD, AWKWARD)),
         ),
-        End(time, "AGENT-0/1", "before", "", 0, "", LastWords("", "", AWKWARD)),
-        End(time, SID, "exit code 0", "", 0, "", NO_WORDS),
+        End(time, "AGENT-0/1", "before", "", "", 0, "", LastWords("", "", AWKWARD)),
+        End(time, SID, "exit code 0", "", "", 0, "", NO_WORDS),
     ]
 
 

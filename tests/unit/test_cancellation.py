@@ -11,6 +11,7 @@ from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._core.master.spans import Span
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
@@ -135,7 +136,7 @@ def test_what_an_agent_still_sends_for_killed_tasks_changes_nothing() -> None:
     assert master.finish(1, 1) == []
     assert master.revoked(2, 1) == []
     master.receive(messages.AlgorithmFailed(1, 0, "cannot", [3], [1], [1]))
-    master.receive(messages.SlaveDied(1, 1, "killed by signal 9", NO_WORDS))
+    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 9", NO_WORDS))
     assert ended(master.core.take_actions()) == []
     [waiting] = spans_in(master.core)
     assert ([*waiting.ids], waiting.deaths, waiting.sid) == ([4], (), None)
@@ -169,14 +170,14 @@ def test_a_task_that_may_finish_is_never_sent_again(how: str) -> None:
         case "refused":
             master.receive(messages.AlgorithmFailed(1, 0, "cannot", [1], [2], [1]))
         case "died":
-            master.receive(messages.SlaveDied(1, 1, "killed by signal 11", NO_WORDS))
+            master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 11", NO_WORDS))
         case "died elsewhere":
-            master.receive(messages.SlaveDied(1, 0, "killed by signal 11", NO_WORDS))
+            master.receive(messages.SlaveDied(1, 0, Cause.CRASH, "killed by signal 11", NO_WORDS))
         case "leaving":
-            master.receive(messages.Leaving("evicted"))
-            master.receive(messages.SlaveDied(1, 1, "killed by signal 15", NO_WORDS))
+            master.receive(messages.Leaving("evicted", Cause.EVICTED))
+            master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 15", NO_WORDS))
         case "lost":
-            master.core.handle(Vanished(b"a", "the connection broke"), 0.0)
+            master.core.handle(Vanished(b"a", "the connection broke", Cause.AGENT_LOST), 0.0)
     actions = master.core.take_actions()
     assert ended(actions) == [1]
     [waiting] = spans_in(master.core)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from mwpy import _core
-from mwpy._core.master.losses import DEATHS_ALLOWED
 from mwpy._core.master.silence import FIRST_S
 from mwpy._values import records
+from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
 from mwpy._values.options import OPTIONS, Option, Options
-from mwpy._values.task import Result
+from mwpy._values.task import ATTEMPTS_MAX, Result
 from mwpy.audit import KEPT, text_of
 from mwpy.master import LoopCounts, Master
 from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, write
@@ -212,6 +212,14 @@ def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) 
     assert sorted(shown_calls(title)) == sorted(offered)
 
 
+def test_the_manual_explains_each_cause() -> None:
+    """The table names each cause, and says which count for `attempts_max`."""
+    rows = re.findall(r"^\| `([A-Z_]+)` \|.*\| (.*) \|$", section(MANUAL, "Lost attempts"), re.MULTILINE)
+    counts = {cause.name: "for `attempts_max`" if cause.is_charged else "for nothing" for cause in Cause}
+    assert dict(rows) == counts | {Cause.AGENT_LOST.name: "see below"}
+    assert f"lost {BLAMELESS_ALLOWED} times without its fault" in " ".join(MANUAL.split())
+
+
 def test_the_manual_shows_what_a_result_has() -> None:
     """The manual lists each attribute and property of `Result`, and no other."""
     text = section(MANUAL, "The master")
@@ -228,7 +236,7 @@ def test_the_manual_shows_what_a_result_has() -> None:
     [
         (len(LoopCounts._fields), "something can be fetched, and returns {} counts"),
         (len(SlaveLoop._fields), "CL-MW's {} values"),
-        (DEATHS_ALLOWED, "was running in {} slaves when they died"),
+        (ATTEMPTS_MAX, "{} attempts are lost by its own fault"),
         (FIRST_S, "After {} seconds without possible progress"),
         (KEPT, "the newest of {} old files"),
         (KEPT, "the audit file is rotated, and {} old files are kept"),

@@ -12,6 +12,7 @@ from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import Results
@@ -46,8 +47,8 @@ def suspect(books: Books, algorithm: AlgorithmDefined | None = None) -> int:
         tasks = [TaskRange(TaskId(task), 1, attempt, number, "")]
         state.record(records.TasksAllocated(sid, tasks))
         state.record(records.AgentLost(sid, "gone"))
-        state.record(records.SlaveEnded(sid, "gone", "", NO_WORDS))
-        state.record(records.TasksReturned(sid, tasks, "gone", (Charge(sid, "gone", agent_lost=True),)))
+        state.record(records.SlaveEnded(sid, Cause.CRASH, "gone", "", NO_WORDS))
+        state.record(records.TasksReturned(sid, tasks, "gone", (Charge(sid, Cause.AGENT_LOST, "gone"),)))
     return task
 
 
@@ -158,7 +159,7 @@ def test_an_agent_that_is_lost_while_it_is_reserved_is_forgotten(
     decide(books, dispatch, isolation)
     assert isolation.reserved == [slave.agent]
     books.state.record(records.AgentLost(slave.agent.name, "gone"))
-    books.state.record(records.SlaveEnded(slave.sid, "gone", "", NO_WORDS))
+    books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "gone", "", NO_WORDS))
     books.state.record(records.TasksReturned(slave.sid, [slave.held.spans[0].whole], "gone"))
     decide(books, dispatch, isolation)
     assert isolation.reserved == []

@@ -9,6 +9,7 @@ from tests.spans import ids_of
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.records import TaskRange
 from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
@@ -103,7 +104,7 @@ def test_another_slave_takes_the_place_of_a_lost_one(books: Books, kinds: SlaveK
     kinds.allocate(1, ORDERED)
     lost, other = books.slave(ORDERED), books.slave()
     books.submit(1, policy=TaskPolicy(lost.sid, do_it_anyway=True))
-    books.state.record(records.SlaveEnded(lost.sid, "it died", "", NO_WORDS))
+    books.state.record(records.SlaveEnded(lost.sid, Cause.CRASH, "it died", "", NO_WORDS))
     kinds.lost(lost, "it died")
     assert other.kind is ORDERED
     assert books.state.actions.disconnected == [lost.sid]

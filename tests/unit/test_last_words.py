@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords, story_of
 
@@ -42,7 +43,7 @@ def test_a_long_text_loses_its_beginning() -> None:
 
 def test_a_story_shows_the_last_words_of_the_last_slave_that_died_alone() -> None:
     """A slave that was lost with its agent left no words."""
-    died = Death(SlaveId("SLAVE-0"), 1, "killed", LastWords("out"))
-    lost = Death(SlaveId("SLAVE-1"), 2, "lost", agent_lost=True)
+    died = Death(SlaveId("SLAVE-0"), 1, Cause.CRASH, "killed", LastWords("out"))
+    lost = Death(SlaveId("SLAVE-1"), 2, Cause.AGENT_LOST, "lost")
     assert story_of([died, lost]) == "The last words of SLAVE-0:\nstdout:\nout"
     assert story_of([lost]) == ""

@@ -11,6 +11,7 @@ import pytest
 
 from mwpy import cli
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy.audit import AuditFile
@@ -28,14 +29,14 @@ def path(tmp_path: Path) -> str:
         (2, "SLAVE-2", "exit code 1\nof two lines", "task 7 (f), attempt 2", NO_WORDS),
     ]
     for time, sid, cause, running, words in ended:
-        audit.write([records.SlaveEnded(SlaveId(sid), cause, running, words)], time)
+        audit.write([records.SlaveEnded(SlaveId(sid), Cause.CRASH, cause, running, words)], time)
     audit.close()
     return str(tmp_path / "x.audit")
 
 
 DEATHS = [
-    "1970-01-01T00:00:00.000Z SLAVE-0         3.0 MiB  killed while it ran task 7 (f), attempt 1",
-    "1970-01-01T00:00:02.000Z SLAVE-2               -  exit code 1 ... while it ran task 7 (f), attempt 2",
+    "1970-01-01T00:00:00.000Z SLAVE-0         3.0 MiB  killed while it ran task 7 (f), attempt 1, crash",
+    "1970-01-01T00:00:02.000Z SLAVE-2               -  exit code 1 ... while it ran task 7 (f), attempt 2, crash",
 ]
 LEFT = "1970-01-01T00:00:01.000Z SLAVE-1         1.0 GiB  exit code 0"
 

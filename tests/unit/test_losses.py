@@ -8,13 +8,14 @@ from tests.spans import ids_of
 
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
-from mwpy._core.master.losses import DEATHS_ALLOWED, REASONS_KEPT, Losses
+from mwpy._core.master.losses import REASONS_KEPT, Losses
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._values import records
+from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.messages import SlaveDied
-from mwpy._values.task import SlaveState, TaskPolicy
+from mwpy._values.task import ATTEMPTS_MAX, SlaveState, TaskPolicy
 
 DIED = "killed by signal 11"
 
@@ -31,7 +32,7 @@ def losses(books: Books) -> Losses:
 
 
 def dies(losses: Losses, slave: ConnectedSlave, running: int, words: LastWords = NO_WORDS) -> None:
-    losses.slave_died(slave.agent, SlaveDied(slave.number, running, DIED, words))
+    losses.slave_died(slave.agent, SlaveDied(slave.number, running, Cause.CRASH, DIED, words))
     losses.state.check()
 
 
@@ -48,19 +49,21 @@ def test_a_death_charges_the_running_task_only(books: Books, losses: Losses) -> 
     queue = books.state.jar.pending.queues[0]
     assert ids_of(queue) == [1, 3, 4, 2]
     assert [len(span.deaths) for span in queue for _ in span.ids] == [0, 0, 0, 1]
-    assert str(queue[-1].deaths[0]) == f"attempt 1 on SLAVE-0: {DIED}"
+    assert str(queue[-1].deaths[0]) == f"attempt 1 on SLAVE-0: crash: {DIED}"
     assert queue[-1].deaths[0].words.stdout == "out"
 
 
 def test_a_task_that_killed_three_slaves_is_handed_back_with_their_story(books: Books, losses: Losses) -> None:
     [task] = books.submit(1)
-    for _ in range(DEATHS_ALLOWED):
+    for _ in range(ATTEMPTS_MAX):
         slave = books.slave()
         books.send(slave, 1)
         dies(losses, slave, task)
     [unrunnable] = books.state.actions.unrunnable
     assert [death.sid for death in unrunnable.deaths] == ["SLAVE-0", "SLAVE-1", "SLAVE-2"]
-    assert unrunnable.reason.startswith("it was running in 3 slaves when they died: attempt 1 on SLAVE-0")
+    assert unrunnable.reason.startswith(
+        "it lost 3 attempts by its own fault, as many as attempts_max allows: attempt 1 on"
+    )
     assert books.state.jar.runnable == 0
 
 
@@ -70,7 +73,10 @@ def test_a_task_that_may_run_once_is_handed_back_after_one_death(books: Books, l
     books.send(slave, 2)
     dies(losses, slave, 1)
     [unrunnable] = books.state.actions.unrunnable
-    assert (unrunnable.task_id, unrunnable.reason) == (1, f"its slave died ({DIED}) and its policy says retry=False")
+    assert (unrunnable.task_id, unrunnable.reason) == (
+        1,
+        f"SLAVE-0 may have started it when it was lost (crash: {DIED}), and its policy says retry=False",
+    )
     assert ids_of(books.state.jar.pending.queues[0]) == [2]
 
 
@@ -80,13 +86,39 @@ def test_a_task_that_may_run_once_does_not_run_again_after_its_result_was_lost(b
     books.submit(3, policy=TaskPolicy(retry=False))
     slave = books.slave()
     books.send(slave, 4)
-    losses.slave_died(slave.agent, SlaveDied(slave.number, 3, DIED, NO_WORDS, [(1, 2, 1), (7, 1, 1)]))
+    losses.slave_died(slave.agent, SlaveDied(slave.number, 3, Cause.CRASH, DIED, NO_WORDS, [(1, 2, 1), (7, 1, 1)]))
     assert ids_of(books.state.jar.pending.queues[0]) == [4, 1]
     assert [(task.task_id, len(task.deaths)) for task in books.state.actions.unrunnable] == [(2, 0), (3, 1)]
     assert books.state.actions.unrunnable[0].reason == (
         "SLAVE-0 ran it, but its result was overwritten there, and its policy says retry=False"
     )
     books.state.check()
+
+
+def test_a_task_is_given_up_after_a_hundred_losses_without_its_fault(books: Books, losses: Losses) -> None:
+    """Otherwise a computation on machines that are always taken back would never end."""
+    [task] = books.submit(1)
+    for number in range(BLAMELESS_ALLOWED):
+        assert books.state.actions.unrunnable == []
+        slave = books.slave()
+        books.send(slave, 1)
+        books.state.record(records.AgentLeaving(f"AGENT-{number}", "evicted", Cause.EVICTED))
+        dies(losses, slave, task)
+        losses.check()
+    [unrunnable] = books.state.actions.unrunnable
+    assert unrunnable.reason == f"it was lost 100 times without its fault, the last time: evicted: {DIED}"
+
+
+@pytest.mark.parametrize("attempts_max", [1, 2])
+def test_a_task_is_tried_as_often_as_its_policy_says(books: Books, losses: Losses, attempts_max: int) -> None:
+    [task] = books.submit(1, policy=TaskPolicy(attempts_max=attempts_max))
+    for _ in range(attempts_max):
+        assert books.state.actions.unrunnable == []
+        slave = books.slave()
+        books.send(slave, 1)
+        dies(losses, slave, task)
+        losses.check()
+    assert [each.task_id for each in books.state.actions.unrunnable] == [task]
 
 
 def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Losses) -> None:
@@ -99,7 +131,7 @@ def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Lo
 def vanishes(losses: Losses, slave: ConnectedSlave) -> None:
     """The agent of a slave vanishes without notice."""
     losses.state.record(records.AgentLost(slave.agent.name, "the connection broke"))
-    losses.agent_gone(slave.agent, "the connection broke", vanished=True)
+    losses.agent_gone(slave.agent, "the connection broke", Cause.AGENT_LOST)
     losses.check()
     losses.state.check()
 
@@ -115,15 +147,15 @@ def test_the_tasks_of_an_agent_that_vanished_are_suspects(books: Books, losses: 
     queue = books.state.jar.pending.queues[0]
     assert ids_of(queue) == [1, 3]
     assert [list(map(str, span.deaths)) for span in queue] == [
-        ["attempt 1 on SLAVE-0: lost with AGENT-0: the connection broke"],
+        ["attempt 1 on SLAVE-0: agent lost: AGENT-0: the connection broke"],
         [],
     ]
     [unrunnable] = books.state.actions.unrunnable
     assert unrunnable.reason == (
-        "SLAVE-0 was lost with AGENT-0 (the connection broke) when it may have been started, and its policy says "
-        "retry=False"
+        "SLAVE-0 may have started it when it was lost (agent lost: AGENT-0: the connection broke), and its "
+        "policy says retry=False"
     )
-    assert [death.agent_lost for death in unrunnable.deaths] == [True]
+    assert [death.cause for death in unrunnable.deaths] == [Cause.AGENT_LOST]
     assert losses.departures == {"the connection broke": 1}
 
 
@@ -133,11 +165,12 @@ def test_the_tasks_of_an_agent_that_leaves_with_notice_are_not_suspects(books: B
     slave = books.slave()
     books.give(slave, 1)
     if how == "announced":
-        books.state.record(records.AgentLeaving("AGENT-0", "evicted"))
+        books.state.record(records.AgentLeaving("AGENT-0", "evicted", Cause.EVICTED))
     books.state.record(records.AgentLeft("AGENT-0", "evicted"))
-    losses.agent_gone(slave.agent, "evicted", vanished=how == "announced")
+    losses.agent_gone(slave.agent, "evicted", Cause.AGENT_LOST if how == "announced" else Cause.EVICTED)
     [span] = books.state.jar.pending.queues[0]
-    assert span.deaths == ()
+    assert [death.cause for death in span.deaths] == [Cause.EVICTED]
+    assert (span.charged, span.blameless, span.runs_alone) == (0, 1, False)
 
 
 def test_after_three_lost_agents_a_task_is_isolated_and_after_the_fourth_it_is_handed_back(
@@ -165,8 +198,8 @@ def test_after_three_lost_agents_a_task_is_isolated_and_after_the_fourth_it_is_h
     [unrunnable] = books.state.actions.unrunnable
     assert len(unrunnable.deaths) == 4
     assert unrunnable.reason.startswith(
-        "4 agents vanished while they had it, the last one while it ran nothing else: attempt 1 on SLAVE-0: lost with "
-        "AGENT-0: the connection broke; attempt 2 on SLAVE-1: lost with AGENT-1"
+        "4 agents vanished while they had it, the last one while it ran nothing else: "
+        "attempt 1 on SLAVE-0: agent lost: AGENT-0: the connection broke; attempt 2 on SLAVE-1: agent lost: AGENT-1"
     )
     assert (ids_of(pending.queues[0]), pending.suspects) == ([2], {})
 
@@ -198,7 +231,7 @@ def test_lost_agents_and_killed_slaves_are_counted_apart(books: Books, losses: L
     books.state.record(records.SlaveChanged(slave.sid, SlaveState.BUSY, slave.kind))
     dies(losses, slave, task)
     [unrunnable] = books.state.actions.unrunnable
-    assert unrunnable.reason.startswith("it was running in 3 slaves when they died")
+    assert unrunnable.reason.startswith("it lost 3 attempts by its own fault")
     assert len(unrunnable.deaths) == 6
 
 
@@ -206,28 +239,31 @@ def test_a_slave_that_dies_while_its_agent_leaves_charges_no_task(books: Books, 
     slave = books.slave()
     books.submit(2)
     books.send(slave, 2)
-    books.state.record(records.AgentLeaving("AGENT-0", "evicted"))
+    books.state.record(records.AgentLeaving("AGENT-0", "evicted", Cause.EVICTED))
     dies(losses, slave, 1)
     queue = books.state.jar.pending.queues[0]
-    assert (ids_of(queue), [span.deaths for span in queue]) == ([1, 2], [(), ()])
+    assert (ids_of(queue), [[death.cause for death in span.deaths] for span in queue]) == (
+        [1, 2],
+        [[Cause.EVICTED], []],
+    )
 
 
 def test_a_visitor_without_slaves_is_no_departure(books: Books, losses: Losses) -> None:
     """`mwpy doctor` connects, examines the connection and leaves."""
     agent = books.slave().agent
     agent.announced = 0
-    losses.agent_gone(agent, "it was an examination", vanished=False)
+    losses.agent_gone(agent, "it was an examination", Cause.EVICTED)
     assert losses.departures == {}
 
 
 def test_only_so_many_reasons_of_departures_are_remembered(books: Books, losses: Losses) -> None:
     """An agent can leave for any reason. The most frequent reason stays known."""
     agent = books.slave().agent
-    losses.agent_gone(agent, "evicted", vanished=False)
+    losses.agent_gone(agent, "evicted", Cause.EVICTED)
     for number in range(300):
         agent.announced = 1
-        losses.agent_gone(agent, "evicted", vanished=False)
-        losses.agent_gone(agent, f"reason {number}", vanished=False)
+        losses.agent_gone(agent, "evicted", Cause.EVICTED)
+        losses.agent_gone(agent, f"reason {number}", Cause.EVICTED)
     assert len(losses.departures) == REASONS_KEPT
     assert losses.departures["evicted"] == 301
 
@@ -235,7 +271,7 @@ def test_only_so_many_reasons_of_departures_are_remembered(books: Books, losses:
 def test_slaves_that_never_were_ready_are_reported_once_for_each_reason(books: Books, losses: Losses) -> None:
     agent = books.slave().agent
     for number, words in ((7, "ImportError: a"), (8, "ImportError: a"), (9, "ImportError: b")):
-        losses.slave_died(agent, SlaveDied(number, 0, "exit code 1", LastWords(stderr=words)))
+        losses.slave_died(agent, SlaveDied(number, 0, Cause.CRASH, "exit code 1", LastWords(stderr=words)))
     texts = notices(books)
     assert len(texts) == 2
     assert texts[0].startswith("a slave of AGENT-0 (here) ended before it could take a task: exit code 1.")
@@ -245,9 +281,9 @@ def test_a_task_that_killed_too_many_slaves_and_is_still_here_fails_the_check(bo
     slave = books.slave()
     books.give(slave, 1)
     losses.check()
-    slave.held.spans[0].deaths = (Death(slave.sid, 1, DIED),) * DEATHS_ALLOWED
-    with pytest.raises(AssertionError, match="killed 3 slaves and is not handed back"):
+    slave.held.spans[0].deaths = (Death(slave.sid, 1, Cause.CRASH, DIED),) * ATTEMPTS_MAX
+    with pytest.raises(AssertionError, match="was charged 3 times and is not handed back"):
         losses.check()
-    slave.held.spans[0].deaths = (Death(slave.sid, 1, DIED, agent_lost=True),) * (LOST_AGENTS_ALLOWED + 1)
+    slave.held.spans[0].deaths = (Death(slave.sid, 1, Cause.AGENT_LOST, DIED),) * (LOST_AGENTS_ALLOWED + 1)
     with pytest.raises(AssertionError, match="was lost with 4 agents and is not handed back"):
         losses.check()

@@ -14,6 +14,7 @@ from mwpy._core.master.events import Received, Stranger
 from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.spans import Span
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.records import Notice, SlaveChanged
@@ -119,7 +120,7 @@ def test_slaves_that_an_agent_is_starting_are_not_missing(core: MasterCore) -> N
     assert core.counts().slaves_needed == 2
     _receive(core, messages.SlaveReady(1))
     assert core.counts().slaves_needed == 2
-    _receive(core, messages.Leaving("evicted"))
+    _receive(core, messages.Leaving("evicted", Cause.EVICTED))
     assert core.counts().slaves_needed == 4
 
 
@@ -203,7 +204,7 @@ def test_the_notice_of_silence_names_agents_without_slaves_and_agents_that_left(
     _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
     _notices(core, 0.0)
     assert "1 agents are connected, but their slaves are not ready yet" in _notices(core, 6.0)
-    _receive(core, messages.Goodbye("evicted"))
+    _receive(core, messages.Goodbye("evicted", Cause.EVICTED))
     assert "All agents left, most often (1) because: evicted" in _notices(core, 60.0)
 
 

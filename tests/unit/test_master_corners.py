@@ -11,6 +11,7 @@ from mwpy._core.master.commands import AllocateSlaves, FreeSlave
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.task import SlaveKind, TaskPolicy
@@ -70,9 +71,9 @@ def test_unstarted_tasks_that_an_evicted_agent_returns_run_elsewhere() -> None:
     core = _master(task_group=2)
     _connect(core)
     _submit(core, 1, 2, retry=False)
-    _receive(core, messages.Leaving("evicted"))
+    _receive(core, messages.Leaving("evicted", Cause.EVICTED))
     _receive(core, messages.Revoked(1, [2], [1], [1]))
-    _receive(core, messages.Goodbye("evicted"))
+    _receive(core, messages.Goodbye("evicted", Cause.EVICTED))
     _connect(core, b"b")
     actions = core.take_actions()
     assert [task.task_id for task in actions.unrunnable] == [1]
@@ -160,7 +161,7 @@ def test_only_the_latest_of_many_deaths_keep_their_last_words(monkeypatch: pytes
     given_up = []
     for number in range(1, 21):
         _submit(core, number, retry=False)
-        _receive(core, messages.SlaveDied(number, number, "killed", LastWords("out", "x" * 3000)))
+        _receive(core, messages.SlaveDied(number, number, Cause.CRASH, "killed", LastWords("out", "x" * 3000)))
         _receive(core, messages.SlaveReady(number + 1))
         actions = core.take_actions()
         given_up += actions.unrunnable
@@ -176,7 +177,7 @@ def test_each_kind_of_failure_at_the_start_is_reported_once() -> None:
     _connect(core)
     for number in range(5):
         words = LastWords(stderr=f"Traceback of process {number}\nImportError: no numpy\n")
-        _receive(core, messages.SlaveDied(10 + number, 0, "exit code 1", words))
+        _receive(core, messages.SlaveDied(10 + number, 0, Cause.CRASH, "exit code 1", words))
     notices = [record.text for record in core.take_actions().records if isinstance(record, records.Notice)]
     assert len(notices) == 1
     assert notices[0].endswith("It wrote last:\nstderr:\nTraceback of process 0\nImportError: no numpy")
@@ -186,7 +187,9 @@ def test_slaves_that_end_with_their_agent_cause_no_notice() -> None:
     """In this case it is not a fault that these slaves never took a task. Their last output is recorded anyway."""
     core = _master()
     _connect(core)
-    _receive(core, messages.Leaving(""))
+    _receive(core, messages.Leaving("", Cause.EVICTED))
     core.take_actions()
-    _receive(core, messages.SlaveDied(2, 0, "exit code 0", NO_WORDS))
-    assert core.take_actions().records == [records.SlaveEnded(SlaveId("AGENT-0/2"), "exit code 0", "", NO_WORDS)]
+    _receive(core, messages.SlaveDied(2, 0, Cause.CRASH, "exit code 0", NO_WORDS))
+    assert core.take_actions().records == [
+        records.SlaveEnded(SlaveId("AGENT-0/2"), Cause.EVICTED, "exit code 0", "", NO_WORDS)
+    ]

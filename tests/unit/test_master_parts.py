@@ -29,6 +29,7 @@ from mwpy._roles.map_run import Call, MapRun
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
+from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
@@ -121,7 +122,7 @@ def _result(number: int, tag: object = None) -> Result[Any]:
 
 
 def _unrunnable(number: int, tag: object = None) -> UnrunnableTask:
-    deaths = (Death(SID, 1, "killed by signal 11", LastWords("", "last words", "", 0)),)
+    deaths = (Death(SID, 1, Cause.CRASH, "killed by signal 11", LastWords("", "last words", "", 0)),)
     return UnrunnableTask(TaskId(number), "max", None, tag, "it kills", deaths, b"", (), ORIGIN)
 
 

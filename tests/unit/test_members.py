@@ -7,6 +7,7 @@ from tests.master_state import Books, sid
 
 from mwpy._core.master.members import SlaveEvent
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.task import SlaveKind, SlaveState
@@ -25,19 +26,19 @@ def test_a_slave_is_idle_hungry_or_gone_as_its_records_say(books: Books) -> None
     assert list(members.idle) == []
     books.state.record(records.SlaveChanged(slave.sid, SlaveState.SHUTTING_DOWN, slave.kind))
     assert list(members.hungry) == []
-    books.state.record(records.SlaveEnded(slave.sid, "why", "", NO_WORDS))
+    books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "why", "", NO_WORDS))
     assert (slave.state, members.slaves, slave.agent.slaves) == (SlaveState.GONE, {}, {})
 
 
 def test_a_slave_that_ends_without_notice_is_lost(books: Books) -> None:
     slave = books.slave()
-    books.state.record(records.SlaveEnded(slave.sid, "why", "", NO_WORDS))
+    books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "why", "", NO_WORDS))
     assert slave.state is SlaveState.LOST
 
 
 def test_a_slave_that_was_never_ready_changes_nothing_when_it_ends(books: Books) -> None:
     books.slave()
-    books.state.record(records.SlaveEnded(sid(7), "why", "", NO_WORDS))
+    books.state.record(records.SlaveEnded(sid(7), Cause.CRASH, "why", "", NO_WORDS))
     assert list(books.state.members.slaves) == [sid(0)]
 
 
@@ -53,7 +54,7 @@ def test_an_agent_that_leaves_announces_no_slaves(books: Books) -> None:
     agent, members = books.slave().agent, books.state.members
     agent.announced = 3
     assert members.coming() == 2
-    books.state.record(records.AgentLeaving(agent.name, "evicted"))
+    books.state.record(records.AgentLeaving(agent.name, "evicted", Cause.EVICTED))
     assert (members.coming(), agent.leaving) == (0, "evicted")
 
 
@@ -75,7 +76,7 @@ def test_an_agent_that_is_gone_is_known_by_neither_name_nor_connection(books: Bo
 
 def test_names_are_never_used_twice(books: Books) -> None:
     slave = books.slave()
-    books.state.record(records.SlaveEnded(slave.sid, "why", "", NO_WORDS))
+    books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "why", "", NO_WORDS))
     books.state.record(records.AgentLost("AGENT-0", "why"))
     assert (books.state.members.next_agent, books.state.members.next_sid) == ("AGENT-1", sid(1))
 

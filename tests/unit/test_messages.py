@@ -9,6 +9,7 @@ import pytest
 
 from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 
 CODEC = Codec()
@@ -116,7 +117,7 @@ def test_tasks_form_as_few_spans_as_their_order_allows(
 def test_a_message_without_lists_needs_only_the_right_number_of_frames() -> None:
     """A definition by value has one frame, and a goodbye has none."""
     messages.check(messages.Algorithms([DEFINITION]), [b"packed"])
-    messages.check(messages.Goodbye("bye"), [])
+    messages.check(messages.Goodbye("bye", Cause.EVICTED), [])
 
 
 @pytest.mark.parametrize("container", [b"\x90", b"\x80", b"\xdc\x00\x00", b"\xdf\x00\x00\x00\x00"])

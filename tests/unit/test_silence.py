@@ -15,6 +15,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import LONGEST_S, SilenceWatch
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.records import Notice
@@ -123,7 +124,7 @@ def _no_agent_connects(master: _Master) -> None:
 def _only_mwpy_doctor_connects(master: _Master) -> None:
     master.submit()
     master.receive(messages.Hello("m", "g", "node1", 1, "3.11", 0))
-    master.receive(messages.Goodbye("it was an examination by mwpy doctor"))
+    master.receive(messages.Goodbye("it was an examination by mwpy doctor", Cause.EVICTED))
 
 
 def _no_agent_connects_and_no_task_is_submitted(master: _Master) -> None:
@@ -156,19 +157,19 @@ def _an_agent_connects_without_slaves(master: _Master) -> None:
 def _slaves_end_before_they_are_ready(master: _Master) -> None:
     master.submit()
     master.connect(slaves=0)
-    master.receive(messages.SlaveDied(1, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
+    master.receive(messages.SlaveDied(1, 0, Cause.CRASH, "exit code 1", LastWords(stderr="ImportError: no numpy")))
 
 
 def _the_only_agent_leaves(master: _Master) -> None:
     master.connect(1)
     master.submit()
-    master.receive(messages.Goodbye("evicted"))
+    master.receive(messages.Goodbye("evicted", Cause.EVICTED))
 
 
 def _the_only_agent_is_lost(master: _Master) -> None:
     master.connect(1)
     master.submit()
-    master.handle(Vanished(b"a", "the connection broke"))
+    master.handle(Vanished(b"a", "the connection broke", Cause.AGENT_LOST))
 
 
 def _the_only_agent_sends_garbage(master: _Master) -> None:
@@ -220,7 +221,7 @@ def _the_only_agent_finishes_its_last_task(master: _Master) -> None:
     master.connect(1)
     master.submit()
     master.submit()
-    master.receive(messages.Leaving("evicted"))
+    master.receive(messages.Leaving("evicted", Cause.EVICTED))
     master.receive(messages.Revoked(1, [], [], []))
     master.finish(1)
 
@@ -413,7 +414,7 @@ def test_the_first_notice_comes_in_time_when_progress_ends_again(cause: _Cause) 
     before = len(master.silence_notices)
     master.core.waiting = Waiting.FOREVER
     for peer in list(master.core.state.members.peers):
-        master.handle(Vanished(peer, "the connection broke"))
+        master.handle(Vanished(peer, "the connection broke", Cause.AGENT_LOST))
     master.run(PROMISED_S)
     assert len(master.silence_notices) == before + 1
     assert "no slave is connected" in master.silence_notices[-1][1]
@@ -439,7 +440,7 @@ def test_an_agent_whose_slaves_cannot_start_is_reported_at_once() -> None:
     """The notice has the last output of the slave. A second slave that fails in the same way adds no notice."""
     master = _Master()
     _slaves_end_before_they_are_ready(master)
-    master.receive(messages.SlaveDied(2, 0, "exit code 1", LastWords(stderr="ImportError: no numpy")))
+    master.receive(messages.SlaveDied(2, 0, Cause.CRASH, "exit code 1", LastWords(stderr="ImportError: no numpy")))
     assert len(master.other_notices) == 1
     assert "ended before it could take a task: exit code 1" in master.other_notices[0]
     assert "ImportError: no numpy" in master.other_notices[0]
@@ -469,7 +470,7 @@ def test_there_is_no_notice_while_a_leaving_agent_runs_its_last_task() -> None:
     master = _Master()
     master.connect(1)
     master.submit()
-    master.receive(messages.Leaving("evicted"))
+    master.receive(messages.Leaving("evicted", Cause.EVICTED))
     master.run(DAY_S)
     assert not master.silence_notices
 
@@ -491,7 +492,7 @@ def test_a_computation_on_one_machine_does_not_ask_for_other_slaves() -> None:
     master.run(PROMISED_S)
     assert "The slaves on this machine are not ready" in master.silence_notices[-1][1]
     master.connect(1)
-    master.receive(messages.Goodbye("3 slaves in a row ended"))
+    master.receive(messages.Goodbye("3 slaves in a row ended", Cause.EVICTED))
     master.run(PROMISED_S)
     assert "Correct that, and start the computation again" in master.silence_notices[-1][1]
 
@@ -502,7 +503,7 @@ def test_a_refusal_is_not_the_reason_after_another_agent_was_accepted() -> None:
     master.handle(Stranger("10.0.0.9", "a stranger"))
     master.connect(1)
     master.submit()
-    master.receive(messages.Goodbye("evicted"))
+    master.receive(messages.Goodbye("evicted", Cause.EVICTED))
     master.run(PROMISED_S)
     assert "because: evicted" in master.silence_notices[0][1]
     assert "10.0.0.9" not in master.silence_notices[0][1]
@@ -568,7 +569,7 @@ def test_the_notice_names_tasks_that_wait_for_a_leaving_slave() -> None:
     master.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
     master.connect(1)
     master.connect(1, b"b")
-    master.receive(messages.Leaving("evicted"))
+    master.receive(messages.Leaving("evicted", Cause.EVICTED))
     master.submit(sid="SLAVE-0")
     master.run(PROMISED_S)
     assert "1 tasks are at slaves that are leaving, or addressed to them" in master.silence_notices[-1][1]

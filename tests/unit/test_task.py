@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mwpy._transport.codec import Codec
+from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
@@ -122,11 +123,11 @@ def test_a_policy_says_only_whether_there_is_a_seed() -> None:
 
 def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     """These values are enough to submit the task again, or to explain why it cannot run."""
-    death = Death(SID, 2, "killed by signal 11")
+    death = Death(SID, 2, Cause.CRASH, "killed by signal 11")
     payload, _ = Codec().dumps_call((1,), {"b": 2}, "f")
     task = UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", (death,), payload, (), ORIGIN)
     assert task.arguments == ((1,), {"b": 2})
-    assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: killed by signal 11"
+    assert str(task.deaths[0]) == "attempt 2 on SLAVE-0: crash: killed by signal 11"
     assert repr(task) == "<UnrunnableTask 3 (f): it kills, tag='tag'>"
     result = task.result()
     assert (result.task_id, result.tag, result.attempts, result.ok) == (3, "tag", 2, False)
@@ -137,12 +138,12 @@ def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
 
 def test_an_unrunnable_task_shows_the_last_words_of_the_last_slave_that_died() -> None:
     """Printing the task shows the last words. Without last words, the text is one line."""
-    first = Death(SID, 1, "exit code 1", LastWords("first"))
-    last = Death(SID, 2, "killed by signal 11", LastWords("a\n", "b", "Fatal\n", 3 << 20))
+    first = Death(SID, 1, Cause.CRASH, "exit code 1", LastWords("first"))
+    last = Death(SID, 2, Cause.CRASH, "killed by signal 11", LastWords("a\n", "b", "Fatal\n", 3 << 20))
     shown = [
         str(UnrunnableTask(TaskId(3), "f", None, "tag", "it kills", deaths, b"", (), ORIGIN))
-        for deaths in ((first, last), (Death(SID, 1, "exit code 1"),), ())
+        for deaths in ((first, last), (Death(SID, 1, Cause.CRASH, "exit code 1"),), ())
     ]
     line = "task 3 (f) is unrunnable: it kills"
     assert shown == [f"{line}\nThe last words of SLAVE-0:\nfault:\nFatal\nstderr:\nb\nstdout:\na", line, line]
-    assert str(last) == "attempt 2 on SLAVE-0 (peak memory 3.0 MiB): killed by signal 11"
+    assert str(last) == "attempt 2 on SLAVE-0 (peak memory 3.0 MiB): crash: killed by signal 11"

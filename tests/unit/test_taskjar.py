@@ -8,6 +8,7 @@ from tests.spans import MAX, MIN, ids_of
 
 from mwpy._core.master.pending import MAX_SPAN
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import Results, payload
@@ -94,14 +95,14 @@ def test_returned_tasks_go_to_the_head_and_charged_ones_to_the_tail(books: Books
     returned = TaskRange(3, 1, 1, 0, "max")
     books.state.record(records.TasksReturned(slave.sid, [returned], "why"))
     assert waiting(books) == [3, 4, 5]
-    books.state.record(records.SlaveEnded(slave.sid, "it died", "", LastWords("out")))
+    books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "it died", "", LastWords("out")))
     charged, rest = TaskRange(1, 1, 1, 0, "max"), TaskRange(2, 1, 1, 0, "max")
-    charge = Charge(slave.sid, "it died")
+    charge = Charge(slave.sid, Cause.CRASH, "it died")
     books.state.record(records.TasksReturned(slave.sid, [charged], "why", (charge,)))
     books.state.record(records.TasksReturned(slave.sid, [rest], "why"))
     assert waiting(books) == [2, 3, 4, 5, 1]
     [death] = books.state.jar.pending.queues[0][-1].deaths
-    assert (death.sid, death.attempt, death.cause, death.words.stdout) == (sid(0), 1, "it died", "out")
+    assert (death.sid, death.attempt, death.reason, death.words.stdout) == (sid(0), 1, "it died", "out")
 
 
 def test_unaddressed_tasks_wait_for_any_slave(books: Books) -> None:

@@ -10,6 +10,7 @@ import pytest
 from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, MAX_TASKS
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
@@ -28,13 +29,13 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Cancel([1, 5], [4, 1], True), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
-    (messages.SlaveDied(1, 0, "why", LastWords("out", "err", "fault", 1 << 40)), []),
+    (messages.SlaveDied(1, 0, Cause.CRASH, "why", LastWords("out", "err", "fault", 1 << 40)), []),
     (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
     (messages.Probe(), []),
     (messages.Renew(), []),
     (messages.Shutdown(True, 5.0), []),
-    (messages.Leaving("why"), []),
-    (messages.Goodbye("why"), []),
+    (messages.Leaving("why", Cause.EVICTED), []),
+    (messages.Goodbye("why", Cause.EVICTED), []),
 ]
 
 
@@ -94,15 +95,15 @@ TOO_LARGE: list[messages.Message] = [
     messages.Revoked(1, MANY, MANY, MANY),
     messages.SlaveReady(-1),
     messages.SlaveReady(1 << 60),
-    messages.SlaveDied(1, -1, "why", NO_WORDS),
-    messages.SlaveDied(1, 1, LONG, NO_WORDS),
-    messages.SlaveDied(1, 1, "why", LastWords("x" * 65_537)),
-    messages.SlaveDied(1, 1, "why", LastWords(peak_bytes=-1)),
+    messages.SlaveDied(1, -1, Cause.CRASH, "why", NO_WORDS),
+    messages.SlaveDied(1, 1, Cause.CRASH, LONG, NO_WORDS),
+    messages.SlaveDied(1, 1, Cause.CRASH, "why", LastWords("x" * 65_537)),
+    messages.SlaveDied(1, 1, Cause.CRASH, "why", LastWords(peak_bytes=-1)),
     messages.AlgorithmFailed(1, 0, LONG, [1], [1], [1]),
     messages.AlgorithmFailed(1, -1, "why", [1], [1], [1]),
     messages.AlgorithmFailed(1, 0, "why", MANY, MANY, MANY),
-    messages.Leaving(LONG),
-    messages.Goodbye(LONG),
+    messages.Leaving(LONG, Cause.EVICTED),
+    messages.Goodbye(LONG, Cause.EVICTED),
 ]
 
 
@@ -160,7 +161,7 @@ def test_the_largest_message_of_a_correct_agent_arrives() -> None:
     text = "\ufffd" * LAST_WORDS_BYTES
     for message in (
         messages.Revoked(1, spans, spans, spans),
-        messages.SlaveDied(1, 1, "\ufffd" * MAX_REASON, LastWords(text, text, text, 1 << 50)),
+        messages.SlaveDied(1, 1, Cause.CRASH, "\ufffd" * MAX_REASON, LastWords(text, text, text, 1 << 50)),
         messages.Hello("m", "g", "h" * MAX_NAME, 1, "3.11", MAX_SLAVES),
     ):
         assert wire.decode(wire.encode(message), wire.FROM_AGENT)[0] == message

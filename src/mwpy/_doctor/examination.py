@@ -25,6 +25,7 @@ from mwpy._system import clock, packages, process
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.environment import EXAMINED, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, ProtocolError
 from mwpy._values.options import Options
@@ -123,7 +124,7 @@ def _visit(link: AgentLink, contact: MasterContact) -> dict[str, Any]:
     answer = _answer(link)
     match answer:
         case messages.Welcome(agent):
-            link.send(wire.encode(messages.Goodbye("it was an examination by mwpy doctor")))
+            link.send(wire.encode(messages.Goodbye("it was an examination by mwpy doctor", Cause.CANCELLED)))
             return {"agent": agent, "round_trip_s": clock.monotonic() - began}
         case messages.Refused(reason):
             return {"refused": reason}

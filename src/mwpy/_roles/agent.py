@@ -332,13 +332,14 @@ class Agent:
         fault = channel.fault(LAST_WORDS_BYTES)
         ends = outputs[STDOUT].end, outputs[STDERR].end, fault.decode(errors="replace")
         words = LastWords(*ends, process.peak_bytes)
-        cause, started = process.describe_exit(), channel.started
+        reason, started = process.describe_exit(), channel.started
         for fd in list(slave.fds):
             self._watched.remove(slave, fd)
         channel.close()
         process.close()
         del self._slaves[slave.number]
-        self._core.handle(events.SlaveExited(slave.number, cause, words, started, error_output + fault), now)
+        end = events.SlaveExited(slave.number, reason, words, started, error_output + fault, process.out_of_memory)
+        self._core.handle(end, now)
 
     def close(self) -> None:
         """Leave nothing behind: kill the slaves, and close the connection after the goodbye was sent."""

@@ -27,6 +27,7 @@ from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, Happened, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy.resource_file import ResourceFile
 
@@ -171,7 +172,7 @@ class MasterIo:
                 else:
                     self.core.handle(Received(peer, address, message, payload), now)
             case Unreachable(peer):
-                self.core.handle(Vanished(peer, "the connection broke"), now)
+                self.core.handle(Vanished(peer, "the connection broke", Cause.AGENT_LOST), now)
             case StrangerSeen(address, reason):
                 self.core.handle(Stranger(address, reason), now)
             case NotAccepted(address, reason):

@@ -31,6 +31,7 @@ from mwpy._transport.codec import Codec, users_traceback
 from mwpy._transport.link import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY
+from mwpy._values.causes import Cause
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
 from mwpy._values.task import Result
@@ -120,7 +121,7 @@ class OwnSlave:
         self._say(wire.encode(self._hello))
 
     def _join_again(self, reason: str) -> None:
-        self._say(wire.encode(messages.Goodbye(reason)))
+        self._say(wire.encode(messages.Goodbye(reason, Cause.CANCELLED)))
         self._join()
 
     def _say(self, frames: list[Buffer]) -> None:
@@ -151,7 +152,7 @@ class OwnSlave:
             case messages.Shutdown():
                 self._runner = None
                 self._channel.arrived.clear()
-                self._say(wire.encode(messages.Goodbye("the computation is over")))
+                self._say(wire.encode(messages.Goodbye("the computation is over", Cause.CANCELLED)))
             case messages.Algorithms() | messages.SlaveNamed() if self._runner is not None:
                 # at once, because an interrupt of this would look as if the algorithm could not be loaded
                 waiting, self._channel.arrived = self._channel.arrived, [_copied(frames)]

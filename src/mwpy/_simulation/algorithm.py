@@ -26,7 +26,7 @@ BY_NAME = (min, max)
 STATES = 6
 """How many different functions by value there are. They come and go, and some come back."""
 
-CANCEL_S = 10.0
+CANCEL_S = 3.0
 """The longest pause between two cancellations, in seconds."""
 
 LARGE = 2000
@@ -151,7 +151,8 @@ class SimulatedAlgorithm:
     def _submit_one(self) -> None:
         random = self._world.random
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
-        policy = TaskPolicy(sid, retry=random.random() > 0.15, do_it_anyway=random.random() < 0.5)
+        retry, anyway = random.random() > 0.15, random.random() < 0.5
+        policy = TaskPolicy(sid, retry, anyway, attempts_max=random.choice((1, 2, 3, 3, 3)))
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))

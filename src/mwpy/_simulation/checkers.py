@@ -14,14 +14,12 @@ from attrs import define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.task import Result, TaskPolicy, UnrunnableTask
 
 __all__ = ["HistoryChecker", "SimulationFailure", "is_cancelled"]
-
-DEATHS_ALLOWED = 3
-"""A task that was running in this many slaves when they died must not start again."""
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent, and at most once more."""
@@ -218,7 +216,7 @@ class HistoryChecker:
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
             return
         self._dead[peer, message.slave] = None
-        if message.running and peer not in self._leaving:
+        if message.running and message.cause.is_charged and peer not in self._leaving:
             together = (peer, message.slave) in self._uncharged
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
@@ -241,7 +239,8 @@ class HistoryChecker:
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
-            assert self.deaths.get(task, 0) < DEATHS_ALLOWED, f"task {task} runs again after it killed three slaves"
+            killed = self.deaths.get(task, 0)
+            assert killed < policy.attempts_max, f"task {task} runs again after it killed {killed} slaves"
             others = [each for each in beside if each not in self._killed]  # these end soon
             together = [task, *others] if others else []
             suspects = [each for each in together if self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
@@ -261,12 +260,14 @@ class HistoryChecker:
         """The algorithm gets a task back."""
         number = task.task_id
         heard_of, lost = self.deaths.get(number, 0), self.lost.get(number, 0)
-        shown = len(task.deaths)
-        assert shown == heard_of + lost, f"task {number} has {shown} deaths, not {heard_of} and {lost} lost agents"
-        assert heard_of <= DEATHS_ALLOWED, f"task {number} killed {heard_of} slaves"
+        causes = [death.cause for death in task.deaths]
+        charged = sum(cause.is_charged for cause in causes)
+        assert charged == heard_of, f"task {number} is charged {charged} times, not {heard_of}"
+        assert causes.count(Cause.AGENT_LOST) == lost, f"task {number} was lost with {lost} agents: {causes}"
         assert number not in self._last_attempts, f"task {number} is handed back although it is cancelled"
         policy = self._policies[number]
-        if policy.retry and policy.sid is None and heard_of < DEATHS_ALLOWED:
+        assert heard_of <= policy.attempts_max, f"task {number} killed {heard_of} slaves"
+        if policy.retry and policy.sid is None and heard_of < policy.attempts_max:
             alone = self._alone.get(number, False)
             assert lost > LOST_AGENTS_ALLOWED and alone, f"task {number} is given up after {lost} lost agents"
         self._end(number, "unrunnable", task.tag)

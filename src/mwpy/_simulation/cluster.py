@@ -55,6 +55,7 @@ class _LocalAgent:
     code: int | None = None
     pid: int = 1
     peak_bytes: int = 0
+    out_of_memory: bool = False
 
     def poll(self) -> int | None:
         """Its exit code, if it has ended."""

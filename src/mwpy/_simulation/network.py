@@ -17,6 +17,7 @@ from mwpy._simulation.world import World
 from mwpy._transport import wire
 from mwpy._transport.link import Broken, Connected, Frames, Happened, StrangerSeen, Unreachable
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 
@@ -34,8 +35,8 @@ REFUSED = _kind(messages.Refused(""))
 CHECKED = (
     _kind(messages.Hello("", "", "", 0, "", 0)),
     _kind(messages.SlaveReady(0)),
-    _kind(messages.SlaveDied(0, 0, "", NO_WORDS)),
-    _kind(messages.Leaving("")),
+    _kind(messages.SlaveDied(0, 0, Cause.CRASH, "", NO_WORDS)),
+    _kind(messages.Leaving("", Cause.EVICTED)),
 )
 """The messages that a checker wants to see when the master gets them."""
 ONCE = (_kind(messages.Hello("", "", "", 0, "", 0)), _kind(messages.SlaveReady(0)))

@@ -80,7 +80,7 @@ def _each(spans: deque[Span]) -> list[tuple[Any, ...]]:
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
             (span.state, span.attempt, span.sid),
-            [(death.sid, death.attempt, death.cause, death.words, death.agent_lost) for death in span.deaths],
+            [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
         )
         for span in spans
         for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))
@@ -91,7 +91,15 @@ def _members(members: Members) -> dict[str, Any]:
     """Everything about agents and slaves that must be the same."""
     return {
         "agents": {
-            agent.name: (agent.address, agent.announced, agent.job, agent.python, agent.leaving, agent.refused)
+            agent.name: (
+                agent.address,
+                agent.announced,
+                agent.job,
+                agent.python,
+                agent.leaving,
+                agent.loss,
+                agent.refused,
+            )
             for agent in members.agents.values()
         },
         "slaves": {

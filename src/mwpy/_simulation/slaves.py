@@ -263,6 +263,7 @@ class SimulatedSlave:
     """
 
     peak_bytes = 0
+    out_of_memory = False
 
     def __init__(
         self,

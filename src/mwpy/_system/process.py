@@ -80,8 +80,17 @@ class Child:
     def describe_exit(self) -> str:
         """Describe its end in words. Call this after `poll` has returned its end."""
         assert self._process.returncode is not None, "poll has not returned its end"
-        here, anywhere = (after - before for after, before in zip(_count_kills(), self._kills_before, strict=True))
+        here, anywhere = self._kills_meanwhile()
         return describe_exit(self._process.returncode, cause=OUT_OF_MEMORY[0 if here else 1 if anywhere else 2])
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed it for lack of memory, as far as can be known. It has ended."""
+        return self._process.returncode == -signal.SIGKILL and any(self._kills_meanwhile())
+
+    def _kills_meanwhile(self) -> list[int]:
+        """How many processes the kernel has killed for lack of memory since it started: see `_count_kills`."""
+        return [after - before for after, before in zip(_count_kills(), self._kills_before, strict=True)]
 
     def close(self) -> None:
         """Close the pipes of its standard output and error."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from attrs import define, frozen
 
 from mwpy._values.bounds import MAX_STREAM, Number, Stream
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.phrases import amount
 
@@ -74,24 +75,24 @@ NO_WORDS = LastWords()
 
 @define(slots=True)
 class Death:
-    """The end of a slave that ran or held a task: one entry of the task's history."""
+    """The loss of an attempt of a task: one entry of the task's history."""
 
     sid: SlaveId
     attempt: int
-    cause: str
+    cause: Cause
+    reason: str
+    """What happened, in words."""
     words: LastWords = NO_WORDS
     """Its last words. If many deaths followed, only the ends of the texts are kept (see the manual)."""
-    agent_lost: bool = False
-    """Whether its agent vanished with it. Then this task is one of those that may be the cause."""
 
     def __str__(self) -> str:
         peak = f" (peak memory {amount(self.words.peak_bytes)})" if self.words.peak_bytes else ""
-        return f"attempt {self.attempt} on {self.sid}{peak}: {self.cause}"
+        return f"attempt {self.attempt} on {self.sid}{peak}: {self.cause.value}: {self.reason}"
 
 
 def story_of(deaths: Sequence[Death]) -> str:
     """Return the last words of the last slave that died while it ran a task; empty if it wrote nothing."""
-    died = [death for death in deaths if not death.agent_lost]
+    died = [death for death in deaths if death.cause.is_charged]
     if not died or not died[-1].words.size:
         return ""
     return f"The last words of {died[-1].sid}:\n{died[-1].words.shown()}"

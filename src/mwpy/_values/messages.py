@@ -23,11 +23,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from mwpy._values.bounds import LostSpans, Name, Number, Packages, Reason, Seconds, SlaveCount, Spans
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, has_containers, split_list
-from mwpy._values.task import PlainEnum
+from mwpy._values.plain_enum import PlainEnum
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -61,7 +62,7 @@ __all__ = [
     "spans_of",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -195,14 +196,12 @@ class SlaveNamed(Struct, frozen=True):
 
 
 class SlaveDied(Struct, frozen=True):
-    """Agent to master: a slave process has ended. `running` is the task that it ran, or 0.
-
-    If the agent sent `Leaving` before, the death is not charged to that task.
-    """
+    """Agent to master: a slave process has ended. `running` is the task that it ran, or 0."""
 
     slave: Number
     running: Number
-    cause: Reason
+    cause: Cause
+    reason: Reason
     words: LastWords
     lost: LostSpans = field(default_factory=list)
     """Tasks that it had run before, with results that are lost: first id, count and attempt of each span."""
@@ -260,12 +259,16 @@ class Leaving(Struct, frozen=True):
     """
 
     reason: Reason
+    cause: Cause
+    """The cause of the loss of each task that does not finish in time."""
 
 
 class Goodbye(Struct, frozen=True):
-    """Agent to master: the agent ends, for this reason. The tasks of its slaves are not charged with the loss."""
+    """Agent to master: the agent ends, for this reason."""
 
     reason: Reason
+    cause: Cause
+    """The cause of the loss of the tasks that its slaves hold."""
 
 
 Message = (

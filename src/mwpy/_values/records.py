@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from mwpy._values import messagepack
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
@@ -92,12 +93,12 @@ class SubmittedTasks(Struct, frozen=True):
 
 
 class Charge(Struct, frozen=True):
-    """The end of a slave that is charged to a task. The `SlaveEnded` of that slave has its last words."""
+    """The loss of an attempt: an entry for the history of the task. If a slave ended, its `SlaveEnded` has its last
+    words."""
 
     sid: SlaveId
-    cause: str
-    agent_lost: bool = False
-    """Whether its agent was lost with it, so that every task of that agent may be the cause."""
+    cause: Cause
+    reason: str
 
 
 class AlgorithmDefined(Struct, frozen=True, tag=True):
@@ -182,6 +183,7 @@ class AgentLeaving(Struct, frozen=True, tag=True):
 
     agent: str
     reason: str
+    cause: Cause
 
 
 class SlaveConnected(Struct, frozen=True, tag=True):
@@ -204,10 +206,11 @@ class SlaveChanged(Struct, frozen=True, tag=True):
 
 
 class SlaveEnded(Struct, frozen=True, tag=True):
-    """A slave is gone. `cause` is the reason, `running` names the task that it ran, `words` are its last words."""
+    """A slave is gone. `running` names the task that it ran, `words` are its last words."""
 
     sid: SlaveId
-    cause: str
+    cause: Cause
+    reason: str
     running: str
     words: LastWords
 
@@ -267,7 +270,7 @@ class TasksFailed(Struct, frozen=True, tag=True):
 
 
 class TasksReturned(Struct, frozen=True, tag=True):
-    """Tasks that a slave held came back unfinished and are pending again. Each of them is charged with `charges`."""
+    """Tasks that a slave held came back unfinished and are pending again. `charges` are added to their histories."""
 
     sid: SlaveId
     tasks: Sequence[TaskRange]
@@ -276,7 +279,7 @@ class TasksReturned(Struct, frozen=True, tag=True):
 
 
 class TasksGivenUp(Struct, frozen=True, tag=True):
-    """Tasks became unrunnable. Each of them is charged with `charges`."""
+    """Tasks became unrunnable. `charges` are added to their histories."""
 
     sid: SlaveId
     """The slave that held the tasks, or that they were addressed to."""

@@ -11,7 +11,6 @@ class needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from operator import index
 from typing import Any, Generic, SupportsIndex, TypedDict, TypeVar
 
@@ -22,11 +21,11 @@ from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import Pickled
+from mwpy._values.plain_enum import PlainEnum
 
 __all__ = [
     "DEFAULT_POLICY",
     "Origin",
-    "PlainEnum",
     "Policies",
     "Result",
     "SlaveKind",
@@ -40,11 +39,8 @@ __all__ = [
 
 R = TypeVar("R")
 
-
-class PlainEnum(Enum):
-    """An enumeration whose members have the hash of plain objects. `Enum` hashes their names, in slow Python code."""
-
-    __hash__ = object.__hash__
+ATTEMPTS_MAX = 3
+"""The default of `attempts_max`. The manual names this number."""
 
 
 class SlaveKind(PlainEnum):
@@ -85,6 +81,7 @@ class Policies(TypedDict, total=False):
     retry: bool
     do_it_anyway: bool
     seed: SupportsIndex | None
+    attempts_max: SupportsIndex
 
 
 @frozen(slots=True)
@@ -97,12 +94,15 @@ class TaskPolicy:
             if the slave is lost after the task may have started, the task becomes unrunnable.
         do_it_anyway: whether an ordered task whose slave is gone may run on any other slave.
         seeded: whether the arguments contain a seed (see `_values/seeds.py`).
+        attempts_max: how many attempts may be lost by the task's own fault (see `Cause.is_charged`). After the last of
+            them, the task becomes unrunnable.
     """
 
     sid: SlaveId | None = None
     retry: bool = True
     do_it_anyway: bool = False
     seeded: bool = False
+    attempts_max: int = ATTEMPTS_MAX
 
     @classmethod
     def of(
@@ -112,6 +112,7 @@ class TaskPolicy:
         retry: bool = True,
         do_it_anyway: bool = False,
         seed: SupportsIndex | None = None,
+        attempts_max: SupportsIndex = ATTEMPTS_MAX,
         **unknown: Any,
     ) -> TaskPolicy:
         """Create a policy from the keywords of `Policies`. The seed is not a part of it, only that there is one.
@@ -120,16 +121,23 @@ class TaskPolicy:
             UsageError: a keyword is unknown, or the seed is no whole number; the caller's fault.
         """
         if unknown:
-            raise UsageError(
-                f"unknown task policy {next(iter(unknown))!r}: the policies are sid, retry, do_it_anyway and seed "
-                f"(and tag)"
-            )
+            known = ", ".join(Policies.__annotations__)
+            raise UsageError(f"unknown task policy {next(iter(unknown))!r}: the policies are {known} (and tag)")
         if seed is not None:
-            try:
-                index(seed)
-            except TypeError:
-                raise UsageError(f"seed={seed!r}: give a whole number") from None
-        return cls(sid, bool(retry), bool(do_it_anyway), seed is not None)
+            _whole("seed", seed)
+        attempts = _whole("attempts_max", attempts_max, 1)
+        return cls(sid, bool(retry), bool(do_it_anyway), seed is not None, attempts)
+
+
+def _whole(name: str, value: SupportsIndex, least: int | None = None) -> int:
+    """Check a policy that is a whole number."""
+    try:
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        raise UsageError(f"{name}={value!r}: give a whole number{'' if least is None else f' from {least} on'}")
+    return number
 
 
 DEFAULT_POLICY = TaskPolicy()

@@ -52,7 +52,7 @@ def _parser() -> Parser:
 
 
 def _list(ends: Iterable[End], path: Path, include_all: bool) -> None:
-    shown = [end for end in ends if include_all or end.cause != describe_exit(0)]
+    shown = [end for end in ends if include_all or end.reason != describe_exit(0)]
     for end in shown:
         print(_line(end))
     if not shown:
@@ -60,8 +60,8 @@ def _list(ends: Iterable[End], path: Path, include_all: bool) -> None:
 
 
 def _line(end: End) -> str:
-    running = f" while it ran {end.running}" if end.running else ""
-    first, more = end.cause.partition("\n")[::2]
+    running = f" while it ran {end.running}, {end.cause}" if end.running else ""
+    first, more = end.reason.partition("\n")[::2]
     return f"{end.time} {end.sid:<12} {end.peak or '-':>10}  {first}{' ...' if more else ''}{running}"
 
 

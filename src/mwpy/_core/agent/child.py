@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.task import PlainEnum
+from mwpy._values.plain_enum import PlainEnum
 
 __all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState"]
 
@@ -109,6 +110,8 @@ class Child:
     writes it before it notices a recall."""
     killed_because: str = ""
     """Why the agent killed it; empty if it did not."""
+    loss: Cause = Cause.CRASH
+    """The cause of the loss of the task that it runs, if it ends now."""
     check_at: float | None = None
     """When to check the memory that it shares with the agent, if it stays silent until then."""
     missing: bool = False
@@ -131,10 +134,10 @@ class Child:
             raise InternalError(f"slave {self.number} is {self.state.value}, which cannot {event.value}")
         self.state = target
 
-    def kill(self, because: str) -> None:
-        """Record that the agent kills it, and why."""
+    def kill(self, because: str, cause: Cause) -> None:
+        """Record that the agent kills it, and why. `cause` is that of the loss of the task that it runs."""
         self.change(ChildEvent.KILL)
-        self.killed_because = because
+        self.killed_because, self.loss = because, cause
         self.doomed = self.spared_until = None
 
     @property

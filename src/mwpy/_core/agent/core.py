@@ -38,6 +38,7 @@ from mwpy._core.agent.trust import Trust
 from mwpy._core.agent.watch import Watch
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, shortened
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
@@ -99,10 +100,10 @@ class AgentCore:
             case LookedUp(packages):
                 self._starts.looked_up(packages)
             case Terminated(reason):
-                self._departure.leave(ExitCode.EVICTED, reason, self.settings.grace_s, now)
+                self._departure.leave(ExitCode.EVICTED, reason, Cause.EVICTED, self.settings.grace_s, now)
             case Disconnected(reason):
                 self._state.record(records.Notice(f"the master is lost: {reason}"))
-                self._departure.leave(ExitCode.FAILED, "the master is lost", FAREWELL_S, now)
+                self._departure.leave(ExitCode.FAILED, "the master is lost", Cause.NETWORK, FAREWELL_S, now)
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         match message:
@@ -131,10 +132,10 @@ class AgentCore:
                     self._name(child, message, frames)
             case messages.Shutdown(finished, grace_s):
                 code = ExitCode.OK if finished else ExitCode.FAILED
-                self._departure.leave(code, "shut down by the master", grace_s, now)
+                self._departure.leave(code, "shut down by the master", Cause.CANCELLED, grace_s, now)
             case messages.Refused(reason):
                 self._state.record(records.Notice(f"the master refused this agent: {reason}"))
-                self._departure.leave(ExitCode.REFUSED, reason, FAREWELL_S, now)
+                self._departure.leave(ExitCode.REFUSED, reason, Cause.CANCELLED, FAREWELL_S, now)
             case _:
                 pass  # a probe, or a message of a newer version that does not concern agents
 
@@ -194,25 +195,26 @@ class AgentCore:
         started = self._trust.last_started(child, event.started)
         running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
-        cause = _cause_of(child, event.cause)
+        reason, cause = _reason_of(child, event.reason), _cause_of(child, event)
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
-        self._state.record(records.SlaveEnded(child.name, cause, named, memory_alone))
+        self._state.record(records.SlaveEnded(child.name, cause, reason, named, memory_alone))
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
-            self._state.to_master(messages.SlaveDied(child.number, running, shortened(cause), event.words, lost))
+            died = messages.SlaveDied(child.number, running, cause, shortened(reason), event.words, lost)
+            self._state.to_master(died)
         if not self.leaving:
-            self._replace(child, was, event.cause, now)
+            self._replace(child, was, event.reason, now)
         self._departure.exit_if_alone()
 
-    def _replace(self, child: Child, was: ChildState, cause: str, now: float) -> None:
+    def _replace(self, child: Child, was: ChildState, reason: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
         has_failed = was is ChildState.STARTING or (bool(child.condemned) and not child.is_up)
-        why = self._starts.failed(cause) if has_failed else None
+        why = self._starts.failed(reason) if has_failed else None
         if why is None:
             self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
         else:
             self._state.record(records.Notice(f"this agent gives up: {why}"))
-            self._departure.leave(ExitCode.CANNOT_START, why, self.settings.grace_s, now)
+            self._departure.leave(ExitCode.CANNOT_START, why, Cause.START_UP, self.settings.grace_s, now)
 
     # ---- actions -------------------------------------------------------------------------------------------
 
@@ -249,10 +251,15 @@ class AgentCore:
             assert len(self.children) == self.settings.hello.slaves, "too few slaves"
 
 
-def _cause_of(child: Child, cause: str) -> str:
+def _reason_of(child: Child, reason: str) -> str:
     """Why a slave ended."""
     if child.killed_because:
-        cause = f"killed by its agent {child.killed_because}"
+        reason = f"killed by its agent {child.killed_because}"
     elif child.condemned:
-        cause = f"{cause}; {child.condemned}"
-    return f"replaced, because it could not load an algorithm ({cause})" if child.load_failed else cause
+        reason = f"{reason}; {child.condemned}"
+    return f"replaced, because it could not load an algorithm ({reason})" if child.load_failed else reason
+
+
+def _cause_of(child: Child, event: SlaveExited) -> Cause:
+    """The cause of the loss of the task that a slave ran when it ended."""
+    return Cause.OUT_OF_MEMORY if event.out_of_memory and not child.killed_because else child.loss

@@ -10,6 +10,7 @@ from attrs import define, field
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
 from mwpy._values.bounds import shortened
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 
 __all__ = ["FAREWELL_S", "Departure"]
@@ -26,6 +27,8 @@ class Departure:
     code: ExitCode | None = None
     """The exit code; None while the agent stays."""
     why: str = ""
+    cause: Cause = Cause.EVICTED
+    """The cause of the loss of the tasks that do not finish in time."""
     _deadline: float | None = None
     """When slaves are killed. After that: when the agent stops waiting for their exit."""
     _leave_at: float | None = field(init=False)
@@ -36,11 +39,11 @@ class Departure:
         settings = self._state.settings
         return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
 
-    def leave(self, code: ExitCode, why: str, grace_s: float, now: float) -> None:
+    def leave(self, code: ExitCode, why: str, cause: Cause, grace_s: float, now: float) -> None:
         """Leave: tell the master, recall unstarted tasks, stop the slaves."""
         if self.code is None:
-            self.code, self.why = code, shortened(why)
-            self._state.to_master(messages.Leaving(self.why))
+            self.code, self.why, self.cause = code, shortened(why), cause
+            self._state.to_master(messages.Leaving(self.why, cause))
         until = now + grace_s
         self._deadline = until if self._deadline is None else min(self._deadline, until)
         for number in self._state.actions.start:  # these slaves need not start any more
@@ -53,12 +56,12 @@ class Departure:
     def decide(self, now: float) -> None:
         """Leave when the time has come, and kill the slaves that outlive their grace period."""
         if self.code is None and self._leave_at is not None and now >= self._leave_at:
-            self.leave(ExitCode.EVICTED, "its time limit is near", self._state.settings.grace_s, now)
+            self.leave(ExitCode.EVICTED, "its time limit is near", Cause.WALLTIME, self._state.settings.grace_s, now)
         if self._deadline is None or now < self._deadline:
             return
         living = self._state.living()
         for child in living:
-            child.kill(f"after the grace period: {self.why}")
+            child.kill(f"after the grace period: {self.why}", self.cause)
             self._state.actions.kill.append(child.number)
         if living:
             self._deadline = now + FAREWELL_S
@@ -71,7 +74,7 @@ class Departure:
         state = self._state
         if self.code is None or state.children or state.actions.exit is not None:
             return
-        state.to_master(messages.Goodbye(self.why))
+        state.to_master(messages.Goodbye(self.why, self.cause))
         state.record(records.Ended(self.why, state.settings.hello.member_id))
         state.actions.exit = self.code
 

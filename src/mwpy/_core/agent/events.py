@@ -123,12 +123,14 @@ class SlaveExited(Struct, frozen=True):
     """A slave has ended. Everything in its stream and journal was reported before."""
 
     slave: int
-    cause: str
+    reason: str
     words: LastWords
     started: int
     """Position of the last task that the slave started; 0 if it started none."""
     error_output: bytes = b""
     """The end of its standard error, and the report of its fault handler."""
+    out_of_memory: bool = False
+    """Whether the kernel killed it because the memory of its control group was used up."""
 
 
 class Recalled(Struct, frozen=True):

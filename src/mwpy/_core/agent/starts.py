@@ -80,7 +80,7 @@ class Starts:
         """A slave is ready."""
         self._failed = 0
 
-    def failed(self, cause: str) -> str | None:
+    def failed(self, reason: str) -> str | None:
         """A slave ended before it was ready.
 
         Returns:
@@ -89,7 +89,7 @@ class Starts:
         self._failed += 1
         if self._failed < FAILED_STARTS_ALLOWED:
             return None
-        return f"{self._failed} slaves in a row ended before they could take a task: {cause}"
+        return f"{self._failed} slaves in a row ended before they could take a task: {reason}"
 
     def check(self) -> None:
         """Check that each slave has a number that was given out."""

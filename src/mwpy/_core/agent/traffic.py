@@ -25,6 +25,7 @@ from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import LoadFailure
 
@@ -103,7 +104,7 @@ class Traffic:
         doomed, child.doomed = child.doomed, None
         if doomed is None or doomed[2] != started:
             return False
-        child.kill(f"because it ran task {doomed[0]}, which was cancelled")
+        child.kill(f"because it ran task {doomed[0]}, which was cancelled", Cause.CANCELLED)
         child.killed_at = started
         self._state.actions.kill.append(child.number)
         return True
@@ -131,7 +132,7 @@ class Traffic:
             return
         self._state.actions.to_master.append(Outgoing(message, (), received))
         if message.failure is LoadFailure.PASSING and child.is_ready:
-            child.load_failed = True
+            child.load_failed, child.loss = True, Cause.START_UP
             self._state.stop(child, finished=False)
 
 

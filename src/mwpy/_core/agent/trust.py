@@ -15,6 +15,7 @@ from attrs import define
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.state import AgentState
 from mwpy._values import records
+from mwpy._values.causes import Cause
 
 __all__ = ["Trust"]
 
@@ -63,5 +64,5 @@ class Trust:
         end = "has ended" if child.ended else "is killed"
         self._state.record(records.Notice(f"slave {child.number} {end}: {reason}"))
         if not child.ended:
-            child.kill(f"because {reason}")
+            child.kill(f"because {reason}", Cause.CRASH)
             self._state.actions.kill.append(child.number)

@@ -17,6 +17,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.messages import LoadFailure
 from mwpy._values.task import SlaveKind, SlaveState
@@ -106,9 +107,9 @@ class Admission:
         self.last_refusal = f"{address}: {reason}"
         self.state.record(records.AgentRefused(address, reason))
 
-    def retire(self, agent: ConnectedAgent, why: str) -> None:
-        """Send no more tasks to an agent's slaves. Running tasks may finish. No task is charged with this."""
-        self.state.record(records.AgentLeaving(agent.name, why))
+    def retire(self, agent: ConnectedAgent, why: str, cause: Cause) -> None:
+        """Send no more tasks to an agent's slaves. Running tasks may finish; `cause` is why the others are lost."""
+        self.state.record(records.AgentLeaving(agent.name, why, cause))
         self._stop_feeding(agent)
 
     def renew(self, agent: ConnectedAgent) -> None:

@@ -52,6 +52,7 @@ from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.task import SlaveKind
 
@@ -144,7 +145,7 @@ class MasterCore:
         self.state.closing = messages.Shutdown(command.finished, command.grace_s)
         for agent in self.state.members.agents.values():
             self.state.send(agent, self.state.closing)
-            self.admission.retire(agent, "the computation ends")
+            self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
         why = "SHUTDOWN" if command.finished else "INTERRUPTED"
         self.state.record(records.Ended(why, self.state.settings.member_id))
 
@@ -165,12 +166,12 @@ class MasterCore:
             case Garbage(peer, address, reason):
                 if not self.admission.ignores(peer):
                     self._drop(peer, address, reason)
-            case Vanished(peer, reason):
+            case Vanished(peer, reason, cause):
                 self.admission.forget(peer)
                 agent = self.state.members.peers.get(peer)
                 if agent is not None:
                     self.state.record(records.AgentLost(agent.name, reason))
-                    self.losses.agent_gone(agent, reason, vanished=True)
+                    self.losses.agent_gone(agent, reason, cause)
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
             case TurnedAway(address, reason):
@@ -201,11 +202,11 @@ class MasterCore:
                 self.losses.slave_died(agent, message)
             case messages.Installed(packages):
                 self.admission.compare_packages(agent, packages)
-            case messages.Leaving(reason):
-                self.admission.retire(agent, reason or "it gave no reason")
-            case messages.Goodbye(reason):
+            case messages.Leaving(reason, cause):
+                self.admission.retire(agent, reason or "it gave no reason", cause)
+            case messages.Goodbye(reason, cause):
                 self.state.record(records.AgentLeft(agent.name, reason))
-                self.losses.agent_gone(agent, reason, vanished=False)
+                self.losses.agent_gone(agent, reason, cause)
                 self.state.actions.forget.append(event.peer)
             case messages.Hello():
                 raise ProtocolError("a second Hello on one connection")
@@ -215,7 +216,7 @@ class MasterCore:
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
         agent = self.admission.drop(peer, address, reason)
         if agent is not None:
-            self.losses.agent_gone(agent, reason, vanished=False)
+            self.losses.agent_gone(agent, reason, Cause.NETWORK)
 
     # ---- deciding ------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from mwpy._core.master.spans import Span
+from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death
 from mwpy._values.records import Charge, SlaveEnded
@@ -29,7 +30,7 @@ OLD_WORDS_CHARACTERS = 300
 """Characters of each stream that a truncated death keeps."""
 
 
-_NO_END = SlaveEnded(SlaveId(""), "", "", NO_WORDS)
+_NO_END = SlaveEnded(SlaveId(""), Cause.CRASH, "", "", NO_WORDS)
 
 
 @define(eq=False)
@@ -55,7 +56,7 @@ class KeptDeaths:
             for span in spans:
                 death = by_attempt.get(span.attempt)
                 if death is None:
-                    death = Death(charge.sid, span.attempt, charge.cause, words, charge.agent_lost)
+                    death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words)
                     by_attempt[span.attempt] = death
                     self._keep(death)
                 span.deaths = (*span.deaths, death)

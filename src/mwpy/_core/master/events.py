@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import Message
 
@@ -34,6 +35,8 @@ class Vanished(Struct, frozen=True):
 
     peer: bytes
     reason: str
+    cause: Cause
+    """The cause of the loss of its tasks."""
 
 
 class Stranger(Struct, frozen=True):

@@ -1,9 +1,10 @@
 """Slaves and agents that are gone, and what that means for the tasks that they held.
 
-When a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged.
-When an agent vanishes without notice, a task may have killed it. The master does not know which tasks its slaves ran,
-so all tasks that they held are suspects. Most of them are innocent: they run again, and after several such losses they
-run alone (see `isolation.py`). If an agent comes back, it is a new agent with new slaves.
+Each lost attempt has a cause (see `_values/causes.py`), and the cause decides whether the task is charged with it. When
+a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged. When
+an agent vanishes without notice, a task may have killed it. The master does not know which tasks its slaves ran, so all
+tasks that they held are suspects. Most of them are innocent: they run again, and after several such losses they run
+alone (see `isolation.py`). If an agent comes back, it is a new agent with new slaves.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
+from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
-from mwpy._values.records import Charge
+from mwpy._values.phrases import counted
+from mwpy._values.records import Charge, TaskRange
 
-__all__ = ["DEATHS_ALLOWED", "Losses"]
-
-DEATHS_ALLOWED = 3
-"""When this many slaves died while they ran a task, the task is never tried again."""
+__all__ = ["Losses"]
 
 REASONS_KEPT = 100
 """How many reasons for which agents left are counted. When there are more, the rarest is forgotten."""
@@ -45,40 +45,40 @@ class Losses:
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
         """Handle the end of a slave process that its agent reports."""
-        cause, words = message.cause, message.words
+        cause, reason = agent.loss if agent.leaving else message.cause, message.reason
         slave = agent.slaves.get(message.slave)
         if slave is None:
-            self._died_before_ready(agent, message.slave, cause, words)
+            self._died_before_ready(agent, message.slave, reason, message.words)
             return
         running, ran, unstarted = _split(slave, message)
         named = f"{running[0]}, attempt {running[0].attempt}" if running else ""
-        self.state.record(records.SlaveEnded(slave.sid, cause, named, words))
+        self.state.record(records.SlaveEnded(slave.sid, cause, reason, named, message.words))
         running, ran, unstarted = (self._without_cancelled(slave, spans) for spans in (running, ran, unstarted))
         self._lose_results(slave, ran)
-        if agent.leaving:
-            self._return(slave, unstarted, f"{agent.name} is leaving")
-            self._lose(slave, running, f"{agent.name} is leaving", agent.leaving)
-            return
-        for span in running:
-            self._charge(slave, span, cause, words)
-        self._return(slave, unstarted, "its slave died before starting it")
-        self.kinds.lost(slave, cause)
+        leaves = f"{agent.name} is leaving" if agent.leaving else ""
+        self._return(slave, unstarted, leaves or "its slave died before starting it")
+        self._lose(
+            slave, running, leaves or f"its slave died: {reason}", Charge(slave.sid, cause, reason), message.words
+        )
+        self.kinds.lost(slave, reason)
 
-    def agent_gone(self, agent: ConnectedAgent, reason: str, *, vanished: bool) -> None:
+    def agent_gone(self, agent: ConnectedAgent, reason: str, cause: Cause) -> None:
         """Handle the end of an agent and of all its slaves.
 
         Args:
-            vanished: whether it said no goodbye. Then its tasks are suspects, unless it announced that it leaves.
+            cause: the cause of the loss of its tasks, unless it announced another one before.
         """
-        suspected = vanished and not agent.leaving
+        cause = agent.loss if agent.leaving else cause
         isolated: list[Span] = []
         for slave in list(agent.slaves.values()):
-            cause = f"{agent.name} is gone: {reason}; its last output is lost too"
-            self.state.record(records.SlaveEnded(slave.sid, cause, "", NO_WORDS))
+            what = f"{agent.name} is gone"
+            ended = f"{what}: {reason}; its last output is lost too"
+            self.state.record(records.SlaveEnded(slave.sid, cause, ended, "", NO_WORDS))
             held = self._without_cancelled(slave, slave.held.spans)
-            returned = self._lose(slave, held, f"{agent.name} is gone", reason, suspected)
-            isolated += [span for span in returned if span.runs_alone and suspected]
-        if isolated:
+            loss = Charge(slave.sid, cause, f"{agent.name}: {reason}")
+            isolated += [span for span in self._lose(slave, held, what, loss) if span.runs_alone]
+            self.kinds.lost(slave, reason)
+        if isolated and cause is Cause.AGENT_LOST:
             self.state.notice(
                 f"{LOST_AGENTS_ALLOWED} agents vanished without notice while they had {isolated[0]}"
                 f"{' and others' if len(isolated) > 1 else ''}. Such a task may be the cause, so it runs alone on an "
@@ -101,68 +101,40 @@ class Losses:
             why = f"{slave.sid} ran it, but its result was overwritten there, and its policy says retry=False"
             self.handback.give_up(slave.sid, once, why, held=True)
 
-    def _died_before_ready(self, agent: ConnectedAgent, number: int, cause: str, words: LastWords) -> None:
+    def _died_before_ready(self, agent: ConnectedAgent, number: int, reason: str, words: LastWords) -> None:
         sid = SlaveId(f"{agent.name}/{number}")
         if agent.leaving:
-            self.state.record(records.SlaveEnded(sid, cause, "", words))
+            self.state.record(records.SlaveEnded(sid, agent.loss, reason, "", words))
             return
-        self.state.record(records.SlaveEnded(sid, f"before it could take a task: {cause}", "", words))
+        ended = f"before it could take a task: {reason}"
+        self.state.record(records.SlaveEnded(sid, Cause.START_UP, ended, "", words))
         self.state.notice(
-            f"a slave of {agent.name} ({agent.address}) ended before it could take a task: {cause}. "
-            f"It wrote last:\n{words.shown() or '(nothing)'}",
-            key=cause + words.headline,
+            f"a slave of {agent.name} ({agent.address}) ended {ended}. It wrote last:\n{words.shown() or '(nothing)'}",
+            key=reason + words.headline,
         )
 
-    def _charge(self, slave: ConnectedSlave, running: Span, cause: str, words: LastWords) -> None:
-        """Charge the death of a slave to the task that it ran, and decide whether the task is tried again."""
-        charges = (Charge(slave.sid, cause),)
-        killed = running.slaves_killed + 1
-        if killed >= DEATHS_ALLOWED:
-            story = _story(running, Death(slave.sid, running.attempt, cause, words))
-            reason = f"it was running in {killed} slaves when they died: {story}"
-        elif not running.policy.retry:
-            reason = f"its slave died ({cause}) and its policy says retry=False"
-        else:
-            reason = f"its slave died: {cause}"
-            self.state.record(records.TasksReturned(slave.sid, [running.whole], reason, charges))
-            return
-        self.handback.give_up(slave.sid, [running.whole], reason, held=True, host=slave.agent.host, charges=charges)
-
     def _lose(
-        self, slave: ConnectedSlave, held: Sequence[Span], what: str, reason: str, suspected: bool = False
+        self, slave: ConnectedSlave, held: Sequence[Span], what: str, loss: Charge, words: LastWords = NO_WORDS
     ) -> Sequence[Span]:
-        """Handle the tasks of a slave that is lost with its agent. They may have started.
+        """Handle tasks that may have started, and whose attempt is lost. Decide which of them are tried again.
 
         Args:
             what: why they are pending again.
-            reason: why the agent is lost.
-            suspected: whether they may have killed the agent. Then they are charged.
 
         Returns:
             The tasks that are pending again.
         """
-        name, cause = slave.agent.name, f"lost with {slave.agent.name}: {reason}"
-        charges = (Charge(slave.sid, cause, agent_lost=True),) if suspected else ()
-        once = [span for span in held if not span.policy.retry]
-        alone = [span for span in held if suspected and span.runs_alone]
-        again = [span for span in held if span.policy.retry and not (suspected and span.runs_alone)]
-        returned = self._return(slave, again, what, charges)
-        for span in alone:
-            story = _story(span, Death(slave.sid, span.attempt, cause))
-            why = (
-                f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
-                f"{story}. Does it kill its agent, or need more memory than the machine or the job has?"
-            )
-            self.handback.give_up(slave.sid, [span.whole], why, held=True, host=slave.agent.host, charges=charges)
-        if once:
-            why = (
-                f"{slave.sid} was lost with {name} ({reason}) when it may have been "
-                f"started, and its policy says retry=False"
-            )
-            self.handback.give_up(
-                slave.sid, [span.whole for span in once], why, held=True, host=slave.agent.host, charges=charges
-            )
-        self.kinds.lost(slave, reason)
+        again: list[Span] = []
+        ended: dict[str, list[TaskRange]] = {}
+        for span in held:
+            why = _why_not_again(span, Death(slave.sid, span.attempt, loss.cause, loss.reason, words))
+            if why:
+                ended.setdefault(why, []).append(span.whole)
+            else:
+                again.append(span)
+        returned = self._return(slave, again, what, (loss,))
+        for why, tasks in ended.items():
+            self.handback.give_up(slave.sid, tasks, why, held=True, host=slave.agent.host, charges=(loss,))
         return returned
 
     def _without_cancelled(self, slave: ConnectedSlave, held: Sequence[Span]) -> list[Span]:
@@ -176,16 +148,35 @@ class Losses:
         return self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason, charges))
 
     def check(self) -> None:
-        """Assert that each task has fewer deaths than `DEATHS_ALLOWED`."""
+        """Assert that no task was lost as often as its policy and the fixed limits allow."""
         for span in self.state.jar.spans():
-            killed, lost = span.slaves_killed, len(span.deaths) - span.slaves_killed
-            assert killed < DEATHS_ALLOWED, f"{span} killed {killed} slaves and is not handed back"
+            charged, blameless = span.charged, span.blameless
+            assert charged < span.policy.attempts_max, f"{span} was charged {charged} times and is not handed back"
+            assert blameless < BLAMELESS_ALLOWED, f"{span} was lost {blameless} times and is not handed back"
+            lost = len(span.deaths) - charged - blameless
             assert lost <= LOST_AGENTS_ALLOWED, f"{span} was lost with {lost} agents and is not handed back"
 
 
-def _story(span: Span, last: Death) -> str:
-    """The history of a task in words, with its last death."""
-    return "; ".join(map(str, (*span.deaths, last)))
+def _why_not_again(span: Span, loss: Death) -> str:
+    """Why tasks that are lost once more cannot be tried again; empty if they can."""
+    cause, story = loss.cause, "; ".join(map(str, (*span.deaths, loss)))
+    if cause.is_charged and span.charged + 1 >= span.policy.attempts_max:
+        times = counted(span.policy.attempts_max, "attempt")
+        return f"it lost {times} by its own fault, as many as attempts_max allows: {story}"
+    if not span.policy.retry:
+        return f"{loss.sid} may have started it when it was lost ({_said(loss)}), and its policy says retry=False"
+    if cause is Cause.AGENT_LOST and span.runs_alone:
+        return (
+            f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
+            f"{story}. Does it kill its agent, or need more memory than the machine or the job has?"
+        )
+    if cause.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
+        return f"it was lost {BLAMELESS_ALLOWED} times without its fault, the last time: {_said(loss)}"
+    return ""
+
+
+def _said(loss: Death) -> str:
+    return f"{loss.cause.value}: {loss.reason}"
 
 
 def _split(slave: ConnectedSlave, message: messages.SlaveDied) -> tuple[list[Span], list[Span], list[Span]]:

@@ -14,9 +14,11 @@ from attrs import define, field
 
 from mwpy._core.master.taskjar import HeldTasks
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.task import PlainEnum, SlaveKind, SlaveState
+from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = [
     "TRANSITIONS",
@@ -87,6 +89,8 @@ class ConnectedAgent:
     """The numbers of the algorithms that its slaves cannot run, each with the reason."""
     leaving: str = ""
     """Why it is about to leave; empty while it serves."""
+    loss: Cause = Cause.AGENT_LOST
+    """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
     """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
 
@@ -231,7 +235,8 @@ class Members:
         self.agents[agent.name] = agent
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
-        self.agents[record.agent].leaving = record.reason
+        agent = self.agents[record.agent]
+        agent.leaving, agent.loss = record.reason, record.cause
 
     def _agent_gone(self, record: records.AgentLost | records.AgentLeft) -> None:
         self._remove_agent(record.agent)

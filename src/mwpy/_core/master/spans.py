@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.records import SubmittedTasks, TaskRange
@@ -49,14 +50,19 @@ class Span(Struct, eq=False, gc=False):
         return range(self.first, self.first + self.count)
 
     @property
-    def slaves_killed(self) -> int:
-        """How many slaves died while they ran it."""
-        return sum(not death.agent_lost for death in self.deaths)
+    def charged(self) -> int:
+        """How many of its attempts were lost by its own fault."""
+        return sum(death.cause.is_charged for death in self.deaths)
+
+    @property
+    def blameless(self) -> int:
+        """How many of its attempts were lost without its fault."""
+        return sum(death.cause.is_blameless for death in self.deaths)
 
     @property
     def runs_alone(self) -> bool:
         """Whether nothing else may run on its agent: each of its tasks was at several agents when they vanished."""
-        return sum(death.agent_lost for death in self.deaths) >= LOST_AGENTS_ALLOWED
+        return sum(death.cause is Cause.AGENT_LOST for death in self.deaths) >= LOST_AGENTS_ALLOWED
 
     @property
     def sizes(self) -> list[int]:

@@ -23,8 +23,9 @@ from mwpy._core.master.spans import Span, ids_in
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
+from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.records import TaskRange
-from mwpy._values.task import PlainEnum, TaskState
+from mwpy._values.task import TaskState
 
 __all__ = ["TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
 
@@ -172,7 +173,7 @@ class Taskjar:
             span.sid = None
             self._count_away(span, -span.count)
         self.deaths.charge(spans, record.charges)
-        if any(not charge.agent_lost for charge in record.charges):
+        if any(charge.cause.is_charged for charge in record.charges):
             self.pending.add(spans)
         else:
             self.pending.put_back(spans)

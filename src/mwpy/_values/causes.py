@@ -1,0 +1,55 @@
+"""Causes: why an attempt of a task was lost. Each lost attempt has exactly one.
+
+The cause decides whose fault the loss is. Nobody blames a task for a batch system that takes its machine back.
+"""
+
+from __future__ import annotations
+
+from mwpy._values.plain_enum import PlainEnum
+
+__all__ = ["BLAMELESS_ALLOWED", "Cause"]
+
+BLAMELESS_ALLOWED = 100
+"""When a task was lost this many times without its fault, it is not tried again. The manual names this number."""
+
+
+class Cause(PlainEnum):
+    """Why an attempt of a task was lost."""
+
+    EVICTED = "evicted"
+    """The batch system took the machine back, and said so."""
+    WALLTIME = "walltime"
+    """The time limit of the agent's job was near."""
+    SUSPENDED = "suspended"
+    """The agent was stopped for longer than the client timeout, and resumed."""
+    NETWORK = "network"
+    """Nothing was heard from the agent for the client timeout."""
+    AGENT_LOST = "agent lost"
+    """The agent ended without notice. Each task that its slaves held may have ended it."""
+    OUT_OF_MEMORY = "out of memory"
+    """The task needed more memory than it may have."""
+    CRASH = "crash"
+    """The slave ended while it ran the task."""
+    TIME_LIMIT = "time limit"
+    """The task ran longer than its policy allows."""
+    ERROR = "error"
+    """The task raised an exception, and its policy says that such a task is tried again."""
+    START_UP = "slave start-up"
+    """The slave did not get as far as the task."""
+    SCALED_DOWN = "scaled down"
+    """The agent was removed because it was not needed, or by a person."""
+    CANCELLED = "cancelled"
+    """The task was cancelled, or the computation ended."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the task is charged with the loss, so that it counts for `attempts_max`."""
+        return self in _CHARGED
+
+    @property
+    def is_blameless(self) -> bool:
+        """Whether the task is not to blame. A task that was at an agent that vanished may be: it is a suspect."""
+        return not (self in _CHARGED or self is Cause.AGENT_LOST)
+
+
+_CHARGED = (Cause.OUT_OF_MEMORY, Cause.CRASH, Cause.TIME_LIMIT, Cause.ERROR)
