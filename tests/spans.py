@@ -9,8 +9,8 @@ from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
-from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
 
 
 def defined(

@@ -616,6 +616,7 @@ PUBLIC_NAMES = (
     "LoopCounts",
     "Master",
     "MwpyError",
+    "Policies",
     "ResourceFileError",
     "Result",
     "Slave",

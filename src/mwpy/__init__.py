@@ -34,6 +34,7 @@ try:
         UsageError,
     )
     from mwpy._values.ids import SlaveId, TaskId
+    from mwpy._values.policy import Policies
     from mwpy._values.seeds import task_seed
     from mwpy._values.task import Result, UnrunnableTask
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
@@ -54,6 +55,7 @@ __all__ = [
     "LoopCounts",
     "Master",
     "MwpyError",
+    "Policies",
     "ResourceFileError",
     "Result",
     "Slave",

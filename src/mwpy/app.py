@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from mwpy import slave
 from mwpy._system import script, shadows
@@ -20,6 +20,7 @@ from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
 from mwpy._values.options import Options, Role, help_text, parse
+from mwpy._values.policy import Policies, TaskPolicy
 
 if TYPE_CHECKING:
     from mwpy._roles.computation import Computation
@@ -159,7 +160,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     finished = True
     returned: object
     try:
-        returned = algorithm(Master(computation.access, Codec(), main_by_value=False), rest)
+        returned = algorithm(Master(computation.access, Codec(), main_by_value=False, for_all=options.policies), rest)
         sys.stdout.flush()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
@@ -222,7 +223,7 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
     )
 
 
-def local_master(slaves: int | None = None) -> LocalMaster:
+def local_master(slaves: int | None = None, **policy: Unpack[Policies]) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
 
     Functions and classes that are defined there travel by value, and so do lambdas.
@@ -230,13 +231,15 @@ def local_master(slaves: int | None = None) -> LocalMaster:
     Args:
         slaves: how many slave processes; None for one per core. With 0, tasks run in this process whenever the master
             waits for results, so that `breakpoint()`, tracebacks and Ctrl-C reach them.
+        policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
+            them.
 
     Returns:
         A master. Its slaves end with the `with` block. Without a block, they end with `close()`, when nothing refers to
         the master any more, or with this process.
 
     Raises:
-        UsageError: the number of slaves is negative.
+        UsageError: the number of slaves is negative, or a policy is unknown or wrong.
         MwpyError: it cannot start.
 
     Example:
@@ -254,7 +257,8 @@ def local_master(slaves: int | None = None) -> LocalMaster:
     REGISTRY.enter("mwpy.local_master()")
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
-    return LocalMaster(_start_local(slaves))
+    TaskPolicy.of(**policy)
+    return LocalMaster(_start_local(slaves), policy)
 
 
 def _start_local(slaves: int | None) -> Computation:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from mwpy._system import shadows
 from mwpy._transport.codec import Codec
+from mwpy._values.policy import Policies
 from mwpy.master import Master
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class LocalMaster(Master):
         >>> mw.close()                                         # doctest: +SKIP
     """
 
-    def __init__(self, computation: Computation) -> None:
-        super().__init__(computation.access, Codec(main_by_value=True), main_by_value=True)
+    def __init__(self, computation: Computation, policy: Policies) -> None:
+        super().__init__(computation.access, Codec(main_by_value=True), main_by_value=True, for_all=policy)
         self._computation = computation
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from operator import index
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
-from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, DeallocateSlaves, FreeSlave, Running
 from mwpy._roles.access import Access
 from mwpy._roles.code_watch import CodeWatch
@@ -22,22 +21,22 @@ from mwpy._roles.map_run import (
     Call,
     MapOptions,
     MapRun,
-    Terms,
     algorithm_of_call,
     calls_of,
     check_chunksize,
-    policy_of,
 )
 from mwpy._roles.progress import Progress, Report, progress_of
+from mwpy._roles.terms import TermsOf
 from mwpy._system import clock
 from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec, with_seed
-from mwpy._values.algorithm import Algorithm, TaskCall, algorithm_of
+from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import spans_of
+from mwpy._values.policy import Policies, TaskPolicy
 from mwpy._values.seeds import Seeds
-from mwpy._values.task import DEFAULT_POLICY, Policies, Result, SlaveKind, TaskPolicy, UnrunnableTask
+from mwpy._values.task import Result, SlaveKind, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 
@@ -69,11 +68,12 @@ class Master:
         ...     return 0
     """
 
-    def __init__(self, access: Access, codec: Codec, main_by_value: bool) -> None:
+    def __init__(self, access: Access, codec: Codec, main_by_value: bool, for_all: Policies) -> None:
         self._access = access
         self._codec = codec
         watch = CodeWatch(access) if main_by_value and is_interactive() else None
         self._definitions = Definitions(codec, main_by_value, watch)
+        self._terms = TermsOf(self._definitions, for_all)
         self._inbox = Inbox(access)
         self._seeds = Seeds()
         self._targets: dict[Any, int] = {}
@@ -87,13 +87,8 @@ class Master:
             call: what `f.task(...)` or `mwpy.task(f, ...)` made. Its arguments are pickled now, and its function too if
                 it travels by value.
             tag: any object; it comes back unchanged with the result, and never leaves the master.
-            policy: these keywords. They override those of `@task_algorithm`.
-                `sid`: the slave that must run the task (an ordered task), or None for any slave.
-                `retry`: whether the task may run again after it was lost with its slave; True by default.
-                `do_it_anyway`: whether an ordered task may run elsewhere when its slave is gone; False by default.
-                `attempts_max`: the task is unrunnable after it lost so many attempts by its own fault; 3 by default.
-                `seed`: a whole number, or None. `mwpy.task_seed()` in the task returns a number that depends on it,
-                and on how many tasks were submitted with the same seed before.
+            policy: the keywords of `mwpy.Policies`. They override those of `@task_algorithm`. The seed of a task
+                depends on `seed` and on how many tasks were submitted with the same seed before.
 
         Returns:
             The task's id.
@@ -103,11 +98,11 @@ class Master:
             UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
         """
         algorithm = algorithm_of_call(call, "mw.submit")
-        defined = self._defined(algorithm)
+        terms = self._terms
+        defined, checked = terms.defined(algorithm), terms.default
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, defined.name)
-        checked = DEFAULT_POLICY
         if policy or algorithm.policy:
-            checked, seed = policy_of(algorithm, policy)
+            checked, seed = terms.policy(algorithm, policy)
             if seed is not None:
                 payload = with_seed(payload, self._seeds.next(seed))
         io = self._access.io
@@ -140,12 +135,6 @@ class Master:
             return self.submit(call, tag, **policy)
 
         return submit
-
-    def _defined(self, algorithm: Algorithm) -> Defined:
-        return self._definitions.known.get(algorithm) or self._definitions.define(algorithm)
-
-    def _terms(self, algorithm: Algorithm, policy: Policies) -> Terms:
-        return self._defined(algorithm), *policy_of(algorithm, policy)
 
     # ---- maps ---------------------------------------------------------------------------------------------
 
@@ -230,7 +219,7 @@ class Master:
             [32, 9]
         """
         check_chunksize(chunksize)
-        defined, checked, seed = self._terms(self._definitions.prepare(algorithm_of(function)), policy)
+        defined, checked, seed = self._terms.of_map(function, policy)
         calls: Iterator[Call] = ((defined, checked, seed, tuple(args), NO_KEYWORDS, args) for args in tuples)
         return self._run(calls, ordered=True, values=True)
 
@@ -291,13 +280,13 @@ class Master:
             ...     print(result.algorithm, result.value)
         """
         TaskPolicy.of(**policy)
-        named = ((self._terms(algorithm_of_call(call, "mw.as_completed"), policy), call) for call in calls)
+        named = ((self._terms.of(algorithm_of_call(call, "mw.as_completed"), policy), call) for call in calls)
         return self._run(((*terms, call.args, call.kwargs, call) for terms, call in named), ordered=False)
 
     def _calls(
         self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies
     ) -> Iterator[Call]:
-        return calls_of(self._terms(self._definitions.prepare(algorithm_of(function)), policy), iterables)
+        return calls_of(self._terms.of_map(function, policy), iterables)
 
     def _run(
         self, calls: Iterator[Call], *, ordered: bool, values: bool = False, progress: Progress | None = None

@@ -47,7 +47,8 @@ from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import LoadFailure
-from mwpy._values.task import SlaveKind, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
 
 WORKED_S = 5.0
 """When slaves have worked for this many seconds, the work counts as progress."""

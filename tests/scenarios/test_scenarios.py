@@ -20,7 +20,8 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LoadFailure
-from mwpy._values.task import SlaveKind, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
 from mwpy.audit import text_of
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))

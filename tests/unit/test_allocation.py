@@ -12,7 +12,8 @@ from tests.spans import MAX, MIN
 from mwpy._core.master import allocation
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._values.ids import SlaveId
-from mwpy._values.task import SlaveKind, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
-from mwpy._values.task import DEFAULT_POLICY, SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 from mwpy.testing import Cluster
 
 KILL, FINISH, DISCARD = Running

@@ -13,7 +13,8 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._values import messages, records
-from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.spans import MAX, ids_of, span
 
 from mwpy._core.master.handback import HandBack
 from mwpy._values import records
-from mwpy._values.task import TaskPolicy
+from mwpy._values.policy import TaskPolicy
 
 
 @pytest.fixture

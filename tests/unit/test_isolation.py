@@ -16,8 +16,9 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messages import Results
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import AlgorithmDefined, Charge, TaskRange
-from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import TaskRange
-from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 
 ORDERED, INTERMINGLE, UNORDERED = SlaveKind.ORDERED, SlaveKind.INTERMINGLE, SlaveKind.UNORDERED
 

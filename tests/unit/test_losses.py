@@ -15,7 +15,8 @@ from mwpy._values import records
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.messages import SlaveDied
-from mwpy._values.task import ATTEMPTS_MAX, SlaveState, TaskPolicy
+from mwpy._values.policy import ATTEMPTS_MAX, TaskPolicy
+from mwpy._values.task import SlaveState
 
 DIED = "killed by signal 11"
 

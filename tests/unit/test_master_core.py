@@ -17,8 +17,9 @@ from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice, SlaveChanged
-from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
-from mwpy._values.task import SlaveKind, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
 
 ALGORITHMS = [MAX, MIN]
 

@@ -34,7 +34,8 @@ from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, Usage
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import decode
-from mwpy._values.task import DEFAULT_POLICY, Origin, Result, UnrunnableTask
+from mwpy._values.policy import DEFAULT_POLICY
+from mwpy._values.task import Origin, Result, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
 ALGORITHM = Defined(MAX)

@@ -6,6 +6,7 @@ import pytest
 
 from mwpy._values.errors import UsageError
 from mwpy._values.options import OPTIONS, Options, Role, help_text, parse
+from mwpy._values.policy import Policies
 
 
 def test_without_options_a_computation_runs_here() -> None:
@@ -114,7 +115,14 @@ def test_the_help_explains_every_option_with_its_default() -> None:
         assert f"--mw-{option.name}" in text
         assert option.sentence in text
         assert not option.default or f"Default: {option.default}." in text
-        assert hasattr(Options(), option.field) or option.name in ("master", "slave")
+        known = hasattr(Options(), option.field) or option.field in Policies.__annotations__
+        assert known or option.name in ("master", "slave")
+
+
+def test_options_set_the_policies_of_all_tasks() -> None:
+    options, _ = parse(["--mw-attempts-max", "2"])
+    assert options.policies == {"attempts_max": 2}
+    assert parse([])[0].policies == {}
 
 
 def test_a_local_agent_uses_the_options_of_its_environment_and_the_arguments_of_the_script() -> None:

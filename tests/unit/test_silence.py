@@ -18,8 +18,9 @@ from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice
-from mwpy._values.task import SlaveKind, TaskPolicy, UnrunnableTask
+from mwpy._values.task import SlaveKind, UnrunnableTask
 
 PROMISED_S = 10.0
 """A notice must come within this many seconds after progress became impossible."""

@@ -10,7 +10,7 @@ from mwpy._core.holding import take
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.spans import Span
 from mwpy._values.ids import TaskId
-from mwpy._values.task import DEFAULT_POLICY
+from mwpy._values.policy import DEFAULT_POLICY
 
 
 def test_the_size_of_a_task_counts_its_buffers() -> None:

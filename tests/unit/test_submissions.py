@@ -14,8 +14,9 @@ from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import TaskRange
-from mwpy._values.task import DEFAULT_POLICY, SlaveKind, TaskPolicy
+from mwpy._values.task import SlaveKind
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled
-from mwpy._values.task import Origin, Result, TaskPolicy, UnrunnableTask, size_of
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import Origin, Result, UnrunnableTask, size_of
 
 SID = SlaveId("SLAVE-0")
 ORIGIN = Origin("f", SID, "node7", 2, 1000.0)
@@ -111,7 +112,14 @@ def test_an_unknown_policy_is_named() -> None:
     """The error of a misspelt policy is raised at once."""
     assert TaskPolicy.of(retry=False) == TaskPolicy(retry=False)
     with pytest.raises(UsageError, match="unknown task policy 'retries'"):
-        TaskPolicy.of(retries=3)
+        TaskPolicy.of(retries=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.5, "3", None])
+def test_the_number_of_attempts_is_a_positive_whole_number(value: object) -> None:
+    assert TaskPolicy.of(attempts_max=1) == TaskPolicy(attempts_max=1)
+    with pytest.raises(UsageError, match=f"attempts_max={value!r}: give a whole number"):
+        TaskPolicy.of(attempts_max=value)  # type: ignore[arg-type]
 
 
 def test_a_policy_says_only_whether_there_is_a_seed() -> None:

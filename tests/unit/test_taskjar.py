@@ -12,8 +12,9 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import Results, payload
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Charge, TaskRange
-from mwpy._values.task import TaskPolicy, TaskState
+from mwpy._values.task import TaskState
 
 
 @pytest.fixture

@@ -114,14 +114,14 @@ def test_each_text_number_and_list_of_a_member_has_a_bound(message: messages.Mes
 
 
 def test_a_list_is_counted_before_it_is_built() -> None:
-    """Too many spans cost the receiver no memory."""
+    """Too many spans cost the receiver no memory. Their list would take 240,000 bytes."""
     spans = [1 << 40] * 30_000
     frames = wire.encode(messages.Results(1, spans, spans, spans, [], []))
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError, match="a malformed Results: Expected `array` of length <= 4096"):
             wire.decode(frames, wire.FROM_AGENT)
-        assert tracemalloc.get_traced_memory()[1] < 10_000
+        assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
 

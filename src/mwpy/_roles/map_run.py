@@ -19,27 +19,24 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox, MapTasks
 from mwpy._roles.progress import Progress, Report
+from mwpy._roles.terms import Terms
 from mwpy._system import clock
 from mwpy._transport.codec import Codec, with_seed
 from mwpy._values.algorithm import Algorithm, TaskCall
 from mwpy._values.errors import UsageError
+from mwpy._values.policy import Policies, TaskPolicy
 from mwpy._values.seeds import seed_at
-from mwpy._values.task import DEFAULT_POLICY, Policies, Result, TaskPolicy, size_of
+from mwpy._values.task import Result, size_of
 
 __all__ = [
     "NO_KEYWORDS",
     "Call",
     "MapOptions",
     "MapRun",
-    "Terms",
     "algorithm_of_call",
     "calls_of",
     "check_chunksize",
-    "policy_of",
 ]
-
-Terms = tuple[Defined, TaskPolicy, SupportsIndex | None]
-"""What all calls of an algorithm have in common: its definition, their policy, and their seed."""
 
 Call = tuple[Defined, TaskPolicy, SupportsIndex | None, tuple[Any, ...], dict[str, Any], Any]
 """A task to submit: its terms, positional and keyword arguments, and the item that the user knows it by."""
@@ -85,16 +82,6 @@ def algorithm_of_call(call: TaskCall[Any], method: str) -> Algorithm:
             f"{method} needs a call that was not made yet, not a {type(call).__qualname__}: write f.task(x), or "
             f"mwpy.task(f, x)"
         ) from None
-
-
-def policy_of(algorithm: Algorithm, policy: Policies) -> tuple[TaskPolicy, SupportsIndex | None]:
-    """Return the policy and the seed of a task. What is given with the call overrides what its function is marked with.
-
-    Raises:
-        UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
-    """
-    merged: Policies = {**algorithm.policy, **policy}
-    return TaskPolicy.of(**merged) if merged else DEFAULT_POLICY, merged.get("seed")
 
 
 def calls_of(terms: Terms, iterables: tuple[Iterable[Any], ...]) -> Iterator[Call]:

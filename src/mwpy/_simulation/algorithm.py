@@ -14,7 +14,8 @@ from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
-from mwpy._values.task import SlaveKind, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
 
 __all__ = ["SimulatedAlgorithm"]
 

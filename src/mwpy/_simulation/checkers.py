@@ -17,7 +17,8 @@ from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
-from mwpy._values.task import Result, TaskPolicy, UnrunnableTask
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["HistoryChecker", "SimulationFailure", "is_cancelled"]
 

@@ -26,7 +26,7 @@ from attrs import define, field
 from msgspec import Struct
 
 from mwpy._values.errors import AlgorithmUnavailable, UsageError
-from mwpy._values.task import Policies, TaskPolicy
+from mwpy._values.policy import Policies, TaskPolicy
 
 __all__ = [
     "PYTHON",

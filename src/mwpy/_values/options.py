@@ -17,6 +17,7 @@ from attrs import evolve, field, frozen
 from mwpy._values.bounds import MAX_NAME, MAX_SLAVES
 from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
+from mwpy._values.policy import ATTEMPTS_MAX, Policies
 
 __all__ = ["DEFAULT_CLIENT_TIMEOUT_S", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
 
@@ -60,6 +61,8 @@ class Options:
     key: str | None = None
     grace_period: float = 5.0
     lifetime: float | None = None
+    policies: Policies = field(factory=Policies)
+    """The policies of all tasks."""
     job_end: float | None = None
     """When the batch system ends this job, in Unix seconds."""
     after_file: frozenset[str] = field(factory=frozenset)
@@ -212,6 +215,13 @@ OPTIONS: tuple[Option, ...] = (
         "An agent ends within this time. It stops early enough for its running tasks to get the grace period.",
         f"until {END_VARIABLE}, which a batch system may set",
     ),
+    Option(
+        "attempts-max",
+        "N",
+        _COUNT,
+        "A task is unrunnable after N attempts that were lost by its own fault, unless its policy says otherwise.",
+        str(ATTEMPTS_MAX),
+    ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
     Option(
@@ -341,7 +351,8 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     if not slave and "examine" in values:
         raise UsageError("--mw-examine is for agents: write --mw-slave --mw-examine")
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
-    options = Options(role=role, key=environment.get(KEY_VARIABLE), **values)
+    policies: Any = {name: values.pop(name) for name in Policies.__annotations__ if name in values}
+    options = Options(role=role, key=environment.get(KEY_VARIABLE), policies=policies, **values)
     return evolve(options, after_file=after_file, job_end=_moment(environment.get(END_VARIABLE, "")))
 
 

@@ -20,7 +20,8 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.task import SlaveKind, SlaveState, TaskPolicy
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = [
     "AgentConnected",

@@ -1,4 +1,4 @@
-"""Policies, results and unrunnable tasks: the values that pass between an application and mwpy.
+"""Results and unrunnable tasks: the values that pass between an application and mwpy.
 
 `f.task(...)` makes a `TaskCall`: an algorithm and its arguments. Submitting it makes a task, and pickles its arguments
 at once. The task ends as a `Result` or, if its policy forbids another attempt, as an `UnrunnableTask`. Both carry the
@@ -11,26 +11,22 @@ class needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index
-from typing import Any, Generic, SupportsIndex, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
-from attrs import define, frozen
+from attrs import define
 from msgspec import Struct
 
-from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
+from mwpy._values.errors import TaskFailed, TaskUnrunnable
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
 from mwpy._values.messagepack import Pickled
 from mwpy._values.plain_enum import PlainEnum
 
 __all__ = [
-    "DEFAULT_POLICY",
     "Origin",
-    "Policies",
     "Result",
     "SlaveKind",
     "SlaveState",
-    "TaskPolicy",
     "TaskState",
     "UnrunnableTask",
     "size_of",
@@ -38,9 +34,6 @@ __all__ = [
 ]
 
 R = TypeVar("R")
-
-ATTEMPTS_MAX = 3
-"""The default of `attempts_max`. The manual names this number."""
 
 
 class SlaveKind(PlainEnum):
@@ -72,75 +65,6 @@ class TaskState(PlainEnum):
     FINISHED = "finished"
     UNRUNNABLE = "unrunnable"
     CANCELLED = "cancelled"
-
-
-class Policies(TypedDict, total=False):
-    """The keywords of `submit`, `map` and `task_algorithm` that make a policy; see `TaskPolicy.of`."""
-
-    sid: SlaveId | None
-    retry: bool
-    do_it_anyway: bool
-    seed: SupportsIndex | None
-    attempts_max: SupportsIndex
-
-
-@frozen(slots=True)
-class TaskPolicy:
-    """How and where a task may run.
-
-    Args:
-        sid: the slave that the task is addressed to (an *ordered* task), or None for any slave.
-        retry: whether a task that was lost with its slave may run again. False means that it runs at most once:
-            if the slave is lost after the task may have started, the task becomes unrunnable.
-        do_it_anyway: whether an ordered task whose slave is gone may run on any other slave.
-        seeded: whether the arguments contain a seed (see `_values/seeds.py`).
-        attempts_max: how many attempts may be lost by the task's own fault (see `Cause.is_charged`). After the last of
-            them, the task becomes unrunnable.
-    """
-
-    sid: SlaveId | None = None
-    retry: bool = True
-    do_it_anyway: bool = False
-    seeded: bool = False
-    attempts_max: int = ATTEMPTS_MAX
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        sid: SlaveId | None = None,
-        retry: bool = True,
-        do_it_anyway: bool = False,
-        seed: SupportsIndex | None = None,
-        attempts_max: SupportsIndex = ATTEMPTS_MAX,
-        **unknown: Any,
-    ) -> TaskPolicy:
-        """Create a policy from the keywords of `Policies`. The seed is not a part of it, only that there is one.
-
-        Raises:
-            UsageError: a keyword is unknown, or the seed is no whole number; the caller's fault.
-        """
-        if unknown:
-            known = ", ".join(Policies.__annotations__)
-            raise UsageError(f"unknown task policy {next(iter(unknown))!r}: the policies are {known} (and tag)")
-        if seed is not None:
-            _whole("seed", seed)
-        attempts = _whole("attempts_max", attempts_max, 1)
-        return cls(sid, bool(retry), bool(do_it_anyway), seed is not None, attempts)
-
-
-def _whole(name: str, value: SupportsIndex, least: int | None = None) -> int:
-    """Check a policy that is a whole number."""
-    try:
-        number = index(value)
-    except TypeError:
-        number = None
-    if number is None or (least is not None and number < least):
-        raise UsageError(f"{name}={value!r}: give a whole number{'' if least is None else f' from {least} on'}")
-    return number
-
-
-DEFAULT_POLICY = TaskPolicy()
 
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]

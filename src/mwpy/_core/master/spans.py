@@ -12,8 +12,9 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
-from mwpy._values.task import TaskPolicy, TaskState
+from mwpy._values.task import TaskState
 
 __all__ = ["LOST_AGENTS_ALLOWED", "Span", "ids_in", "named"]
 

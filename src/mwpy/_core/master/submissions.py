@@ -22,7 +22,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
-from mwpy._values.task import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 
 __all__ = ["Submissions"]
 

@@ -1,0 +1,105 @@
+"""Policies: how and where a task may run, and how often it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any, SupportsIndex, TypedDict, Unpack
+
+from attrs import frozen
+
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import SlaveId
+
+__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Policies", "TaskPolicy"]
+
+ATTEMPTS_MAX = 3
+"""The default of `attempts_max`. The manual names this number."""
+
+
+class Policies(TypedDict, total=False):
+    """The keywords of `submit`, of the maps and of `@task_algorithm` that say how and where a task may run.
+
+    Each keyword may be left out. A keyword of a call overrides that of `@task_algorithm`, which overrides the option
+    for all tasks.
+
+    Example:
+        >>> careful: mwpy.Policies = {"attempts_max": 2, "retry": True}
+        >>> list(mw.map(square, range(3), **careful))              # doctest: +SKIP
+        [0, 1, 4]
+    """
+
+    sid: SlaveId | None
+    """The slave that must run the task (an ordered task); None, the default, for any slave."""
+    retry: bool
+    """Whether a task that was lost with its slave may run again; True by default. With False, the task runs at most
+    once: if its slave is lost after the task may have started, it becomes unrunnable."""
+    do_it_anyway: bool
+    """Whether an ordered task may run elsewhere when its slave is gone or cannot run it; False by default."""
+    seed: SupportsIndex | None
+    """A whole number. `mwpy.task_seed()` in the task returns a number that depends on it and on the position of the
+    task; None, the default, for no seed."""
+    attempts_max: SupportsIndex
+    """After so many attempts that were lost by its own fault (`mwpy.Cause`), the task is unrunnable; 3 by default."""
+
+
+@frozen(slots=True)
+class TaskPolicy:
+    """A checked policy. `Policies` explains the fields; `seeded` says whether the arguments contain a seed."""
+
+    sid: SlaveId | None = None
+    retry: bool = True
+    do_it_anyway: bool = False
+    seeded: bool = False
+    attempts_max: int = ATTEMPTS_MAX
+
+    @classmethod
+    def of(cls, **policy: Unpack[Policies]) -> TaskPolicy:
+        """Create a policy from its keywords. The seed is not a part of it, only that there is one.
+
+        Raises:
+            UsageError: a keyword is unknown, or has a wrong value; the caller's fault.
+        """
+        checked: dict[str, Any] = {}
+        for name, value in policy.items():
+            if name not in _CHECKS:
+                raise UsageError(f"unknown task policy {name!r}: the policies are {', '.join(_CHECKS)} (and tag)")
+            checked[name] = _CHECKS[name](name, value)
+        return cls(seeded=checked.pop("seed", None) is not None, **checked)
+
+
+def _any(_: str, value: Any) -> Any:
+    return value
+
+
+def _flag(_: str, value: object) -> bool:
+    return bool(value)
+
+
+def _seed(name: str, value: SupportsIndex | None) -> int | None:
+    return None if value is None else _whole(name, value)
+
+
+def _whole(name: str, value: SupportsIndex) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise UsageError(f"{name}={value!r}: give a whole number") from None
+
+
+def _count(name: str, value: SupportsIndex) -> int:
+    if _whole(name, value) < 1:
+        raise UsageError(f"{name}={value!r}: give a whole number from 1 on")
+    return index(value)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "sid": _any,
+    "retry": _flag,
+    "do_it_anyway": _flag,
+    "seed": _seed,
+    "attempts_max": _count,
+}
+"""For each policy the function that checks its value."""
+
+DEFAULT_POLICY = TaskPolicy()
