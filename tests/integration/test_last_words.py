@@ -166,13 +166,14 @@ def test_an_evicted_agent_sends_the_last_output_of_its_slaves(stage: Stage) -> N
     kill(killed.pid, signal.SIGKILL)
     until(lambda: len(list(read_ends(stage.audit))) == 2, "two ends")
     first, second = read_ends(stage.audit)
-    assert (first.sid, first.task, first.cause) == (
+    assert (first.sid, first.task, first.cause, first.reason) == (
         "SLAVE-0",
         1,
+        "evicted",
         "killed by its agent after the grace period: evicted (SIGTERM)",
     )
     assert (first.words.stdout, first.words.stderr) == ("the task's last line\n", "a complaint\n")
-    assert second.cause.endswith("its last output is lost too")
+    assert second.reason.endswith("its last output is lost too")
     master.send(signal.SIGINT)
     assert master.end() == 130, master.err
 
