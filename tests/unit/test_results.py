@@ -107,6 +107,9 @@ def test_a_failure_must_have_a_description(books: Books, results: Results, slave
     group = Group(1, [1], [1], [1], [0.1], [0])
     with pytest.raises(ProtocolError, match="a failure without a description"):
         results.receive(slave, group, [payload(1, [b"\7"])], 0.0)
+    value, _ = Codec().dumps_value([1])
+    with pytest.raises(ProtocolError, match="a failure without a description"):
+        results.receive(slave, group, [payload(1, [value])], 0.0)
     results.receive(slave, group, [payload(1, [Codec().dumps_failure(ValueError("wrong"))])], 0.0)
     [result] = books.state.actions.results
     assert result.error is not None

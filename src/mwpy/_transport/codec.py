@@ -9,8 +9,8 @@ Plain pickle is tried first, because it is ten times faster. cloudpickle pickles
 refuses, and, if `main_by_value`, objects that plain pickle would write as a name in `__main__`. For a REPL or notebook
 this is necessary, because the slave's `__main__` is another module.
 
-A failure is pickled so that it can always be read: type, text and traceback are texts. The exception itself is a pickle
-within the pickle. It is read as None if its class is not available.
+A failure can always be read: type, text and traceback are texts (see `_values/failures.py`). The exception itself is a
+pickle beside them. It is read as None if its class is not available.
 """
 
 from __future__ import annotations
@@ -26,8 +26,19 @@ import cloudpickle
 from attrs import frozen
 
 from mwpy._values.errors import ArgumentNotPicklable
+from mwpy._values.failures import Failure, read_failure
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import NOT_ENCODABLE, SEEDED, Pickled, as_pickle, as_seeded, decode, encode
+from mwpy._values.messagepack import (
+    FAILURE,
+    NOT_ENCODABLE,
+    SEEDED,
+    Pickled,
+    as_failure,
+    as_pickle,
+    as_seeded,
+    decode,
+    encode,
+)
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
@@ -148,7 +159,6 @@ class Codec:
             Its entry in a group. `loads` turns it into (type name, text, traceback, exception), where the first three
             are texts and the exception may be None. The traceback starts at the first frame that is not mwpy's.
         """
-        texts = describe_error(error)
         try:
             cause, buffers = self._pickled(error)
             pickle.loads(cause, buffers=buffers)  # an exception with its own constructor may fail here
@@ -156,7 +166,8 @@ class Codec:
             cause, buffers = b"", ()
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
-        return encode(as_pickle(pickle.dumps((*texts, _Cause(cause)), 5)))
+        type_name, text, remote_traceback = map(_encodable, describe_error(error))
+        return encode(as_failure(encode(Failure(type_name, text, remote_traceback, cause))))
 
     def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
         """Pickle a function by value.
@@ -182,7 +193,12 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     Raises:
         Exception: any error of unpickling, for example because a module is not installed on this machine.
     """
-    return pickle.loads(entry.pickle, buffers=buffers) if type(entry) is Pickled else entry
+    if type(entry) is not Pickled:
+        return entry
+    if entry.kind == FAILURE:
+        failure = read_failure(bytes(entry.pickle))
+        return failure.type_name, failure.text, failure.traceback, _rebuild(failure.cause)
+    return pickle.loads(entry.pickle, buffers=buffers)
 
 
 def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -230,17 +246,8 @@ def describe_error(error: BaseException) -> tuple[str, str, str]:
     return _type_name(error), _text(error), _traceback(error)
 
 
-@frozen
-class _Cause:
-    """A pickled exception; unpickling it gives None where the exception cannot be rebuilt."""
-
-    data: bytes
-
-    def __reduce__(self) -> tuple[Callable[[bytes], BaseException | None], tuple[bytes]]:
-        return _rebuild, (self.data,)
-
-
 def _rebuild(data: bytes) -> BaseException | None:
+    """Unpickle an exception, if it can be unpickled here."""
     try:
         cause = pickle.loads(data)
     except Exception:
@@ -258,6 +265,11 @@ def _text(error: BaseException) -> str:
         return str(error)[:MAX_TEXT]
     except Exception as second:
         return f"(its text is not available: __str__ raised {type(second).__qualname__})"
+
+
+def _encodable(text: str) -> str:
+    """Replace the halves of surrogate pairs in a text."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def users_traceback(error: BaseException) -> types.TracebackType | None:

@@ -2,7 +2,7 @@
 
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
-extension type of its own, with the seed and the encoded call.
+extension type of its own, with the seed and the encoded call. So has the failure of a task (see `failures.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -19,11 +19,13 @@ from msgspec import Struct
 from mwpy._values.ids import Buffer
 
 __all__ = [
+    "FAILURE",
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
     "SEEDED",
     "Pickled",
+    "as_failure",
     "as_pickle",
     "as_seeded",
     "decode",
@@ -42,6 +44,9 @@ PICKLE = 1
 SEEDED = 2
 """The number of the extension type of a call with a seed."""
 
+FAILURE = 3
+"""The number of the extension type of a failure."""
+
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
 
@@ -53,7 +58,7 @@ NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
 
 
 class Pickled(Struct, gc=False):
-    """A pickle that replaces the object until the object is requested, or the bytes of a call with a seed."""
+    """A pickle that replaces the object until the object is requested, a failure, or a call with a seed."""
 
     kind: int
     """The number of the extension type."""
@@ -68,6 +73,9 @@ as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 
 as_seeded: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, SEEDED)
 """Mark bytes as a seed and an encoded call, to be encoded and to be read as `Pickled` of the kind `SEEDED`."""
+
+as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
+"""Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""
 
 decode: Callable[[Buffer], object] = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
 """Read one value."""

@@ -23,7 +23,7 @@ from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import Pickled
+from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.task import Origin, Result
 
 __all__ = ["Results"]
@@ -124,7 +124,8 @@ class Results:
 
 def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
     for position in group.failed:
-        if type(values[position]) is not Pickled:
+        value = values[position]
+        if type(value) is not Pickled or value.kind != FAILURE:
             raise ProtocolError("Results: a failure without a description")
 
 
