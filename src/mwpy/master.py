@@ -34,7 +34,7 @@ from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import spans_of
-from mwpy._values.policy import Policies, TaskPolicy
+from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result, SlaveKind, UnrunnableTask
 
@@ -424,7 +424,12 @@ class Master:
         self._access.io.command(DeallocateSlaves(_count(amount), _kind(kind)))
 
     def free_slave(self, sid: SlaveId) -> None:
-        """Make an ordered or intermingle slave unordered, as soon as it has finished the tasks that it holds."""
+        """Make an ordered or intermingle slave unordered, as soon as it has finished the tasks that it holds.
+
+        Raises:
+            UsageError: the id is not a string.
+        """
+        check_sid("sid", sid)
         self._access.io.command(FreeSlave(sid))
 
     # ---- figures ----------------------------------------------------------------------------------------------

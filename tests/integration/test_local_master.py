@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from tests.integration.apps.stage import PATIENCE_S, Stage, until
 
@@ -207,14 +208,23 @@ def test_a_result_says_when_and_where_it_was_computed(mw: mwpy.Master) -> None:
         (lambda mw: mw.starmap(pow, [(1, 2)], 1.5), "chunksize=1.5"),
         (lambda mw: mw.imap_unordered(abs, [1], "2"), "chunksize='2'"),
         (lambda mw: mw.map(abs, [1], total=-1), "total=-1"),
+        (lambda mw: mw.map(abs, [1], total="many"), "total='many'"),
         (lambda mw: mw.map(abs, [1], progress=7), "progress=7"),
+        (lambda mw: mw.submit(mwpy.task(abs, 1), sid=["SLAVE-0"]), r"sid=\['SLAVE-0'\]"),
+        (lambda mw: mw.free_slave(["SLAVE-0"]), r"sid=\['SLAVE-0'\]"),
+        (lambda mw: mw.map(lambda _: mw, [1]), "a task cannot use the master"),
+        (lambda mw: mw.map(id, [mw]), "argument 1 of id.*a task cannot use the master"),
     ],
 )
-def test_a_wrong_argument_of_a_map_raises_at_the_call(
+def test_a_wrong_argument_raises_at_the_call(
     mw: mwpy.Master, wrong: Callable[[Any], object], message: str
 ) -> None:
     with pytest.raises(mwpy.UsageError, match=message):
         wrong(mw)
+
+
+def test_a_chunksize_of_numpy_is_a_number(mw: mwpy.Master) -> None:
+    assert list(mw.map(abs, [-1], chunksize=cast("int", np.int64(3)))) == [1]
 
 
 def test_an_item_that_cannot_be_pickled_raises_where_it_is_read(mw: mwpy.Master) -> None:

@@ -129,6 +129,28 @@ def test_a_policy_says_only_whether_there_is_a_seed() -> None:
         TaskPolicy.of(seed=0.5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"sid": ["SLAVE-0"]}, r"sid=\['SLAVE-0'\]: give the id of a slave, which is a string such as 'SLAVE-0'"),
+        ({"sid": 0}, "sid=0: give the id of a slave"),
+        ({"retry": "no"}, "retry='no': give True or False"),
+        ({"retry": None}, "retry=None: give True or False"),
+        ({"do_it_anyway": "False"}, "do_it_anyway='False': give True or False"),
+    ],
+)
+def test_a_policy_of_a_wrong_type_is_refused(policy: dict[str, Any], message: str) -> None:
+    """A list as `sid` would end the I/O thread, and `retry="no"` would count as true."""
+    with pytest.raises(UsageError, match=message):
+        TaskPolicy.of(**policy)
+
+
+def test_a_truth_value_of_numpy_is_a_policy() -> None:
+    assert TaskPolicy.of(retry=np.bool_(False), do_it_anyway=np.bool_(True)) == TaskPolicy(  # type: ignore[arg-type]
+        retry=False, do_it_anyway=True
+    )
+
+
 def test_an_unrunnable_task_has_its_arguments_and_its_history() -> None:
     """These values are enough to submit the task again, or to explain why it cannot run."""
     death = Death(SID, 2, Cause.CRASH, "killed by signal 11")

@@ -11,7 +11,7 @@ from attrs import frozen
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 
-__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Policies", "TaskPolicy"]
+__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Policies", "TaskPolicy", "check_sid"]
 
 ATTEMPTS_MAX = 3
 """The default of `attempts_max`. The manual names this number."""
@@ -68,11 +68,20 @@ class TaskPolicy:
         return cls(seeded=checked.pop("seed", None) is not None, **checked)
 
 
-def _any(_: str, value: Any) -> Any:
+def check_sid(name: str, value: object) -> object:
+    """Return a value that can be the id of a slave, or None.
+
+    Raises:
+        UsageError: it is no string; the caller's fault.
+    """
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name}={value!r}: give the id of a slave, which is a string such as 'SLAVE-0'")
     return value
 
 
-def _flag(_: str, value: object) -> bool:
+def _flag(name: str, value: object) -> bool:
+    if value not in (True, False):  # a string such as "no" would count as true
+        raise UsageError(f"{name}={value!r}: give True or False")
     return bool(value)
 
 
@@ -94,7 +103,7 @@ def _count(name: str, value: SupportsIndex) -> int:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "sid": _any,
+    "sid": check_sid,
     "retry": _flag,
     "do_it_anyway": _flag,
     "seed": _seed,
