@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from operator import index
-from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, DeallocateSlaves, FreeSlave, Running
-from mwpy._roles.access import Access
+from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.inbox import Inbox
@@ -77,6 +77,9 @@ class Master:
         self._inbox = Inbox(access)
         self._seeds = Seeds()
         self._targets: dict[Any, int] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(USED_BY_A_TASK)
 
     # ---- submitting --------------------------------------------------------------------------------------
 

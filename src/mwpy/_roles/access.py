@@ -14,7 +14,9 @@ from mwpy._values.errors import UsageError
 if TYPE_CHECKING:
     from mwpy._roles.master_io import MasterIo
 
-__all__ = ["Access"]
+__all__ = ["USED_BY_A_TASK", "Access"]
+
+USED_BY_A_TASK = "a task cannot use the master: return from the task what the master should do"
 
 OVER = "the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)"
 

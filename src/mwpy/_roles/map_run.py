@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
+from operator import index
 from typing import Any, SupportsIndex
 
 from attrs import define, field
@@ -105,7 +106,7 @@ def check_chunksize(chunksize: object) -> None:
     Raises:
         UsageError: it is not a positive number; the caller's fault.
     """
-    if chunksize is not None and (not isinstance(chunksize, int) or chunksize < 1):
+    if chunksize is not None and not (isinstance(chunksize, SupportsIndex) and index(chunksize) > 0):
         raise UsageError(f"chunksize={chunksize!r}: give a number of items from 1 on, or None")
 
 

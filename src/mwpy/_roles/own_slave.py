@@ -21,6 +21,7 @@ from attrs import define, field, frozen
 from msgspec.structs import replace
 
 from mwpy._core.master.core import Actions
+from mwpy._roles.access import USED_BY_A_TASK
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.task_runner import FOREVER_S, TaskRunner
 from mwpy._system import clock
@@ -278,7 +279,7 @@ def drive(io: MasterIo, slave: OwnSlave, timeout: float | None) -> None:
         UsageError: a task calls this, and would run other tasks within itself; the task's fault.
     """
     if REGISTRY.is_slave:
-        raise UsageError("a task cannot use the master: return from the task what the master should do")
+        raise UsageError(USED_BY_A_TASK)
     until = clock.monotonic() + (FOREVER_S if timeout is None else timeout)
     try:
         slave.signals.begin()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from operator import index
+from typing import Any, SupportsIndex, TextIO
 
 from attrs import define, field
 
@@ -102,7 +103,7 @@ def progress_of(
     Raises:
         UsageError: an argument has a wrong type; the caller's fault.
     """
-    if total is not None and total < 0:
+    if total is not None and not _is_count(total):
         raise UsageError(f"total={total!r}: give the number of items, or None")
     if not progress:
         return None
@@ -114,3 +115,7 @@ def progress_of(
         return Progress(progress, total)
     line = Line(name, sys.stderr)
     return Progress(line.write, total, line.end)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, SupportsIndex) and index(value) >= 0
