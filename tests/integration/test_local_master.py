@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ import pytest
 from tests.integration.apps.stage import PATIENCE_S, Stage, until
 
 import mwpy
-from mwpy._roles import map_run
+from mwpy._roles import access, map_run
 from mwpy._roles.inbox import RETURNS_IN_VAIN
 from mwpy._values.seeds import seed_at
 
@@ -390,6 +391,34 @@ def test_a_map_cannot_be_continued_in_another_thread(mw: mwpy.Master) -> None:
     with ThreadPoolExecutor(1) as helpers, pytest.raises(mwpy.UsageError, match="belongs to the thread MainThread"):
         helpers.submit(list, results).result()
     until(lambda: mw.num_runnable_tasks() == len(mw.results()) == 0, "the end of the tasks of the map")
+
+
+@pytest.mark.parametrize("slaves", [0, 1])
+def test_a_forked_process_cannot_use_the_master(slaves: int, stage: Stage) -> None:
+    """It would wait forever, because it has no I/O thread. The master goes on, and the child can start its own."""
+    text = f"""
+        import multiprocessing, mwpy
+
+        def use(number):
+            try:
+                return sum(mw.map(abs, range(number)))
+            except mwpy.UsageError as error:
+                with mwpy.local_master(slaves=1) as own:
+                    return str(error), sum(own.map(abs, range(number)))
+
+        with mwpy.local_master(slaves={slaves}) as mw:
+            opened = mw.map(abs, range(5000))
+            next(opened)
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                for each in pool.map(use, [4])[0]:
+                    print(each)
+            print(sum(opened))
+    """
+    (stage.folder / "forks.py").write_text(textwrap.dedent(text))
+    ended = stage.start("", program=[sys.executable, "forks.py"])
+    assert ended.end() == 0, ended.err
+    assert ended.out == f"{access.FORKED}\n6\n{sum(range(5000))}\n"
+    stage.no_process_left()
 
 
 def test_threads_can_have_a_master_each() -> None:

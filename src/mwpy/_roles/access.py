@@ -1,13 +1,16 @@
 """The way from a master algorithm's thread to the I/O thread; it is closed when the computation ends.
 
-Only one thread may use a master. Two threads would take each other's results, or wait for each other forever.
+Only one thread may use a master. Two threads would take each other's results, or wait for each other forever. A process
+that is forked from the master's process has a copy of the master, but no I/O thread, so it would wait forever.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
 
 from mwpy._values.errors import UsageError
 
@@ -19,6 +22,11 @@ __all__ = ["USED_BY_A_TASK", "Access"]
 USED_BY_A_TASK = "a task cannot use the master: return from the task what the master should do"
 
 OVER = "the computation is over, and so is this master: start another (mwpy.local_master, mwpy.main)"
+
+FORKED = (
+    "this process was forked from the process of the master and has only a copy of the master: use the master in the "
+    "process that made it, or start another one here with mwpy.local_master"
+)
 
 
 class _Refusal:
@@ -65,8 +73,22 @@ class Access(threading.local):
         self.drive = drive
         self.usable = user is owner
         self.io = io if self.usable else cast("MasterIo", refusal)
+        _all.add(self)
 
-    def close(self) -> None:
-        """Make every later use of `io` in this thread a `UsageError`."""
+    def close(self, reason: str = OVER) -> None:
+        """Make every later use of `io` in this thread a `UsageError` with this text."""
         self.usable = False
-        self.io = cast("MasterIo", _Refusal(OVER))
+        self.io = cast("MasterIo", _Refusal(reason))
+
+
+_all: WeakSet[Access] = WeakSet()
+
+
+def _close_copies() -> None:
+    """In a process that was just forked, close the masters that were open."""
+    for access in _all:
+        if access.usable:
+            access.close(FORKED)
+
+
+os.register_at_fork(after_in_child=_close_copies)
