@@ -36,6 +36,8 @@ S = TypeVar("S", bound="Callable[[Slave, list[str]], int]")
 
 VERSION = "0.1.0"
 
+IN_AN_IMPORT = "while multiprocessing imported the script"
+
 AGENT = ("-m", "mwpy", "slave")
 """Makes a Python interpreter run as an agent that does not load the script itself."""
 
@@ -86,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     caller = sys._getframe(1)
     REGISTRY.enter("mwpy.main()")
     if caller.f_globals.get("__name__") == "__mp_main__":
-        raise refusal("mwpy.main()", "while multiprocessing imported the script")
+        raise refusal("mwpy.main()", IN_AN_IMPORT)
     arguments = list(sys.argv[1:] if argv is None else argv)
     code = report_errors(lambda: _run(arguments))
     if code and script.discards_result(caller):
@@ -166,7 +168,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
         finished, returned = False, int(ExitCode.INTERRUPTED)
         print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
     except SystemExit as leaving:
-        returned = 0 if leaving.code is None else leaving.code
+        returned = _code_of(leaving)
     except BaseException as error:
         shadows.explain(error)
         traceback.print_exc()
@@ -178,6 +180,14 @@ def _run_master(options: Options, rest: list[str]) -> int:
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
     return slave.exit_code(returned, "master algorithm")
+
+
+def _code_of(leaving: SystemExit) -> object:
+    """The exit code of `sys.exit`, as Python has it: a text is written to standard error, and gives 1."""
+    if isinstance(leaving.code, str):
+        print(leaving.code, file=sys.stderr)
+        return 1
+    return 0 if leaving.code is None else leaving.code
 
 
 def _start_in_process(options: Options) -> Computation:
@@ -255,6 +265,8 @@ def local_master(slaves: int | None = None, **policy: Unpack[Policies]) -> Local
     from mwpy.local import LocalMaster
 
     REGISTRY.enter("mwpy.local_master()")
+    if script.is_imported_by_multiprocessing():
+        raise refusal("mwpy.local_master()", IN_AN_IMPORT)
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     TaskPolicy.of(**policy)

@@ -147,11 +147,21 @@ def test_a_task_that_starts_a_computation_fails(stage: Stage, function: str) -> 
     stage.no_process_left()
 
 
-def test_a_script_without_guard_is_not_run_by_multiprocessing(stage: Stage) -> None:
-    body = "__import__('multiprocessing').get_context('spawn').Process(target=abs).start() or 0"
-    ended = run(stage, "mwpy.main(['--mw-local', '1'])", body)
-    assert "was called while multiprocessing imported the script" in ended.err
+@pytest.mark.parametrize("way", ["main", "local_master"])
+def test_a_script_without_guard_is_not_run_by_multiprocessing(stage: Stage, way: str) -> None:
+    spawn = "__import__('multiprocessing').get_context('spawn').Process(target=abs).start()"
+    here = f"with mwpy.local_master(slaves=1) as mw:\n    print('master [')\n    {spawn}"
+    ended = run(stage, "mwpy.main(['--mw-local', '1'])" if way == "main" else here, f"{spawn} or 0")
+    assert f"mwpy.{way}() was called while multiprocessing imported the script" in ended.err
     assert ended.out.count("master [") == 1
+    stage.no_process_left()
+
+
+def test_a_process_of_multiprocessing_can_start_a_master(stage: Stage) -> None:
+    use = "def use():\n    with mwpy.local_master(slaves=1) as mw:\n        print(list(mw.map(abs, [-3])))\n"
+    spawn = "process = __import__('multiprocessing').get_context('spawn').Process(target=use)"
+    ended = run(stage, f"{use}{GUARD}{spawn}\n    process.start()\n    process.join()")
+    assert ended.out == "[3]\n", ended.err
     stage.no_process_left()
 
 

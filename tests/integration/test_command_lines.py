@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,14 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
     assert f"protocol version {PROTOCOL_VERSION} there, 77 here: install the same version" in agent.err
     until(lambda: f"77 there, {PROTOCOL_VERSION} here" in master.err, lambda: f"a message, not {master.err!r}")
     assert "REFUSED" in stage.audit.read_text()
+
+
+def test_a_master_algorithm_can_exit_with_a_text(tmp_path: Path) -> None:
+    """As everywhere in Python, `sys.exit("text")` writes the text to standard error, and gives 1."""
+    script = "import sys, mwpy\nmwpy.master_algorithm(lambda mw, argv: sys.exit('no data'))\nsys.exit(mwpy.main())"
+    program = [sys.executable, "-c", script, "--mw-local", "0"]
+    ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "no data\n")
 
 
 def test_a_master_algorithm_that_returns_none_gets_a_message(stage: Stage) -> None:

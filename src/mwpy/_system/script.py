@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["can_run_elsewhere", "discards_result", "mentions_main"]
+__all__ = ["can_run_elsewhere", "discards_result", "is_imported_by_multiprocessing", "mentions_main"]
 
 STANDARD_INPUT = "<stdin>"
 """Python's name for the file of a script that it reads from standard input."""
@@ -22,6 +22,12 @@ def can_run_elsewhere() -> bool:
     typed = hasattr(sys, "ps1")
     file = getattr(sys.modules["__main__"], "__file__", STANDARD_INPUT)
     return not typed and (file != STANDARD_INPUT or sys.argv[:1] == ["-c"])
+
+
+def is_imported_by_multiprocessing() -> bool:
+    """Whether multiprocessing has spawned this process and now imports the script into it."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)
 
 
 def discards_result(caller: FrameType) -> bool:
