@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -51,6 +52,28 @@ def test_the_lock_is_free_after_the_end(path: Path) -> None:
     offered(ResourceKeeper(path, content("11-1")), content("11-1"))
     assert resource_file.read(path).generation == "11-1"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_lock_that_is_a_symbolic_link_is_refused(path: Path) -> None:
+    """The link may be another user's, and lead to a file that only this user can write."""
+    precious = path.with_name("precious")
+    precious.write_text("text")
+    for target in (precious, path.with_name("missing")):
+        path.with_name(".app.rsc.lock").symlink_to(target)
+        with pytest.raises(ResourceFileError, match=r"/\.app\.rsc\.lock is a symbolic link, so delete it"):
+            ResourceKeeper(path, content())
+        path.with_name(".app.rsc.lock").unlink()
+    assert [each.name for each in path.parent.iterdir()] == ["precious"]
+    assert precious.read_text() == "text"
+
+
+def test_a_device_or_a_pipe_is_not_replaced(path: Path) -> None:
+    os.mkfifo(path)
+    path.with_name("link").symlink_to(path)
+    for each in (path, path.with_name("link"), path.parent):
+        with pytest.raises(ResourceFileError, match="is no regular file: give another --mw-resource-file"):
+            ResourceKeeper(each, content())
+    assert path.is_fifo()
 
 
 def test_a_second_master_in_the_same_process_is_refused_and_leaves_the_lock_in_place(path: Path) -> None:

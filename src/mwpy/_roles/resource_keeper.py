@@ -32,7 +32,7 @@ class ResourceKeeper:
         content: its first content, which is written at once. Later contents differ only in their figures.
 
     Raises:
-        ResourceFileError: another master has the file, or the file cannot be written.
+        ResourceFileError: another master has the file, or the file cannot be written, or it is a device or a pipe.
     """
 
     def __init__(self, path: str | Path, content: ResourceFile) -> None:
@@ -129,6 +129,8 @@ class ResourceKeeper:
     # ---- at the start ----
 
     def _take_lock(self) -> FileLock | None:
+        if self._path.exists() and not self._path.is_file():  # to replace a device, as /dev/null, harms the machine
+            raise ResourceFileError(f"{self._path} is no regular file: give another --mw-resource-file")
         try:
             return FileLock(self._path.with_name(f".{self._path.name}.lock"), clock.date(self.template.timestamp))
         except LockHeld as held:

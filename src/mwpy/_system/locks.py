@@ -39,7 +39,8 @@ class FileLock:
     Raises:
         LockHeld: it is held, by another process or by this one.
         LocksUnsupported: the file system has no locks.
-        OSError: the file cannot be opened or written.
+        OSError: the file cannot be opened or written, or it is a symbolic link. In a directory where others can write,
+            a link could make this process overwrite any of its user's files.
     """
 
     def __init__(self, path: Path, since: str = "") -> None:
@@ -65,7 +66,9 @@ def _lock(path: Path) -> int:
     """Open and lock a file, and return its file descriptor."""
     if path.exists() and (holder := _held_here.get(_identity(path.stat()))) is not None:
         raise LockHeld(holder)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, f"{path} is a symbolic link, so delete it")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
