@@ -395,9 +395,9 @@ def test_a_map_cannot_be_continued_in_another_thread(mw: mwpy.Master) -> None:
 
 @pytest.mark.parametrize("slaves", [0, 1])
 def test_a_forked_process_cannot_use_the_master(slaves: int, stage: Stage) -> None:
-    """It would wait forever, because it has no I/O thread. The master goes on, and the child can start its own."""
+    """It would wait forever, because it has no I/O thread. It can start a master of its own. Its end ends nothing."""
     text = f"""
-        import multiprocessing, mwpy
+        import multiprocessing, os, sys, mwpy
 
         def use(number):
             try:
@@ -411,13 +411,17 @@ def test_a_forked_process_cannot_use_the_master(slaves: int, stage: Stage) -> No
             next(opened)
             with multiprocessing.get_context("fork").Pool(1) as pool:
                 for each in pool.map(use, [4])[0]:
-                    print(each)
+                    print(each, flush=True)
+            child = os.fork()
+            if child == 0:
+                sys.exit(3)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             print(sum(opened))
     """
     (stage.folder / "forks.py").write_text(textwrap.dedent(text))
     ended = stage.start("", program=[sys.executable, "forks.py"])
     assert ended.end() == 0, ended.err
-    assert ended.out == f"{access.FORKED}\n6\n{sum(range(5000))}\n"
+    assert ended.out == f"{access.FORKED}\n6\n3\n{sum(range(5000))}\n"
     stage.no_process_left()
 
 

@@ -6,18 +6,16 @@ that is forked from the master's process has a copy of the master, but no I/O th
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
-from weakref import WeakSet
 
 from mwpy._values.errors import UsageError
 
 if TYPE_CHECKING:
     from mwpy._roles.master_io import MasterIo
 
-__all__ = ["USED_BY_A_TASK", "Access"]
+__all__ = ["FORKED", "USED_BY_A_TASK", "Access"]
 
 USED_BY_A_TASK = "a task cannot use the master: return from the task what the master should do"
 
@@ -73,22 +71,8 @@ class Access(threading.local):
         self.drive = drive
         self.usable = user is owner
         self.io = io if self.usable else cast("MasterIo", refusal)
-        _all.add(self)
 
     def close(self, reason: str = OVER) -> None:
         """Make every later use of `io` in this thread a `UsageError` with this text."""
         self.usable = False
         self.io = cast("MasterIo", _Refusal(reason))
-
-
-_all: WeakSet[Access] = WeakSet()
-
-
-def _close_copies() -> None:
-    """In a process that was just forked, close the masters that were open."""
-    for access in _all:
-        if access.usable:
-            access.close(FORKED)
-
-
-os.register_at_fork(after_in_child=_close_copies)

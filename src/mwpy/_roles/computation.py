@@ -13,7 +13,7 @@ from attrs import define, evolve, field
 
 from mwpy import resource_file
 from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._roles.access import Access
+from mwpy._roles.access import FORKED, Access
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 from mwpy._roles.resource_keeper import ResourceKeeper
@@ -53,6 +53,7 @@ class Computation:
 
     @_unused.default
     def _end_when_unused(self) -> weakref.finalize[..., Access]:
+        _all.add(self)
         return weakref.finalize(self.access, self.access.io.end, False, INTERRUPT_GRACE_S)
 
     def end(self, finished: bool) -> None:
@@ -69,6 +70,22 @@ class Computation:
             self._unused.detach()
             self.access.close()
             end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+
+    def leave_to_parent(self) -> None:
+        """Let only the parent of this process, which was forked just now, use the computation and end it."""
+        if self._unused.detach() and self.access.usable:
+            self.access.close(FORKED)
+
+
+_all: weakref.WeakSet[Computation] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for computation in _all:
+        computation.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def start(
