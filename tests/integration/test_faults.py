@@ -102,6 +102,8 @@ def test_results_survive_a_stopped_agent(stage: Stage) -> None:
     until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
     agents[0].send(signal.SIGSTOP)
     until(lambda: " lost" in stage.audit.read_text().lower(), "the loss of the stopped agent")
+    assert "-> lost: nothing was heard from it for" in stage.audit.read_text()
+    assert ", network: AGENT-" in stage.audit.read_text()
     agents[0].send(signal.SIGCONT)
     assert all_came_once(master) > 100
     assert agents[0].end() == 255, agents[0].err

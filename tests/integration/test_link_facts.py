@@ -27,6 +27,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, master_link, member_keys, server_keys
 from mwpy._transport.link.door import NO_MESSAGE
+from mwpy._transport.link.master_link import SILENT
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.ids import Buffer
 
@@ -215,7 +216,9 @@ def test_a_stopped_agent_is_unreachable_after_the_timeout_and_does_not_return(st
     other = ends.agent(master, timeout_s=TIMEOUT_S)
     ends.hello(other, master)
     assert [type(each) for each in master.events] == [Frames, Unreachable, Frames]
-    assert master.gone == [peer]
+    [unreachable] = [each for each in master.events if isinstance(each, Unreachable)]
+    assert unreachable.peer == peer
+    assert unreachable.silent_s >= SILENT * TIMEOUT_S
 
 
 def test_a_stopped_master_is_lost_after_the_timeout(stage: Stage, ends: Loopback) -> None:

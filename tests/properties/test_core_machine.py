@@ -743,12 +743,12 @@ class _MasterMachine(RuleBasedStateMachine):
         self.iterate()
 
     @precondition(lambda self: self.agents)
-    @rule(pick=picks, how=st.sampled_from(["vanish", "goodbye"]))
+    @rule(pick=picks, how=st.sampled_from(["vanish", "silence", "goodbye"]))
     def agent_disconnects(self, pick: int, how: str) -> None:
         agent = list(self.agents.values())[pick % len(self.agents)]
         self.lose_agent(agent, vanishes=how == "vanish")
-        if how == "vanish":
-            self.handle(Vanished(agent.name, "the connection broke", Cause.AGENT_LOST))
+        if how != "goodbye":
+            self.handle(Vanished(agent.name, 31.0 if how == "silence" else 0.0))
         else:
             self.receive(agent.name, messages.Goodbye("evicted", Cause.EVICTED))
         self.iterate()
@@ -818,7 +818,7 @@ class _MasterMachine(RuleBasedStateMachine):
         else:
             self.receive(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
         if vanishes:
-            self.handle(Vanished(name, "gone", Cause.AGENT_LOST))
+            self.handle(Vanished(name, 0.0))
         self.iterate()
 
     @precondition(lambda self: self.replies)

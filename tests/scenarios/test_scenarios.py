@@ -103,7 +103,7 @@ class _Story:
         self.receive(peer, failed)
 
     def do_lost(self, peer: str) -> None:
-        self.core.handle(Vanished(peer.encode(), "the connection broke", Cause.AGENT_LOST), self.now)
+        self.core.handle(Vanished(peer.encode(), 0.0), self.now)
 
     def do_goodbye(self, peer: str) -> None:
         self.receive(peer, messages.Goodbye("evicted", Cause.EVICTED))

@@ -28,7 +28,7 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.Notice("words"), "NOTICE words"),
     (records.AgentConnected("A", "addr", "h", 7), "A addr -> connected, host h, pid 7"),
     (records.AgentRefused("addr", "why"), "REFUSED addr: why"),
-    (records.AgentLost("A", "why"), "A -> lost: why"),
+    (records.AgentLost("A", "why", Cause.AGENT_LOST), "A -> lost: why"),
     (records.AgentLeft("A", "why"), "A -> left: why"),
     (records.PeerDropped("A", "why"), "DROPPED A: why"),
     (
@@ -205,7 +205,9 @@ def test_last_words_are_read_back_exactly(tmp_path: Path) -> None:
         records.SlaveEnded(SID, Cause.CRASH, "exit code 0", "", NO_WORDS),
     ]
     audit = AuditFile(path, max_bytes=200)
-    audit.write([records.AgentLeft("A", "SLAVE-9 -> gone: no"), records.AgentLost("A -> gone", "no")], 0.0)
+    audit.write(
+        [records.AgentLeft("A", "SLAVE-9 -> gone: no"), records.AgentLost("A -> gone", "no", Cause.AGENT_LOST)], 0.0
+    )
     for end in ends:
         audit.write([end], 0.0)
     audit.close()

@@ -47,7 +47,7 @@ def suspect(books: Books, algorithm: AlgorithmDefined | None = None) -> int:
         state.record(records.SlaveConnected(sid, sid, "here", SlaveKind.UNORDERED, 1))
         tasks = [TaskRange(TaskId(task), 1, attempt, number, "")]
         state.record(records.TasksAllocated(sid, tasks))
-        state.record(records.AgentLost(sid, "gone"))
+        state.record(records.AgentLost(sid, "gone", Cause.AGENT_LOST))
         state.record(records.SlaveEnded(sid, Cause.CRASH, "gone", "", NO_WORDS))
         state.record(records.TasksReturned(sid, tasks, "gone", (Charge(sid, Cause.AGENT_LOST, "gone"),)))
     return task
@@ -159,7 +159,7 @@ def test_an_agent_that_is_lost_while_it_is_reserved_is_forgotten(
     suspect(books)
     decide(books, dispatch, isolation)
     assert isolation.reserved == [slave.agent]
-    books.state.record(records.AgentLost(slave.agent.name, "gone"))
+    books.state.record(records.AgentLost(slave.agent.name, "gone", Cause.AGENT_LOST))
     books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "gone", "", NO_WORDS))
     books.state.record(records.TasksReturned(slave.sid, [slave.held.spans[0].whole], "gone"))
     decide(books, dispatch, isolation)

@@ -131,8 +131,7 @@ def test_a_death_without_a_running_task_charges_nothing(books: Books, losses: Lo
 
 def vanishes(losses: Losses, slave: ConnectedSlave) -> None:
     """The agent of a slave vanishes without notice."""
-    losses.state.record(records.AgentLost(slave.agent.name, "the connection broke"))
-    losses.agent_gone(slave.agent, "the connection broke", Cause.AGENT_LOST)
+    losses.agent_vanished(slave.agent, 0.0)
     losses.check()
     losses.state.check()
 
@@ -158,6 +157,19 @@ def test_the_tasks_of_an_agent_that_vanished_are_suspects(books: Books, losses: 
     )
     assert [death.cause for death in unrunnable.deaths] == [Cause.AGENT_LOST]
     assert losses.departures == {"the connection broke": 1}
+
+
+def test_an_agent_of_which_nothing_was_heard_makes_no_task_a_suspect(books: Books, losses: Losses) -> None:
+    """A task can end its agent, but hardly the network."""
+    slave = books.slave()
+    books.give(slave, 1)
+    losses.agent_vanished(slave.agent, 31.0)
+    [span] = books.state.jar.pending.queues[0]
+    assert list(map(str, span.deaths)) == [
+        "attempt 1 on SLAVE-0: network: AGENT-0: nothing was heard from it for 31 s: its machine or the network failed, "
+        "or it was stopped"
+    ]
+    assert (span.charged, span.blameless, span.runs_alone) == (0, 1, False)
 
 
 @pytest.mark.parametrize("how", ["goodbye", "announced"])

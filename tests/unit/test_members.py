@@ -61,7 +61,7 @@ def test_an_agent_that_leaves_announces_no_slaves(books: Books) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        records.AgentLost("AGENT-0", "why"),
+        records.AgentLost("AGENT-0", "why", Cause.AGENT_LOST),
         records.AgentLeft("AGENT-0", "why"),
         records.PeerDropped("AGENT-0", "why"),
     ],
@@ -77,7 +77,7 @@ def test_an_agent_that_is_gone_is_known_by_neither_name_nor_connection(books: Bo
 def test_names_are_never_used_twice(books: Books) -> None:
     slave = books.slave()
     books.state.record(records.SlaveEnded(slave.sid, Cause.CRASH, "why", "", NO_WORDS))
-    books.state.record(records.AgentLost("AGENT-0", "why"))
+    books.state.record(records.AgentLost("AGENT-0", "why", Cause.AGENT_LOST))
     assert (books.state.members.next_agent, books.state.members.next_sid) == ("AGENT-1", sid(1))
 
 

@@ -170,7 +170,7 @@ def _the_only_agent_leaves(master: _Master) -> None:
 def _the_only_agent_is_lost(master: _Master) -> None:
     master.connect(1)
     master.submit()
-    master.handle(Vanished(b"a", "the connection broke", Cause.AGENT_LOST))
+    master.handle(Vanished(b"a", 0.0))
 
 
 def _the_only_agent_sends_garbage(master: _Master) -> None:
@@ -415,7 +415,7 @@ def test_the_first_notice_comes_in_time_when_progress_ends_again(cause: _Cause) 
     before = len(master.silence_notices)
     master.core.waiting = Waiting.FOREVER
     for peer in list(master.core.state.members.peers):
-        master.handle(Vanished(peer, "the connection broke", Cause.AGENT_LOST))
+        master.handle(Vanished(peer, 0.0))
     master.run(PROMISED_S)
     assert len(master.silence_notices) == before + 1
     assert "no slave is connected" in master.silence_notices[-1][1]

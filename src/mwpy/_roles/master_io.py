@@ -27,7 +27,6 @@ from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, Happened, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
-from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy.resource_file import ResourceFile
 
@@ -171,8 +170,8 @@ class MasterIo:
                     self.core.handle(Garbage(peer, address, str(error)), now)
                 else:
                     self.core.handle(Received(peer, address, message, payload), now)
-            case Unreachable(peer):
-                self.core.handle(Vanished(peer, "the connection broke", Cause.AGENT_LOST), now)
+            case Unreachable(peer, silent_s):
+                self.core.handle(Vanished(peer, silent_s), now)
             case StrangerSeen(address, reason):
                 self.core.handle(Stranger(address, reason), now)
             case NotAccepted(address, reason):

@@ -150,7 +150,7 @@ class HistoryChecker:
                 self._agent_of[sid] = agent
             case records.AgentLeaving(agent):
                 self._announced[agent] = None
-            case records.AgentLost(agent):
+            case records.AgentLost(agent, cause=Cause.AGENT_LOST):
                 self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
                 again = [task for task in _each(tasks) if task in self._last_attempts]

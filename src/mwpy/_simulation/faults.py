@@ -30,6 +30,9 @@ KINDS = (
 )
 """Every kind of fault is equally likely."""
 
+SILENT_S = 31.0
+"""For how long nothing was heard from an agent whose connection broke for this reason, in seconds."""
+
 
 @define(eq=False)
 class Faults:
@@ -62,7 +65,7 @@ class Faults:
             case "kill":
                 host.end(process, None)
             case "break":
-                self._network.cut(process.connection)
+                self._network.cut(process.connection, self._world.random.choice((0.0, SILENT_S)))
             case "freeze":
                 process.freeze()
             case "full output":

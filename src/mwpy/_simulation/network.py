@@ -138,11 +138,11 @@ class SimulatedMasterLink:
         self._inbox.append(event)
         self.wake()
 
-    def lose(self, peer: bytes) -> None:
-        """The master notices that a connection is broken."""
+    def lose(self, peer: bytes, silent_s: float = 0.0) -> None:
+        """The master notices that a connection is broken, perhaps because nothing was heard for some seconds."""
         if peer in self._known:
             del self._known[peer]
-            self._inbox.append(Unreachable(peer))
+            self._inbox.append(Unreachable(peer, silent_s))
             self.wake()
 
     def poll(self, timeout_s: float, now: float) -> list[Happened]:
@@ -221,14 +221,18 @@ class Network:
         if not connection.broken:
             connection.link.arrive(frames)
 
-    def cut(self, connection: Connection) -> None:
-        """Break a connection: messages in flight are lost, and both ends notice this at their own times."""
+    def cut(self, connection: Connection, silent_s: float = 0.0) -> None:
+        """Break a connection: messages in flight are lost, and both ends notice this at their own times.
+
+        Args:
+            silent_s: for how long nothing was heard before, if this is why it breaks.
+        """
         if connection.broken:
             return
         connection.broken = True
         del self._connections[connection.peer]
         self._checker.unheard[connection.peer] = None
-        self._world.after(self._world.random.random(), lambda: self.master.lose(connection.peer))
+        self._world.after(self._world.random.random(), lambda: self.master.lose(connection.peer, silent_s))
         self._world.after(self._world.random.random(), connection.link.break_off)
 
     def _disconnect(self, peer: bytes) -> None:

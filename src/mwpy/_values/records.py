@@ -163,6 +163,7 @@ class AgentLost(Struct, frozen=True, tag=True):
 
     agent: str
     reason: str
+    cause: Cause
 
 
 class AgentLeft(Struct, frozen=True, tag=True):

@@ -166,12 +166,11 @@ class MasterCore:
             case Garbage(peer, address, reason):
                 if not self.admission.ignores(peer):
                     self._drop(peer, address, reason)
-            case Vanished(peer, reason, cause):
+            case Vanished(peer, silent_s):
                 self.admission.forget(peer)
                 agent = self.state.members.peers.get(peer)
                 if agent is not None:
-                    self.state.record(records.AgentLost(agent.name, reason))
-                    self.losses.agent_gone(agent, reason, cause)
+                    self.losses.agent_vanished(agent, silent_s)
             case Stranger(address, reason):
                 self.admission.note_refusal(address, reason)
             case TurnedAway(address, reason):

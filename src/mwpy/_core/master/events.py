@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import Message
 
@@ -34,9 +33,8 @@ class Vanished(Struct, frozen=True):
     """The connection of a peer is gone."""
 
     peer: bytes
-    reason: str
-    cause: Cause
-    """The cause of the loss of its tasks."""
+    silent_s: float
+    """For how long nothing was heard from it, if this is why it is gone; 0 if its process ended the connection."""
 
 
 class Stranger(Struct, frozen=True):

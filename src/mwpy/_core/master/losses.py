@@ -62,6 +62,17 @@ class Losses:
         )
         self.kinds.lost(slave, reason)
 
+    def agent_vanished(self, agent: ConnectedAgent, silent_s: float) -> None:
+        """Handle the end of an agent that did not say goodbye.
+
+        Its process ended, and one of its tasks may be the reason. Or nothing was heard from it for `silent_s` seconds:
+        then its machine or the network failed, or it was stopped.
+        """
+        silent = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
+        reason, cause = (silent, Cause.NETWORK) if silent_s else ("the connection broke", Cause.AGENT_LOST)
+        self.state.record(records.AgentLost(agent.name, reason, cause))
+        self.agent_gone(agent, reason, cause)
+
     def agent_gone(self, agent: ConnectedAgent, reason: str, cause: Cause) -> None:
         """Handle the end of an agent and of all its slaves.
 

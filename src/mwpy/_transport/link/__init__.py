@@ -9,7 +9,8 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
   time, earlier messages of the peer may still be unread. So a peer is reported as gone only when nothing is left to
   read.
 - ZMTP heartbeats are answered by libzmq's own thread, even while another thread holds the interpreter lock. A host that
-  is frozen or has vanished becomes unreachable after the timeout.
+  is frozen or has vanished becomes unreachable after the timeout. Nothing says why a connection broke. But the kernel
+  knows when the last byte arrived (TCP_INFO), and heartbeats arrive three times in a timeout.
 - Without a routing id, a ROUTER gives each connection a new name, so no peer is mistaken for another. With
   RECONNECT_IVL -1 a broken connection stays broken. So a reconnect is always a new connection, and nothing that was
   queued for the old connection is delivered on the new one.

@@ -15,7 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from contextlib import suppress
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 
 import zmq
@@ -23,7 +25,7 @@ from msgspec import Struct
 
 from mwpy._transport.link.sockets import events
 
-__all__ = ["NO_MESSAGE", "Door", "NotAccepted", "StrangerSeen", "end", "peer_of"]
+__all__ = ["NO_MESSAGE", "Door", "NotAccepted", "StrangerSeen", "end", "peer_of", "silence_of"]
 
 _WATCHED = (
     zmq.EVENT_LISTENING
@@ -37,6 +39,9 @@ that end."""
 
 _FULL = (errno.EMFILE, errno.ENFILE)
 """The process, or the machine, has no file descriptor left."""
+
+_TCP_INFO = struct.Struct("=52xI")
+"""The beginning of Linux' `struct tcp_info`, see tcp(7): `tcpi_last_data_recv`, in milliseconds, is at byte 52."""
 
 SPARE = 4
 """How many descriptors are spare. libzmq may take some of them before the door uses the first."""
@@ -178,26 +183,40 @@ class Door:
             os.close(self._spare.pop())
 
 
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """A connection of libzmq, which keeps its descriptor."""
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()
+
+
 def peer_of(descriptor: int) -> tuple[str, int] | None:
     """Where a connection comes from: host and port. None if it has ended; its descriptor may be closed by now."""
-    connection: socket.socket | None = None
     try:
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
-        host, port = connection.getpeername()
+        with _borrowed(descriptor) as connection:
+            host, port = connection.getpeername()
     except (OSError, ValueError):
         return None
-    finally:
-        if connection is not None:
-            connection.detach()  # the descriptor is libzmq's
     return host, port
+
+
+def silence_of(descriptor: int) -> float | None:
+    """For how many seconds nothing has arrived on a connection. None if it has ended, or if this is not Linux."""
+    try:
+        with _borrowed(descriptor) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            return float(_TCP_INFO.unpack(info)[0] / 1000)
+    except (AttributeError, OSError, ValueError, struct.error):
+        return None
 
 
 def end(descriptor: int) -> None:
     """End a connection: libzmq then closes it. ZeroMQ has no function for this."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
-    with suppress(OSError):
+    with suppress(OSError), _borrowed(descriptor) as connection:
         connection.shutdown(socket.SHUT_RDWR)
-    connection.detach()
 
 
 def _address(peer: tuple[str, int] | None) -> str:

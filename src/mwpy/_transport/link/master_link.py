@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import zmq
 from msgspec import Struct
 
-from mwpy._transport.link.door import Door, NotAccepted, StrangerSeen, end, peer_of
+from mwpy._transport.link.door import Door, NotAccepted, StrangerSeen, end, peer_of, silence_of
 from mwpy._transport.link.keys import member_keys, raw, server_keys
 from mwpy._transport.link.sockets import (
     LARGE_BYTES,
@@ -30,6 +30,11 @@ MESSAGES_A_POLL = 256
 FAST_PROBE_S = 0.05
 """Seconds between the two rounds of probes after a connection ended."""
 
+SILENT = 0.85
+"""A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
+process is noticed sooner: the last heartbeat and the last look at the connection are at most a third of the timeout ago.
+"""
+
 MAX_FRAME_SLACK = 32 << 20
 """How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
 
@@ -50,6 +55,8 @@ class Unreachable(Struct, frozen=True):
     """A peer's connection is gone."""
 
     peer: bytes
+    silent_s: float = 0.0
+    """For how long nothing was heard from it, if this is why the connection is gone; 0 if its process ended it."""
 
 
 Happened = Frames | StrangerSeen | NotAccepted | Unreachable
@@ -95,6 +102,9 @@ class MasterLink:
         """The address of each peer from which a message was read."""
         self._connections: dict[bytes, tuple[int, tuple[str, int] | None]] = {}
         """The descriptor of the connection of each of these peers, and the host and port at its other end."""
+        self._heard: dict[bytes, float] = {}
+        """When the last byte of each of these peers arrived, as far as the last round of probes saw."""
+        self._silent_s = timeout_s * SILENT
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
         self._bell_out, self._bell_in = os.pipe()
@@ -157,9 +167,10 @@ class MasterLink:
             self._probe_rounds = max(0, self._probe_rounds - 1)
             self._probe_at = now + self._probe_interval_s
             for peer in list(self._addresses):
+                self._note_silence(peer, now)
                 self.send(peer, self._probe)
         if (self._gone or door.ended) and not has_more(self._router):
-            happened += self._report_gone()
+            happened += self._report_gone(now)
             happened += door.report_ended()
         return happened
 
@@ -178,12 +189,17 @@ class MasterLink:
             if not has_more(router):
                 return
 
-    def _report_gone(self) -> list[Unreachable]:
-        gone = list(self._gone)
-        self._gone.clear()
-        for peer in gone:
-            del self._addresses[peer], self._connections[peer]
-        return [Unreachable(peer) for peer in gone]
+    def _note_silence(self, peer: bytes, now: float) -> None:
+        """Note when the last byte of a peer arrived, unless its connection has ended."""
+        descriptor, _ = self._connections[peer]
+        if descriptor not in self._door.ended and (silent_s := silence_of(descriptor)) is not None:
+            self._heard[peer] = now - silent_s
+
+    def _report_gone(self, now: float) -> list[Unreachable]:
+        gone = [(peer, now - self._heard.get(peer, now)) for peer in self._gone]
+        for peer in list(self._gone):
+            self.forget(peer)
+        return [Unreachable(peer, silent_s if silent_s >= self._silent_s else 0.0) for peer, silent_s in gone]
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
@@ -199,6 +215,7 @@ class MasterLink:
         """Stop probing a peer."""
         self._addresses.pop(peer, None)
         self._connections.pop(peer, None)
+        self._heard.pop(peer, None)
         self._gone.pop(peer, None)
 
     def disconnect(self, peer: bytes) -> None:
