@@ -189,6 +189,8 @@ def _text_of_agents(record: records.Record) -> str:
             return f"REFUSED {address}: {reason}"
         case records.AgentLost(agent, reason):
             return f"{agent} -> lost: {reason}"
+        case records.LossesExplained(agent, _, cause, reason):
+            return f"{agent} was not lost but {cause.value}: {reason}"
         case records.AgentLeft(agent, reason):
             return f"{agent} -> left: {reason}"
         case records.PeerDropped(peer, reason):

@@ -95,19 +95,24 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
     stage.no_process_left()
 
 
-def test_results_survive_a_stopped_agent(stage: Stage) -> None:
-    """An agent that is stopped for longer than the timeout counts as lost, and its late results do not count."""
-    master = stage.master("count.py", "--seconds", 9, "--milliseconds", 5, "--listen", 1, *SHORT)
+def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
+    """It is stopped for three timeouts, and is lost once. Late results do not count. Its tasks were lost because it was
+    stopped, so it is a new agent from then on."""
+    master = stage.master("count.py", "--seconds", 12, "--milliseconds", 5, "--listen", 1, *SHORT)
     agents = [stage.agent("count.py", *SHORT) for _ in range(2)]
     until(lambda: all(f"SLAVE-{n} <- " in stage.audit.read_text() for n in (0, 1)), "tasks at two slaves")
+    stopped_at = time.monotonic()
     agents[0].send(signal.SIGSTOP)
-    until(lambda: " lost" in stage.audit.read_text().lower(), "the loss of the stopped agent")
-    assert "-> lost: nothing was heard from it for" in stage.audit.read_text()
+    until(lambda: "-> lost: nothing was heard from it for" in stage.audit.read_text(), "the loss of the stopped agent")
     assert ", network: AGENT-" in stage.audit.read_text()
+    until(lambda: time.monotonic() > stopped_at + 3 * TIMEOUT_S, "three timeouts")
     agents[0].send(signal.SIGCONT)
+    until(lambda: "SLAVE-2 <- " in stage.audit.read_text(), "tasks at the agent that came back")
     assert all_came_once(master) > 100
-    assert agents[0].end() == 255, agents[0].err
-    assert agents[1].end() == 0, agents[1].err
+    assert [agent.end() for agent in agents] == [0, 0], agents[0].err
+    assert "the master is lost: this agent was stopped for" in agents[0].err
+    trail = stage.audit.read_text()
+    assert (trail.count(" -> lost: "), trail.count(" was not lost but suspended: AGENT-")) == (1, 1)
     stage.no_process_left()
 
 

@@ -20,6 +20,7 @@ from mwpy._core.agent.events import (
     MemoryRead,
     Outgoing,
     Recalled,
+    Resumed,
     SlaveExited,
     SlaveHeard,
     StreamBroken,
@@ -532,6 +533,23 @@ def test_the_first_reason_decides_the_exit_code_and_the_shortest_grace_period_co
     assert core.next_deadline() == 3.0
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 0), 2.5)
     assert core.take_actions().exit is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("stopped_s", "later_s", "comes_back"), [(90.0, 1.0, True), (14.0, 1.0, False), (90.0, 31.0, False)]
+)
+def test_an_agent_that_was_given_up_because_it_was_stopped_comes_back(
+    core: AgentCore, stopped_s: float, later_s: float, comes_back: bool
+) -> None:
+    """If it was stopped only for a moment, or long ago, the connection broke for another reason."""
+    core.handle(Resumed(stopped_s), 100.0)
+    core.handle(Disconnected("it broke"), 100.0 + later_s)
+    assert core.comes_back is comes_back
+    notice, *_ = (record.text for record in core.take_actions().records if isinstance(record, records.Notice))
+    assert (
+        notice
+        == f"the master is lost: {'this agent was stopped for 90 s, and starts again' if comes_back else 'it broke'}"
+    )
 
 
 def test_the_agent_does_not_wait_for_a_slave_that_the_kernel_cannot_end(core: AgentCore) -> None:

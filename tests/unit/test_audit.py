@@ -29,6 +29,7 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.AgentConnected("A", "addr", "h", 7), "A addr -> connected, host h, pid 7"),
     (records.AgentRefused("addr", "why"), "REFUSED addr: why"),
     (records.AgentLost("A", "why", Cause.AGENT_LOST), "A -> lost: why"),
+    (records.LossesExplained("A", [SID], Cause.SUSPENDED, "why"), "A was not lost but suspended: why"),
     (records.AgentLeft("A", "why"), "A -> left: why"),
     (records.PeerDropped("A", "why"), "DROPPED A: why"),
     (

@@ -166,10 +166,38 @@ def test_an_agent_of_which_nothing_was_heard_makes_no_task_a_suspect(books: Book
     losses.agent_vanished(slave.agent, 31.0)
     [span] = books.state.jar.pending.queues[0]
     assert list(map(str, span.deaths)) == [
-        "attempt 1 on SLAVE-0: network: AGENT-0: nothing was heard from it for 31 s: its machine or the network failed, "
-        "or it was stopped"
+        "attempt 1 on SLAVE-0: network: AGENT-0: nothing was heard from it for 31 s: its machine or the network "
+        "failed, or it was stopped"
     ]
     assert (span.charged, span.blameless, span.runs_alone) == (0, 1, False)
+
+
+def test_the_losses_of_an_agent_that_was_stopped_are_explained_when_it_comes_back(books: Books, losses: Losses) -> None:
+    """Those of another silent agent, and other losses of the same task, keep their causes."""
+    first, second = books.slave(), books.slave()
+    books.give(first, 1)
+    books.give(second, 1)
+    losses.agent_vanished(first.agent, 31.0)
+    losses.agent_vanished(second.agent, 31.0)
+    for name in ("AGENT-0", "AGENT-0", "AGENT-7"):
+        losses.agent_resumed(name)
+    deaths = {int(span.first): span.deaths for span in books.state.jar.pending.queues[0]}
+    assert [death.cause for task in (1, 2) for death in deaths[task]] == [Cause.SUSPENDED, Cause.NETWORK]
+    assert deaths[1][0].reason == "AGENT-0: it was stopped for longer than the client timeout, and resumed"
+    assert [type(record) for record in books.taken()].count(records.LossesExplained) == 1
+
+
+def test_a_limited_number_of_silent_agents_is_remembered(
+    books: Books, losses: Losses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mwpy._core.master.losses.SILENT_KEPT", 1)
+    for _ in range(2):
+        losses.agent_vanished(books.slave().agent, 31.0)
+    books.taken()
+    losses.agent_resumed("AGENT-0")
+    assert books.taken() == []
+    losses.agent_resumed("AGENT-1")
+    assert [type(record) for record in books.taken()] == [records.LossesExplained]
 
 
 @pytest.mark.parametrize("how", ["goodbye", "announced"])

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
@@ -41,6 +42,9 @@ __all__ = ["Agent", "Edges", "run"]
 FAREWELL_S = 1.0
 """Seconds at the end for writing the remaining output to the agent's own standard output and error."""
 
+LATE_S = 1.0
+"""An agent that is later than this, in seconds, was stopped."""
+
 LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
 
@@ -60,12 +64,33 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     open_files.raise_limit()
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
+    try:
+        code, resumed = _serve(options, audit, command, ends_at)
+        while resumed:
+            code, resumed = _serve(options, audit, command, ends_at, resumed)
+        return code
+    finally:
+        audit.close()
+
+
+def _serve(
+    options: Options, audit: AuditFile, command: Sequence[str], ends_at: float | None, resumed: str = ""
+) -> tuple[int, str]:
+    """Be an agent until it ends.
+
+    Args:
+        resumed: the name that it had before it was stopped; empty if it was not.
+
+    Returns:
+        The exit code, and the name of the agent if it was stopped and comes back.
+    """
     contact = find_master(options)
     if contact is None:
-        return ExitCode.OK
+        return ExitCode.OK, ""
     link = connect(contact)
     audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
-    settings = AgentSettings(contact.hello(options.slave_processes), options.grace_period, ends_at)
+    hello = replace(contact.hello(options.slave_processes), resumed=resumed)
+    settings = AgentSettings(hello, options.grace_period, ends_at, contact.client_timeout)
     now = clock.monotonic()
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
     edges = Edges(
@@ -76,12 +101,13 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         audit,
         clock,
     )
-    agent = Agent(AgentCore(settings), edges)
+    core = AgentCore(settings)
+    agent = Agent(core, edges)
     try:
         code = agent.begin()
         while code is None:
             code = agent.iterate()
-        return int(code)
+        return int(code), core.welcome.agent if core.comes_back and core.welcome is not None else ""
     finally:
         agent.close()
 
@@ -128,8 +154,12 @@ class Agent:
         Returns:
             The exit code; None as long as the agent stays.
         """
-        link_events, received, ready = self._link.poll(self.timeout(self._clock.monotonic()))
+        before = self._clock.monotonic()
+        timeout_s = self.timeout(before)
+        link_events, received, ready = self._link.poll(timeout_s)
         now = self._clock.monotonic()
+        if now > before + timeout_s + LATE_S:
+            self._core.handle(events.Resumed(now - before - timeout_s), now)
         for frames in received:
             self._hear_master(frames, now)
         for event in link_events:
@@ -145,11 +175,14 @@ class Agent:
         self._watched.control_flow(now)
         return code
 
-    def timeout(self, now: float) -> float | None:
-        """How long to wait at most if nothing happens, in seconds; None for as long as it takes."""
+    def timeout(self, now: float) -> float:
+        """How long to wait at most if nothing happens, in seconds. Only an agent that is late notices that it was
+        stopped, so it never waits longer than a part of the client timeout."""
         due, full_until = self._core.next_deadline(), self._watched.full_until
-        until = due if full_until is None else full_until if due is None else min(due, full_until)
-        return None if until is None else max(0.0, until - now)
+        until = now + self._core.settings.client_timeout_s / 2
+        for moment in (due, full_until):
+            until = until if moment is None else min(until, moment)
+        return max(0.0, until - now)
 
     # ---- what happened -------------------------------------------------------------------------------------
 
@@ -349,4 +382,3 @@ class Agent:
             outlet.flush(self._clock.monotonic(), FAREWELL_S)
         self._link.close(LINGER_S)
         self._edges.signals.close()
-        self._edges.audit.close()

@@ -80,6 +80,8 @@ class Hello(Struct, frozen=True):
     """How many slaves it will start."""
     job: Name = ""
     """The id of its job in a batch system; empty if it is unknown."""
+    resumed: Name = ""
+    """The name that it had before it was stopped for so long that its connection ended; empty if it was not stopped."""
 
 
 class Welcome(Struct, frozen=True):

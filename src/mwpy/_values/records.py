@@ -34,6 +34,7 @@ __all__ = [
     "AlgorithmsForgotten",
     "Charge",
     "Ended",
+    "LossesExplained",
     "Notice",
     "PackagesCompared",
     "PeerDropped",
@@ -164,6 +165,15 @@ class AgentLost(Struct, frozen=True, tag=True):
     agent: str
     reason: str
     cause: Cause
+
+
+class LossesExplained(Struct, frozen=True, tag=True):
+    """The master learned why it had heard nothing from an agent: the tasks of these slaves were lost for this cause."""
+
+    agent: str
+    sids: Sequence[SlaveId]
+    cause: Cause
+    reason: str
 
 
 class AgentLeft(Struct, frozen=True, tag=True):
@@ -353,6 +363,7 @@ Record = (
     | AgentConnected
     | AgentRefused
     | AgentLost
+    | LossesExplained
     | AgentLeft
     | AgentLeaving
     | PeerDropped

@@ -24,6 +24,7 @@ from mwpy._core.agent.events import (
     MemoryRead,
     Outgoing,
     Recalled,
+    Resumed,
     SlaveExited,
     SlaveHeard,
     StreamBroken,
@@ -53,6 +54,9 @@ class AgentCore:
         self.settings = settings
         self.welcome: messages.Welcome | None = None
         """The settings of the master; None until the master has accepted this agent."""
+        self.comes_back = False
+        """Whether it leaves only because it was stopped for so long that its connection ended."""
+        self._stopped_s = self._resumed_at = 0.0
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
         self._traffic = Traffic(self._state)
@@ -101,9 +105,10 @@ class AgentCore:
                 self._starts.looked_up(packages)
             case Terminated(reason):
                 self._departure.leave(ExitCode.EVICTED, reason, Cause.EVICTED, self.settings.grace_s, now)
+            case Resumed(stopped_s):
+                self._resumed_at, self._stopped_s = now, stopped_s
             case Disconnected(reason):
-                self._state.record(records.Notice(f"the master is lost: {reason}"))
-                self._departure.leave(ExitCode.FAILED, "the master is lost", Cause.NETWORK, FAREWELL_S, now)
+                self._disconnected(reason, now)
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         match message:
@@ -138,6 +143,16 @@ class AgentCore:
                 self._departure.leave(ExitCode.REFUSED, reason, Cause.CANCELLED, FAREWELL_S, now)
             case _:
                 pass  # a probe, or a message of a newer version that does not concern agents
+
+    def _disconnected(self, reason: str, now: float) -> None:
+        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another agent."""
+        timeout_s = self.settings.client_timeout_s
+        self.comes_back = not self.leaving and self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
+        if self.comes_back:
+            reason = f"this agent was stopped for {self._stopped_s:.0f} s, and starts again"
+        self._state.record(records.Notice(f"the master is lost: {reason}"))
+        cause = Cause.SUSPENDED if self.comes_back else Cause.NETWORK
+        self._departure.leave(ExitCode.FAILED, "the master is lost", cause, FAREWELL_S, now)
 
     def _renew(self) -> None:
         """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started."""

@@ -26,6 +26,7 @@ __all__ = [
     "MemoryRead",
     "Outgoing",
     "Recalled",
+    "Resumed",
     "SlaveExited",
     "SlaveHeard",
     "StreamBroken",
@@ -43,6 +44,8 @@ class AgentSettings:
     grace_s: float = 5.0
     ends_at: float | None = None
     """When the batch system will end this agent, if that is known. The agent leaves early enough to end cleanly."""
+    client_timeout_s: float = 30.0
+    """After this silence, the master counts this agent as lost."""
 
 
 # ---- events --------------------------------------------------------------------------------------------------------
@@ -155,6 +158,12 @@ class Terminated(Struct, frozen=True):
     reason: str
 
 
+class Resumed(Struct, frozen=True):
+    """This process was stopped for some seconds, with or without its slaves."""
+
+    stopped_s: float
+
+
 class Disconnected(Struct, frozen=True):
     """The connection to the master broke."""
 
@@ -175,6 +184,7 @@ AgentEvent = (
     | Recalled
     | LookedUp
     | Terminated
+    | Resumed
     | Disconnected
 )
 

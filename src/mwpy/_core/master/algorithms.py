@@ -15,7 +15,7 @@ from collections import OrderedDict
 
 from attrs import define, field
 
-from mwpy._values.records import AlgorithmDefined
+from mwpy._values.records import AlgorithmDefined, AlgorithmsForgotten
 
 __all__ = ["OVERHEAD_BYTES", "Algorithms", "Defined"]
 
@@ -81,10 +81,11 @@ class Algorithms:
         """Use an object of the algorithm's thread for an algorithm that was just recorded: its counts are shared."""
         self.defined[defined.number] = defined
 
-    def forget(self, number: int) -> None:
-        """Remove an idle algorithm."""
-        self.size -= self.defined.pop(number).size
-        del self.idle[number]
+    def forget(self, record: AlgorithmsForgotten) -> None:
+        """Remove idle algorithms."""
+        for number in record.numbers:
+            self.size -= self.defined.pop(number).size
+            del self.idle[number]
 
     def begin(self, defined: Defined, count: int) -> None:
         """An algorithm has more runnable tasks."""

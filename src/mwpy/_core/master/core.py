@@ -181,6 +181,8 @@ class MasterCore:
         if not isinstance(event.message, messages.Hello):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.admission.hello(event.message, event.peer, event.address)
+        if event.message.resumed:
+            self.losses.agent_resumed(event.message.resumed)
 
     def _handle_message(self, agent: ConnectedAgent, event: Received, now: float) -> None:
         message = event.message

@@ -16,7 +16,7 @@ from mwpy._core.master.spans import Span
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death
-from mwpy._values.records import Charge, SlaveEnded
+from mwpy._values.records import Charge, LossesExplained, SlaveEnded
 
 __all__ = ["KeptDeaths"]
 
@@ -60,6 +60,12 @@ class KeptDeaths:
                     by_attempt[span.attempt] = death
                     self._keep(death)
                 span.deaths = (*span.deaths, death)
+
+    def explain(self, record: LossesExplained) -> None:
+        """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
+        for death in self._whole:
+            if death.cause is Cause.NETWORK and death.sid in record.sids:
+                death.cause, death.reason = record.cause, record.reason
 
     def _keep(self, death: Death) -> None:
         """Add a death. When all deaths together exceed the limit, truncate the oldest."""

@@ -32,6 +32,9 @@ __all__ = ["Losses"]
 REASONS_KEPT = 100
 """How many reasons for which agents left are counted. When there are more, the rarest is forgotten."""
 
+SILENT_KEPT = 1000
+"""How many agents from which nothing was heard are remembered, because they may only have been stopped."""
+
 
 @define(eq=False)
 class Losses:
@@ -42,6 +45,8 @@ class Losses:
     handback: HandBack
     departures: dict[str, int] = field(factory=dict)
     """Why agents left, and how many left for each reason."""
+    _silent: dict[str, list[SlaveId]] = field(factory=dict)
+    """The last agents from which nothing was heard, and their slaves."""
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
         """Handle the end of a slave process that its agent reports."""
@@ -71,7 +76,17 @@ class Losses:
         silent = f"nothing was heard from it for {silent_s:.0f} s: its machine or the network failed, or it was stopped"
         reason, cause = (silent, Cause.NETWORK) if silent_s else ("the connection broke", Cause.AGENT_LOST)
         self.state.record(records.AgentLost(agent.name, reason, cause))
+        if silent_s:
+            self._silent[agent.name] = [slave.sid for slave in agent.slaves.values()]
+            if len(self._silent) > SILENT_KEPT:
+                del self._silent[next(iter(self._silent))]
         self.agent_gone(agent, reason, cause)
+
+    def agent_resumed(self, name: str) -> None:
+        """Handle the return of an agent that was stopped, and from which nothing was heard meanwhile."""
+        if name in self._silent:
+            reason = f"{name}: it was stopped for longer than the client timeout, and resumed"
+            self.state.record(records.LossesExplained(name, self._silent.pop(name), Cause.SUSPENDED, reason))
 
     def agent_gone(self, agent: ConnectedAgent, reason: str, cause: Cause) -> None:
         """Handle the end of an agent and of all its slaves.

@@ -116,9 +116,10 @@ class Taskjar:
             records.TasksUnaddressed: self._unaddressed,
             records.SlaveConnected: self._connected,
             records.SlaveEnded: self._ended,
+            records.LossesExplained: _only(self.deaths.explain),
             records.TasksFailed: self._failed,
-            records.AlgorithmDefined: self._defined,
-            records.AlgorithmsForgotten: self._forgotten,
+            records.AlgorithmDefined: _only(self.algorithms.add),
+            records.AlgorithmsForgotten: _only(self.algorithms.forget),
         }
 
     @property
@@ -231,15 +232,6 @@ class Taskjar:
                 del self.held[record.sid]
         return []
 
-    def _defined(self, record: records.AlgorithmDefined, _: Tags) -> list[Span]:
-        self.algorithms.add(record)
-        return []
-
-    def _forgotten(self, record: records.AlgorithmsForgotten, _: Tags) -> list[Span]:
-        for number in record.numbers:
-            self.algorithms.forget(number)
-        return []
-
     def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
         for each in record.tasks:
             self.algorithms.defined[each.algorithm].away += each.count
@@ -294,6 +286,16 @@ class Taskjar:
             runnable[span.algorithm.number] += span.count
         self.algorithms.check(runnable)
         self.deaths.check()
+
+
+def _only(change: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
+    """A change that moves no task."""
+
+    def changes(record: Any, _: Tags) -> list[Span]:
+        change(record)
+        return []
+
+    return changes
 
 
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:

@@ -32,8 +32,7 @@ FAST_PROBE_S = 0.05
 
 SILENT = 0.85
 """A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
-process is noticed sooner: the last heartbeat and the last look at the connection are at most a third of the timeout ago.
-"""
+process is noticed sooner: the last heartbeat and the last look are each at most a third of the timeout ago."""
 
 MAX_FRAME_SLACK = 32 << 20
 """How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
