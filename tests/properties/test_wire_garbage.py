@@ -15,6 +15,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received
 from mwpy._transport import wire
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -25,6 +26,8 @@ counts = st.lists(st.one_of(numbers, st.sampled_from([1, 1 << 40, (1 << 64) - 1]
 """Counts of spans. A count may be larger than any real number of tasks."""
 seconds = st.lists(st.floats(), max_size=4)
 
+causes = st.sampled_from(Cause)
+
 hostile = st.one_of(
     st.builds(messages.Hello, st.just("m"), st.sampled_from(["", "g", "x"]), st.text(), numbers, st.text(), numbers),
     st.builds(messages.Results, numbers, columns, counts, columns, seconds, columns, columns),
@@ -32,11 +35,11 @@ hostile = st.one_of(
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.Cancel, columns, counts, st.booleans()),
     st.builds(messages.SlaveReady, numbers),
-    st.builds(messages.SlaveDied, numbers, numbers, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
+    st.builds(messages.SlaveDied, numbers, numbers, causes, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, counts, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),
-    st.builds(messages.Leaving, st.text()),
-    st.builds(messages.Goodbye, st.text()),
+    st.builds(messages.Leaving, st.text(), causes),
+    st.builds(messages.Goodbye, st.text(), causes),
     st.builds(messages.Renew),
     st.just(messages.Probe()),
 )

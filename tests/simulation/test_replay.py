@@ -49,7 +49,7 @@ def test_a_record_that_is_missing_is_noticed(kind: type[records.Record], monkeyp
         Replay, "recorded", lambda self, record: None if isinstance(record, kind) else recorded(self, record)
     )
     with pytest.raises(SimulationFailure):
-        _run(range(60))
+        _run(range(200))
 
 
 def test_a_record_that_is_changed_later_is_noticed() -> None:

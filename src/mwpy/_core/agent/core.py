@@ -145,7 +145,7 @@ class AgentCore:
                 pass  # a probe, or a message of a newer version that does not concern agents
 
     def _disconnected(self, reason: str, now: float) -> None:
-        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another agent."""
+        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another one."""
         timeout_s = self.settings.client_timeout_s
         self.comes_back = not self.leaving and self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
         if self.comes_back:
