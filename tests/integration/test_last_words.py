@@ -178,6 +178,32 @@ def test_an_evicted_agent_sends_the_last_output_of_its_slaves(stage: Stage) -> N
     assert master.end() == 130, master.err
 
 
+@pytest.mark.parametrize(
+    ("number", "options", "cause", "reason"),
+    [
+        (signal.SIGTERM, ("--mw-lifetime", 100), "walltime", "its time limit is near: evicted (SIGTERM)"),
+        (signal.SIGTERM, ("--mw-lifetime", 1000), "evicted", "evicted (SIGTERM)"),
+        (signal.SIGINT, (), "scaled down", "removed (SIGINT)"),
+    ],
+)
+def test_the_cause_of_a_loss_says_why_the_agent_left(
+    stage: Stage, number: signal.Signals, options: tuple[object, ...], cause: str, reason: str
+) -> None:
+    """None of them counts against the task."""
+    master = stage.master("words.py", "linger", "retry")
+    mark = stage.folder / "lingers"
+    agent = stage.agent("words.py", "--mw-grace-period", 0.1, *options)
+    until(mark.exists, "a task that runs")
+    agent.send(number)
+    assert agent.end() == 5, agent.err
+    [end] = read_ends(stage.audit)
+    assert (end.task, end.cause) == (1, cause)
+    assert end.reason == f"killed by its agent after the grace period: {reason}"
+    assert f"1 task back (task 1 (run)), {cause}: AGENT-0 is leaving" in stage.audit.read_text()
+    master.send(signal.SIGINT)
+    assert master.end() == 130, master.err
+
+
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A control group with a memory limit of 400 MB. Only root can create it."""

@@ -371,6 +371,27 @@ def test_an_agent_without_slaves_leaves_at_once(state: AgentState) -> None:
     departure.check()
 
 
+@pytest.mark.parametrize(
+    ("ends_at", "cause", "found"),
+    [
+        (None, Cause.EVICTED, Cause.EVICTED),
+        (1000.0, Cause.EVICTED, Cause.EVICTED),
+        (100.0, Cause.EVICTED, Cause.WALLTIME),
+        (100.0, Cause.SCALED_DOWN, Cause.SCALED_DOWN),
+    ],
+)
+def test_a_signal_near_the_time_limit_comes_because_of_the_limit(
+    ends_at: float | None, cause: Cause, found: Cause
+) -> None:
+    """A batch system sends the same signal for an eviction and for a time limit."""
+    state = AgentState(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 2), ends_at=ends_at))
+    Departure(state).terminated("SIGTERM", cause, 10.0)
+    leaving = state.actions.to_master[0].message
+    assert isinstance(leaving, messages.Leaving)
+    assert leaving.cause is found
+    assert leaving.reason == ("its time limit is near: SIGTERM" if found is Cause.WALLTIME else "SIGTERM")
+
+
 def test_a_slave_that_outlives_its_grace_period_is_killed(state: AgentState, child: Child) -> None:
     departure = Departure(state)
     departure.leave(ExitCode.EVICTED, "evicted", Cause.EVICTED, 5.0, 10.0)

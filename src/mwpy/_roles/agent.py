@@ -31,6 +31,7 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.link import Broken
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
@@ -246,8 +247,10 @@ class Agent:
             self._core.handle(events.ErrorOutput(slave.number, data), now)
 
     def _hear_signals(self, caught: Sequence[signal.Signals], now: float) -> None:
-        if signal.SIGTERM in caught or signal.SIGINT in caught:
+        if signal.SIGTERM in caught:
             self._core.handle(events.Terminated("evicted (SIGTERM)"), now)
+        elif signal.SIGINT in caught:
+            self._core.handle(events.Terminated("removed (SIGINT)", Cause.SCALED_DOWN), now)
         for slave in self._slaves.values():  # all of them: one SIGCHLD may report several ends
             if not slave.exit_seen and (code := slave.parts.process.poll()) is not None:
                 slave.exit_seen = True

@@ -23,7 +23,7 @@ class Cause(PlainEnum):
     SUSPENDED = "suspended"
     """The agent was stopped for longer than the client timeout, and resumed."""
     NETWORK = "network"
-    """Nothing was heard from the agent for the client timeout."""
+    """Nothing was heard from the agent for the client timeout, or it sent nonsense."""
     AGENT_LOST = "agent lost"
     """The agent ended without notice. Each task that its slaves held may have ended it."""
     OUT_OF_MEMORY = "out of memory"
@@ -37,7 +37,7 @@ class Cause(PlainEnum):
     START_UP = "slave start-up"
     """The slave did not get as far as the task."""
     SCALED_DOWN = "scaled down"
-    """The agent was removed because it was not needed, or by a person."""
+    """The agent was removed by a person, or because it was not needed."""
     CANCELLED = "cancelled"
     """The task was cancelled, or the computation ended."""
 

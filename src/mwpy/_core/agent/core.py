@@ -103,8 +103,8 @@ class AgentCore:
                 self._trust.broken_memory(self.children[number], reason)
             case LookedUp(packages):
                 self._starts.looked_up(packages)
-            case Terminated(reason):
-                self._departure.leave(ExitCode.EVICTED, reason, Cause.EVICTED, self.settings.grace_s, now)
+            case Terminated(reason, cause):
+                self._departure.terminated(reason, cause, now)
             case Resumed(stopped_s):
                 self._resumed_at, self._stopped_s = now, stopped_s
             case Disconnected(reason):

@@ -15,6 +15,9 @@ from mwpy._values.errors import ExitCode
 
 __all__ = ["FAREWELL_S", "Departure"]
 
+NEAR_THE_END_S = 120.0
+"""A batch system that ends a job this many seconds before its time limit, or later, ends it because of the limit."""
+
 FAREWELL_S = 2.0
 """Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
 
@@ -38,6 +41,13 @@ class Departure:
     def _before_the_end(self) -> float | None:
         settings = self._state.settings
         return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
+
+    def terminated(self, reason: str, cause: Cause, now: float) -> None:
+        """Leave, because a signal says so. Near the time limit of a job, its batch system sends the same signal."""
+        settings = self._state.settings
+        if cause is Cause.EVICTED and settings.ends_at is not None and now > settings.ends_at - NEAR_THE_END_S:
+            reason, cause = f"its time limit is near: {reason}", Cause.WALLTIME
+        self.leave(ExitCode.EVICTED, reason, cause, settings.grace_s, now)
 
     def leave(self, code: ExitCode, why: str, cause: Cause, grace_s: float, now: float) -> None:
         """Leave: tell the master, recall unstarted tasks, stop the slaves."""

@@ -8,6 +8,7 @@ from attrs import frozen
 from msgspec import Struct
 
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
@@ -153,9 +154,10 @@ class LookedUp(Struct, frozen=True):
 
 
 class Terminated(Struct, frozen=True):
-    """The batch system wants the machine back (SIGTERM)."""
+    """The batch system wants the machine back, or a person removes this agent."""
 
     reason: str
+    cause: Cause = Cause.EVICTED
 
 
 class Resumed(Struct, frozen=True):
