@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.batch.condor_jobs import Jobs
+from tests.batch.systems import until
 from tests.integration.test_docs import BY_HAND, blocks, faults, sections
 from tests.systems.condor import CondorPool
 from tests.systems.namespace import run
@@ -22,6 +24,9 @@ CANNOT_RUN = {"make ping": "what it makes is there already, made by the fixture"
 
 PACKING_S = 300.0
 """Time limit for packing. The package index may be slow."""
+
+REST = "The useful number of slaves changes"
+"""A section begins with a first computation, and with the commands that stop one. Then this text follows."""
 
 
 def follow(system: System, folder: Path, text: str) -> None:
@@ -48,13 +53,24 @@ def outside(*words: str, cwd: Path, check: bool) -> subprocess.CompletedProcess[
 
 
 def test_the_commands_for_htcondor_work(condor: CondorPool, pool_dir: Path) -> None:
-    """The commands lead from an empty folder to a finished computation."""
-    follow(condor, pool_dir, SECTIONS["HTCondor"])
+    """They lead from an empty folder to a finished computation, also the second time. Stopped jobs leave the queue."""
+    text = SECTIONS["HTCondor"]
+    jobs = Jobs(condor, pool_dir)
+    follow(condor, pool_dir, text.partition(REST)[0])
+    until(lambda: not jobs.queue(), lambda: f"no job left, but {jobs.queue()}")
+    follow(condor, pool_dir, text)
 
 
 def test_the_commands_for_slurm_work(slurm: SlurmNode, slurm_dir: Path) -> None:
-    """The commands lead from an empty folder to a finished computation."""
-    follow(slurm, slurm_dir, SECTIONS["Slurm"])
+    """They lead from an empty folder to a finished computation, also the second time. Stopped jobs leave the queue."""
+    text = SECTIONS["Slurm"]
+
+    def jobs() -> list[str]:
+        return [line for line in slurm("squeue", "-h", "-o", "%i %j %Z").stdout.splitlines() if str(slurm_dir) in line]
+
+    follow(slurm, slurm_dir, text.partition(REST)[0])
+    until(lambda: not jobs(), lambda: f"no job left, but {jobs()}")
+    follow(slurm, slurm_dir, text)
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "tests/systems/README.md"])
