@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from tests.batch.condor_jobs import HELD, IDLE, RUNNING, Jobs
 from tests.batch.systems import until
+from tests.batch.test_oversee_htcondor import schedd_down
 from tests.systems.system import System
 
 SHORT = "--mw-grace-period 1"
@@ -242,6 +244,35 @@ def test_a_fast_restart_of_the_pool_loses_nothing(jobs: Jobs) -> None:
     assert jobs.exit_codes(slaves) == [0] * 3
     assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(6)), "unrunnable": []}
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
+
+
+@contextmanager
+def killed_at_failure(process: subprocess.Popen[str]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+
+
+def test_a_job_whose_lease_has_expired_runs_again(jobs: Jobs) -> None:
+    """The schedd is gone for longer than the lease. The master runs outside of HTCondor, so it sees how its slaves end."""
+    outside = 0
+    words = ("--mw-master", "--mw-resource-file", "gated.rsc", "--mw-audit-file", f"condor/master.{outside}.0.audit")
+    command = jobs.pool.command(".venv/bin/python", "gated.py", 4, "gate", *words, folder=jobs.folder)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as master, killed_at_failure(master):
+        jobs.until_resource_file("gated.rsc")
+        slaves = jobs.submit("slaves.sub", APP="gated.py", ARGS=SHORT, SLAVES=2, LEASE=LEASE_S)
+        assert jobs.pool("condor_q", slaves, "-af", "JobLeaseDuration").stdout.split() == [str(LEASE_S)] * 2
+        until(lambda: busy(jobs, outside) == 2, "two slaves at work")
+        with schedd_down(jobs.pool):
+            until(lambda: jobs.count(outside, "AGENT-.* -> (left: evicted|lost: )") == 2, "two slaves less")
+            lines = len(jobs.audit(outside))
+        until(lambda: busy(jobs, outside, lines) == 2, "two slaves at work again")
+        open_gate(jobs)
+        jobs.until_gone()
+        assert jobs.exit_codes(slaves) == [0] * 2
+        assert json.loads(master.communicate()[0]) == {"came": list(range(4)), "unrunnable": []}
 
 
 @contextmanager

@@ -42,6 +42,7 @@ def test_a_job_gets_a_fresh_resource_file_and_uses_the_other_files_in_place() ->
     assert found["batch_name"] == "cubes"
     assert found["request_cpus"] == "4"
     assert (found["request_memory"], found["request_disk"], found["+Project"]) == ("3GB", "2GB", "x")
+    assert f"job_lease_duration = $(LEASE:{found['job_lease_duration']})\n" in POLICY.read_text()
     assert "on_exit_remove" not in found
 
 

@@ -37,6 +37,9 @@ END = "SLURM_JOB_END_TIME=$$([(AllowedExecuteDuration?:AllowedJobDuration)+time(
 """The variable with the time when the job will be ended, under the name that Slurm uses. HTCondor computes it at each
 start. For a job without a limit the value is not a number."""
 
+LEASE_S = "300"
+"""Seconds without contact to a machine until HTCondor runs its job elsewhere. HTCondor's own value is 40 minutes."""
+
 STATES = {
     1: JobState.QUEUED,
     2: JobState.RUNNING,
@@ -137,6 +140,7 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "transfer_input_files": _verbatim(", ".join(map(str, transferred))),
         "when_to_transfer_output": "ON_EXIT",  # old copies of an evicted job must not replace fresh ones
         "transfer_output_files": '""',
+        "job_lease_duration": LEASE_S,
         "request_cpus": str(launch.slaves),
         "request_memory": memory,
         "request_disk": disk,
