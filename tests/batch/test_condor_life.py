@@ -256,7 +256,7 @@ def killed_at_failure(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def test_a_job_whose_lease_has_expired_runs_again(jobs: Jobs) -> None:
-    """The schedd is gone for longer than the lease. The master runs outside of HTCondor, so it sees how its slaves end."""
+    """The schedd is gone for longer than the lease. The master is not its job, so it sees how its slaves end."""
     outside = 0
     words = ("--mw-master", "--mw-resource-file", "gated.rsc", "--mw-audit-file", f"condor/master.{outside}.0.audit")
     command = jobs.pool.command(".venv/bin/python", "gated.py", 4, "gate", *words, folder=jobs.folder)

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
 
+from mwpy._batch import End, Launch
+from mwpy._batch.local import Local
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
@@ -181,6 +184,19 @@ def test_all_jobs_can_be_removed_including_busy_jobs(stage: Stage) -> None:
     assert master.process.poll() is None
     again = oversee(stage, "--remove")
     assert (again.end(), again.out) == (0, "removed 0 jobs of computation.rsc\n")
+
+
+def test_a_removed_job_has_not_failed(tmp_path: Path) -> None:
+    """Its exit code alone would say that it left by itself."""
+    local = Local(tmp_path / "jobs")
+    agent = ("/bin/sh", "-c", "trap 'exit 5' TERM; echo; while true; do sleep 0.1; done", "--mw-slave")
+    [job] = local.submit(Launch("m", str(tmp_path / "m.rsc"), agent, 1, str(tmp_path)), 1)
+    until(lambda: (tmp_path / f"m.{job}.out").read_text() != "", "a job that can be removed")
+    local.remove([job])
+    until(lambda: not local.jobs(), "its end")
+    outcome = local.outcome(job)
+    assert outcome is not None
+    assert (outcome.end, outcome.exit_code) == (End.REMOVED, None)
 
 
 @pytest.mark.parametrize(

@@ -534,7 +534,7 @@ def test_another_master_ends_the_pause(desk: Desk) -> None:
     "outcome",
     [
         Outcome.of_process(0, 2.0, ""),
-        Outcome.of_process(5, 2.0, ""),
+        Outcome.of_process(5, 30.0, ""),
         Outcome(End.REMOVED, "killed by its user", None, 2.0),
         Outcome(End.LOST, "its node failed", None, 2.0),
         Outcome.of_process(255, 100.0, ""),
@@ -587,6 +587,14 @@ def test_a_machine_on_which_jobs_fail_is_avoided_if_jobs_run_well_elsewhere(desk
     desk.gone("2.2")
     desk.outcomes["2.2"] = on("bad", Outcome.of_process(0, 50.0, ""))
     assert desk.look(3600.0).submit == [Submit("a", 1)]
+
+
+def test_a_machine_that_sends_each_job_away_at_once_is_avoided(desk: Desk) -> None:
+    """Its clock is wrong, for example, so that the time limit of each job seems to have passed."""
+    desk.watch(slaves_needed=4)
+    desk.job("0.0", RUNNING, 100.0, host="good")
+    sent_away = on("bad", Outcome.of_process(5, 0.5, ""))
+    assert failing(desk, "1.0", "1.1", "1.2", outcome=sent_away).submit == [Submit("a", 3, ("bad",))]
 
 
 def test_a_new_master_may_use_all_machines_again(desk: Desk) -> None:

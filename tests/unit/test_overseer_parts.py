@@ -10,7 +10,7 @@ from attrs import evolve
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
 from mwpy._core.overseer.events import Submit
-from mwpy._core.overseer.failures import explain, is_failure
+from mwpy._core.overseer.failures import explain, is_failure, may_pass
 from mwpy._core.overseer.files import FileView, Need
 from mwpy._core.overseer.intake import Intake
 from mwpy._core.overseer.job_table import JobTable
@@ -180,7 +180,8 @@ def test_a_job_is_newly_held_once() -> None:
     ("outcome", "fails"),
     [
         (Outcome.of_process(0, 1.0, ""), False),
-        (Outcome.of_process(5, 1.0, ""), False),
+        (Outcome.of_process(5, 1.0, ""), True),
+        (Outcome.of_process(5, 30.0, ""), False),
         (Outcome.of_process(1, 29.9, ""), True),
         (Outcome.of_process(1, 30.0, ""), False),
         (Outcome.of_process(-signal.SIGSEGV, 1.0, ""), True),
@@ -192,6 +193,11 @@ def test_a_job_is_newly_held_once() -> None:
 def test_failures_at_the_start(outcome: Outcome, fails: bool) -> None:
     """Only the facts about the end of a job count. The words that describe it do not matter."""
     assert is_failure(outcome) is fails
+
+
+@pytest.mark.parametrize(("code", "passes"), [(-9, True), (5, True), (1, False)])
+def test_failures_whose_cause_may_pass(code: int, passes: bool) -> None:
+    assert may_pass(Outcome.of_process(code, 1.0, "")) is passes
 
 
 def test_exit_codes_are_explained() -> None:
@@ -216,10 +222,10 @@ def test_the_third_failure_in_a_row_begins_a_pause_and_each_pause_is_twice_the_l
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1800.0, 1800.0]
 
 
-def test_the_pauses_after_killed_jobs_do_not_grow() -> None:
+def test_the_pauses_after_failures_that_may_pass_do_not_grow() -> None:
     """A task that kills its agent looks like a failure at the start. The master gives it up after some attempts."""
     pause = FailurePause()
-    assert [pause.fail(now, killed=True) for now in (0.0, 1.0, 2.0, 62.0, 122.0)] == [None, None, 60.0, 60.0, 60.0]
+    assert [pause.fail(now, may_pass=True) for now in (0.0, 1.0, 2.0, 62.0, 122.0)] == [None, None, 60.0, 60.0, 60.0]
     assert [pause.fail(now) for now in (182.0, 242.0)] == [60.0, 120.0]
 
 

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mwpy._batch import BatchUnavailable, Job, JobState, Launch, Outcome
+from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
 from mwpy._system import clock, process
 from mwpy._values.environment import JOB_VARIABLE
@@ -97,11 +97,13 @@ class Local:
             return None
         about = json.loads((folder / "about").read_text(encoding="utf-8"))
         stderr = end_of(about["stderr"])
+        if (folder / "removed").exists():
+            return Outcome(End.REMOVED, "removed", None, 0.0, stderr)
         try:
             code = int((folder / "exit").read_text())
         except (OSError, ValueError):
             return Outcome.of_vanished(0.0, stderr)
-        ran_s = (folder / "exit").stat().st_mtime - (folder / "about").stat().st_mtime
+        ran_s = max(0.0, (folder / "exit").stat().st_mtime - (folder / "about").stat().st_mtime)
         return Outcome.of_process(returncode_of_shell(code), ran_s, stderr)
 
     def _forget_old(self) -> None:

@@ -389,9 +389,9 @@ def _placed(job: str, report: dict[str, Any], host: str) -> _Placed:
 
 
 def _outcome(report: dict[str, Any]) -> Outcome:
-    code, ran_s, stderr = report["code"], report["ran_s"], report["stderr"]
-    if code is not None:
-        return Outcome.of_process(returncode_of_shell(code), ran_s, stderr)
+    code, ran_s, stderr = report["code"], max(0.0, report["ran_s"]), report["stderr"]
     if report["removed"]:
         return Outcome(End.REMOVED, "removed", None, ran_s, stderr)
+    if code is not None:
+        return Outcome.of_process(returncode_of_shell(code), ran_s, stderr)
     return Outcome.of_vanished(ran_s, stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mwpy._values.errors import ExitCode
 from mwpy._values.jobs import End, Outcome
 
-__all__ = ["YOUNG_S", "explain", "is_failure"]
+__all__ = ["YOUNG_S", "explain", "is_failure", "may_pass"]
 
 YOUNG_S = 30.0
 """A job that ended within this many seconds failed at its start. A job that runs longer works well."""
@@ -15,6 +15,7 @@ EXPLANATIONS = {
     ExitCode.USAGE: "a bad option, or a bad or missing resource file",
     ExitCode.REFUSED: "the master refused it, or another program listens at the master's address",
     ExitCode.UNREACHABLE: "no address of the master answered",
+    ExitCode.EVICTED: "it was sent away, or its time limit had passed: is the clock of its machine right?",
     ExitCode.CANNOT_START: "its slaves die before they can take a task",
     126: "its program cannot be executed there",
     127: "its program does not exist there",
@@ -29,6 +30,17 @@ def explain(outcome: Outcome) -> str:
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Return whether a job failed at its start. A job that was removed, evicted or shut down has not failed."""
-    failed = outcome.end is End.KILLED or outcome.exit_code not in (None, ExitCode.OK, ExitCode.EVICTED)
+    """Return whether a job failed at its start. A job that was removed or shut down has not failed.
+
+    A job that left by itself after seconds has failed, too: a machine with a wrong clock would take job after job.
+    """
+    failed = outcome.end is End.KILLED or outcome.exit_code not in (None, ExitCode.OK)
     return failed and outcome.ran_s < YOUNG_S
+
+
+def may_pass(outcome: Outcome) -> bool:
+    """Return whether the cause of a failure may pass soon.
+
+    If a task has killed the job, the master will give up this task. A machine that sent the job away may be free later.
+    """
+    return outcome.end is End.KILLED or outcome.exit_code == ExitCode.EVICTED

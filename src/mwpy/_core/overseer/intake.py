@@ -8,7 +8,7 @@ from attrs import define
 
 from mwpy._core.overseer.complaints import About, Complaints
 from mwpy._core.overseer.computation import WatchedComputation
-from mwpy._core.overseer.failures import YOUNG_S, explain, is_failure
+from mwpy._core.overseer.failures import YOUNG_S, explain, is_failure, may_pass
 from mwpy._core.overseer.files import Need
 from mwpy._core.overseer.state import OverseerState
 from mwpy._values.jobs import End, Job, JobState, Outcome
@@ -123,7 +123,7 @@ class Intake:
         if outcome.host in computation.hosts.avoided(now):
             computation.failures.end()
             return
-        pause_s = computation.failures.fail(now, killed=outcome.end is End.KILLED)
+        pause_s = computation.failures.fail(now, may_pass=may_pass(outcome))
         if pause_s is None:
             return
         lines = "".join(f"\n    | {line}" for line in outcome.stderr.strip().splitlines()[-STDERR_LINES:])

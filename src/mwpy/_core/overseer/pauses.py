@@ -40,13 +40,12 @@ class FailurePause:
         """Whether at most one job at a time is tried."""
         return self._until is not None
 
-    def fail(self, now: float, *, killed: bool = False) -> float | None:
+    def fail(self, now: float, *, may_pass: bool = False) -> float | None:
         """Count a failure.
 
         Args:
             now: the time.
-            killed: the job was killed. A task may have killed it, and the master will soon give up such a task. So
-                this makes the pauses no longer.
+            may_pass: the cause of the failure may pass soon. Such a failure makes the pauses no longer.
 
         Returns:
             The length in seconds of the pause that begins now; None if no pause begins.
@@ -55,8 +54,8 @@ class FailurePause:
         self._failed_at = now
         if self.failures < FAILURES_ALLOWED or (self._until is not None and now < self._until):
             return None
-        pause_s = FIRST_PAUSE_S if killed else self._pause_s
-        self._pause_s = self._pause_s if killed else min(2 * self._pause_s, LONGEST_PAUSE_S)
+        pause_s = FIRST_PAUSE_S if may_pass else self._pause_s
+        self._pause_s = self._pause_s if may_pass else min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._until = now + pause_s
         return pause_s
 
