@@ -112,6 +112,18 @@ def test_a_file_of_another_master_is_replaced_by_the_master_that_has_the_lock(pa
     assert resource_file.read(path) == keeper.template
 
 
+def test_the_older_of_two_masters_yields_if_both_have_the_lock(path: Path) -> None:
+    """They run on two hosts, and the file system locks only within a host. The lock file of the other one stays."""
+    keeper = ResourceKeeper(path, content("10-1"))
+    lock = path.with_name(".app.rsc.lock")
+    lock.write_text("process 2 on another host\n")
+    resource_file.write(path, content("20-2"))
+    (notices,) = offered(keeper, content("10-1"), content("10-1", age_s=-100.0))
+    assert "another master, of generation 20-2, took the resource file" in notices
+    assert resource_file.read(path).generation == "20-2"
+    assert lock.read_text() == "process 2 on another host\n"
+
+
 def test_an_intact_file_is_only_written_when_it_is_due(path: Path) -> None:
     keeper = ResourceKeeper(path, content())
     before = path.stat().st_mtime_ns

@@ -1,7 +1,8 @@
 """Keeps the resource file of a master: writes it, restores it, and lets no other master write it.
 
 A thread of its own touches the file, so a file system that hangs delays nothing else. The lock is a file beside the
-resource file. If the file system has no locks, the generation in the resource file decides: the newest master keeps it.
+resource file. If the file system has no locks, or locks only within a host, the generation in the resource file
+decides: the newest master keeps it.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class ResourceKeeper:
         other = self._generation()
         if other in ("", self.template.generation):
             return True
-        if self._lock is None and _began(other) > _began(self.template.generation):
+        if (self._lock is None or not self._lock.is_exclusive()) and _began(other) > _began(self.template.generation):
             self._given_up = True
             self._surprises.append(
                 f"another master, of generation {other}, took the resource file {self._path}: this master no longer "

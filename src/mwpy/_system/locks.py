@@ -50,16 +50,25 @@ class FileLock:
             os.close(self._fd)
             self._fd = _lock(path)
         text = f"process {os.getpid()} on {platform.node()}{f', which runs since {since}' if since else ''}"
+        self._written = f"{text}\n"
         self._identity = _identity(os.fstat(self._fd))
         _held_here[self._identity] = text
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{text}\n".encode(), 0)
+        os.pwrite(self._fd, self._written.encode(), 0)
 
     def release(self) -> None:
         """Let another process have the lock."""
-        self._path.unlink(missing_ok=True)
+        if self.is_exclusive():
+            self._path.unlink(missing_ok=True)
         del _held_here[self._identity]
         os.close(self._fd)
+
+    def is_exclusive(self) -> bool:
+        """Whether no other process took the lock later. Some file systems, such as sshfs, lock only within a host."""
+        try:
+            return self._path.read_text(encoding="utf-8", errors="replace") == self._written
+        except FileNotFoundError:
+            return True
 
 
 def _lock(path: Path) -> int:
