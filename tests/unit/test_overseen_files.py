@@ -180,6 +180,24 @@ def test_old_output_of_the_jobs_is_deleted(overseen: Overseen, tmp_path: Path, m
     assert left == sorted([*names[1:4], f"{mark}x.out", "my.out", f"{mark}.lock"])
 
 
+def test_old_output_of_other_computations_is_deleted(overseen: Overseen, tmp_path: Path) -> None:
+    """Perhaps nobody runs them again. Folders that become empty are deleted, too."""
+    old = time.time() - 86400 * 31
+    for name, at in (("gone", old), ("shared", old), ("recent", old + 86400 * 2)):
+        logs = tmp_path / f"{name}.rsc.jobs"
+        logs.mkdir()
+        output = logs / f"{mark_of(tmp_path / f'{name}.rsc')}.1.0.err"
+        output.touch()
+        os.utime(output, (at, at))
+    (tmp_path / "shared.rsc.jobs" / "my.out").touch()
+    (tmp_path / "empty.rsc.jobs").mkdir()
+    files = overseen([tmp_path / "a.rsc"])
+    files.find()
+    files.launch(mark_of(tmp_path / "a.rsc"), CONTENT)
+    left = {folder.name.partition(".")[0]: len(list(folder.iterdir())) for folder in tmp_path.glob("*.rsc.jobs")}
+    assert left == {"a": 1, "shared": 1, "recent": 1, "empty": 0}
+
+
 def test_files_that_appear_in_a_directory_are_found_later(overseen: Overseen, tmp_path: Path) -> None:
     files = overseen([tmp_path], log_dir=tmp_path / "logs")
     assert (files.find(), files.more_may_come) == ([], True)

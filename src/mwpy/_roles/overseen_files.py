@@ -27,6 +27,9 @@ __all__ = ["OverseenFiles", "OverseerOptions", "agent_command", "mark_of", "path
 RESOURCE_FILES = "*.rsc"
 """The names of resource files in a directory."""
 
+JOBS = ".jobs"
+"""What follows the name of a resource file in the name of the folder for the output of its jobs."""
+
 KEPT_S = 30 * 86400.0
 """Seconds for which the output of a job is kept."""
 
@@ -164,7 +167,9 @@ class OverseenFiles:
         file.log_dir.mkdir(parents=True, exist_ok=True)
         if clock.monotonic() >= file.prune_at:
             file.prune_at = clock.monotonic() + PRUNE_AGAIN_S
-            _prune(file.log_dir, mark, max(KEPT_FILES, 4 * self._options.settings.max_jobs))
+            kept = max(KEPT_FILES, 4 * self._options.settings.max_jobs)
+            _prune(file.log_dir, mark, kept)
+            _prune_neighbours(file.path, kept)
         command = agent_command(content, self._options.command, slaves)
         return Launch(mark, str(file.path), command, slaves, str(file.log_dir), self._options.extra)
 
@@ -176,7 +181,7 @@ class OverseenFiles:
 
     def _claim(self, mark: str, path: Path) -> bool:
         """Lock a computation, so that no other overseer watches it. Return False if another one already does."""
-        log_dir = (self._options.log_dir or path.with_name(f"{path.name}.jobs")).absolute()
+        log_dir = (self._options.log_dir or path.with_name(f"{path.name}{JOBS}")).absolute()
         try:
             lock = None if self._options.dry_run else _locked(log_dir, mark)
         except LockHeld as held:
@@ -198,15 +203,28 @@ def _locked(folder: Path, mark: str) -> FileLock:
     return FileLock(folder / f"{mark}.lock")
 
 
-def _prune(folder: Path, mark: str, kept: int) -> None:
-    """Delete old output of a computation's jobs and of its examinations, and all but the latest `kept` files."""
+def _prune_neighbours(resource: Path, kept: int) -> None:
+    """Delete old output of computations in the same directory, which may never run again, and then empty folders."""
+    for folder in sorted(resource.parent.glob(f"{RESOURCE_FILES}{JOBS}")):
+        with suppress(OSError):  # it belongs to another user, or has other files
+            if _prune(folder, mark_of(folder.with_suffix("")), kept):
+                folder.rmdir()
+
+
+def _prune(folder: Path, mark: str, kept: int) -> int:
+    """Delete old output of a computation's jobs and of its examinations, and all but the latest `kept` files.
+
+    Returns:
+        The number of deleted files.
+    """
     found = []
     for entry in os.scandir(folder):
         name, _, rest = entry.name.partition(".")
         if (name == mark or (name.startswith("doctor-") and name.endswith(f"-{mark}"))) and rest != "lock":
             found.append((entry.stat().st_mtime, entry.path))
     found.sort(reverse=True)
-    for number, (written, path) in enumerate(found):
-        if number >= kept or clock.wall() > written + KEPT_S:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+    old = [path for number, (at, path) in enumerate(found) if number >= kept or clock.wall() > at + KEPT_S]
+    for path in old:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    return len(old)
