@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import APPS, PATIENCE_S, Running, Stage, kill, slaves_of, until
+from tests.integration.apps.stage import APPS, ORPHAN_S, PATIENCE_S, Running, Stage, kill, slaves_of, until
 
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
+from mwpy.resource_file import read
 
 TIMEOUT_S = 2
 """The client timeout in these tests."""
@@ -114,6 +115,19 @@ def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
     trail = stage.audit.read_text()
     assert (trail.count(" -> lost: "), trail.count(" was not lost but suspended: AGENT-")) == (1, 1)
     stage.no_process_left()
+
+
+@pytest.mark.parametrize("by", ["resource file", "key"])
+def test_an_agent_has_the_client_timeout_of_its_master(stage: Stage, by: str) -> None:
+    """A stopped master is lost long before the default of 30 s, although the agent was not given the option."""
+    key = stage.folder / "key"
+    master = stage.master("count.py", "--milliseconds", 5, "--mw-key-file", key, *SHORT)
+    port = read(stage.resource).master_addresses[0].rpartition(":")[2]
+    where = ("--mw-master-host", "127.0.0.1", "--mw-master-port", port, "--mw-key-file", key)
+    agent = stage.agent("count.py") if by == "resource file" else stage.start("count.py", "--mw-slave", *where)
+    until(lambda: "SLAVE-0 <- " in stage.audit.read_text(), "tasks at the slave")
+    master.send(signal.SIGSTOP)
+    assert agent.end(ORPHAN_S) == 255, agent.err
 
 
 @pytest.mark.parametrize(("held_s", "grouped"), [(20, ()), (3 * TIMEOUT_S, ("--mw-slave-task-group", 3))])

@@ -191,6 +191,18 @@ def test_both_sides_report_a_wrong_member_id(stage: Stage) -> None:
     assert friend.end() == 0, friend.err
 
 
+def test_an_agent_that_asks_for_the_client_timeout_is_refused_once(stage: Stage) -> None:
+    key = stage.folder / "key"
+    stage.master("count.py", "--tasks", 10, "--mw-key-file", key)
+    host, _, port = address_in(stage.resource).rpartition(":")
+    where = ("--mw-master-host", host, "--mw-master-port", port, "--mw-key-file", key, "--mw-member-id", "theirs")
+    stranger = stage.start("count.py", "--mw-slave", *where)
+    assert stranger.end() == 3, stranger.err
+    assert len(stranger.err.splitlines()) == 1, stranger.err
+    assert "'theirs'" in stranger.err
+    assert stage.audit.read_text().count("'theirs'") == 1
+
+
 def test_a_wrong_key_is_refused(stage: Stage) -> None:
     """An agent with another key exits with 3 and prints one line. The audit file of the master records a stranger."""
     master = stage.master("count.py", "--tasks", 10)

@@ -290,7 +290,7 @@ class _AgentMachine(RuleBasedStateMachine):
     @rule()
     def master_welcomes(self) -> None:
         self.welcomed = self.welcomed or self.code is None
-        self.happens(_heard(messages.Welcome("AGENT-0", 0, 1000)))
+        self.happens(_heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)))
         self.happens(_heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])))
         self.act()
 

@@ -78,7 +78,7 @@ def look(core: AgentCore, started: int) -> AgentActions:
 def core() -> AgentCore:
     """An agent with two slaves. Slave 1 holds the tasks 1 to 5, and slave 2 holds task 9. No journal is read."""
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=2)))
-    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000)), 0.0)
+    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
     core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
     for number, first, count in ((1, 1, 5), (2, 9, 1)):
         core.handle(slave_heard(number, messages.SlaveReady(number)), 0.0)

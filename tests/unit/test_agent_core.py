@@ -39,7 +39,7 @@ from mwpy._values.last_words import NO_WORDS, LastWords
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
 SETTINGS = AgentSettings(HELLO)
-WELCOME = messages.Welcome("AGENT-0", 0, 1000)
+WELCOME = messages.Welcome("AGENT-0", 0, 1000, 30.0)
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")
 WORDS = LastWords("out", "err", "fault", 1 << 20)
 
@@ -451,7 +451,7 @@ def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: Agent
 
 def test_the_memory_of_a_slave_is_checked_as_long_as_it_holds_tasks_and_is_silent(core: AgentCore) -> None:
     """A task that runs for an hour and overwrites the memory at its end is found, too."""
-    core.handle(heard(messages.Welcome("AGENT-0", 100, 1000)), 0.0)
+    core.handle(heard(messages.Welcome("AGENT-0", 100, 1000, 30.0)), 0.0)
     core.handle(tasks(1), 0.0)
     for number in range(1, 720):
         core.decide(number * CHECK_S)

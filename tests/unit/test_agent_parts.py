@@ -31,7 +31,7 @@ from mwpy._values.errors import ExitCode, InternalError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 
-WELCOME = messages.Welcome("AGENT-0", 0, 1000)
+WELCOME = messages.Welcome("AGENT-0", 0, 1000, 30.0)
 FAILURE = LastWords(stderr="no module named x")
 TASKS = messages.Tasks(1, [1], [3], [1], [0])
 
@@ -140,7 +140,7 @@ def test_a_journal_that_the_slave_emptied_meanwhile_is_read_again(
 
 def test_no_journal_is_read_if_the_master_fixes_the_size_of_groups() -> None:
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
-    welcome = messages.Welcome("AGENT-0", 7, 1000)
+    welcome = messages.Welcome("AGENT-0", 7, 1000, 30.0)
     core.handle(Heard(welcome), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(Heard(TASKS), 0.0)

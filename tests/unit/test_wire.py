@@ -18,7 +18,7 @@ from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
-    (messages.Welcome("A", 0, 1 << 30), []),
+    (messages.Welcome("A", 0, 1 << 30, 30.0), []),
     (messages.Refused("why"), []),
     (messages.Algorithms([DEFINITION]), []),
     (messages.Installed({"p": "1", "q": ""}), []),

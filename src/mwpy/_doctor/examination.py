@@ -20,14 +20,12 @@ from attrs import asdict
 
 from mwpy import resource_file
 from mwpy._doctor.diagnosis import Address, Report
-from mwpy._roles.join import CONNECT_S, MasterContact, find_master, try_address
+from mwpy._roles.join import MasterContact, find_master, try_address, visit
 from mwpy._system import clock, packages, process
-from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, library_versions
 from mwpy._values import messages
-from mwpy._values.causes import Cause
 from mwpy._values.environment import EXAMINED, SLAVE_VARIABLE
-from mwpy._values.errors import ExitCode, MwpyError, ProtocolError
+from mwpy._values.errors import ExitCode, MwpyError
 from mwpy._values.options import Options
 
 __all__ = ["read_report", "run"]
@@ -118,13 +116,11 @@ def _connection(options: Options) -> dict[str, Any]:
 
 
 def _visit(link: AgentLink, contact: MasterContact) -> dict[str, Any]:
-    """Send Hello, wait for the answer, and send Goodbye."""
+    """Visit the master like an agent without slaves."""
     began = clock.monotonic()
-    link.send(wire.encode(contact.hello(0)))
-    answer = _answer(link)
+    answer = visit(link, contact, "it was an examination by mwpy doctor")
     match answer:
         case messages.Welcome(agent):
-            link.send(wire.encode(messages.Goodbye("it was an examination by mwpy doctor", Cause.CANCELLED)))
             return {"agent": agent, "round_trip_s": clock.monotonic() - began}
         case messages.Refused(reason):
             return {"refused": reason}
@@ -132,20 +128,6 @@ def _visit(link: AgentLink, contact: MasterContact) -> dict[str, Any]:
             return {"refused": "the computation is ending"}
         case _:
             return {"refused": str(answer)}
-
-
-def _answer(link: AgentLink) -> messages.Message | str:
-    deadline = clock.monotonic() + CONNECT_S
-    while (left := deadline - clock.monotonic()) > 0:
-        fates, received, _ = link.poll(left)
-        for frames in received:
-            try:
-                return wire.decode(frames, wire.FROM_MASTER)[0]
-            except ProtocolError as error:
-                return str(error)
-        if fates:
-            return "it ended the connection"
-    return f"no answer within {CONNECT_S:.0f} s, though it accepted the keys"
 
 
 def _imports(slave_command: Sequence[str]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def _serve(
     link = connect(contact)
     audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
     hello = replace(contact.hello(options.slave_processes), resumed=resumed)
-    settings = AgentSettings(hello, options.grace_period, ends_at, contact.client_timeout)
+    settings = AgentSettings(hello, options.grace_period, ends_at, link.timeout_s)
     now = clock.monotonic()
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
     edges = Edges(

@@ -183,6 +183,7 @@ def _settings(options: Options, generation: str) -> MasterSettings:
         result_group=options.slave_result_group or 0,
         max_result_bytes=options.max_read_buffer_size,
         max_call_bytes=options.max_write_buffer_size,
+        client_timeout_s=options.silence_s(),
         only_here=_only_here(options),
     )
 

@@ -8,20 +8,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from mwpy import resource_file
 from mwpy._system import clock
+from mwpy._transport import wire
 from mwpy._transport.addresses import ipv4_of
 from mwpy._transport.link import AgentLink, Broken, Connected, CurvePair, member_keys, server_keys
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.bounds import MAX_NAME, shortened
+from mwpy._values.causes import Cause
 from mwpy._values.environment import JOB_VARIABLE
-from mwpy._values.errors import MasterUnreachable, MwpyError, Refused, UsageError
-from mwpy._values.options import Options
+from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
+from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options
 
-__all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address"]
+__all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address", "visit"]
 
 CONNECT_S = 5.0
 """Seconds in which one candidate address must answer."""
@@ -31,6 +33,9 @@ LATE_S = 3.0
 part."""
 
 READ_AGAIN_S = 0.1
+
+LINGER_S = 1.0
+"""Seconds for sending the last message of a visit."""
 
 
 @frozen
@@ -42,8 +47,8 @@ class MasterContact:
     member: CurvePair
     member_id: str
     generation: str
-    client_timeout: float
-    """After this silence of the network, in seconds, the master is gone."""
+    client_timeout: float | None
+    """After this silence of the network, in seconds, the master is gone. None if only the master knows the value."""
 
     def hello(self, slaves: int) -> messages.Hello:
         """Return the first message of this process, which will start this many slaves."""
@@ -116,8 +121,8 @@ def _from_options(options: Options) -> MasterContact:
             "without a resource file a slave needs the master's key: give --mw-key-file FILE, or set MWPY_KEY"
         )
     address = f"tcp://{options.master_host}:{options.master_port}"
-    member_id, silence_s = options.member_id, options.silence_s()
-    return MasterContact([address], server_keys(key).public, member_keys(key), member_id, "", silence_s)
+    keys = server_keys(key).public, member_keys(key)
+    return MasterContact([address], *keys, options.member_id, "", options.client_timeout)
 
 
 def read_key(options: Options) -> str | None:
@@ -138,12 +143,55 @@ def read_key(options: Options) -> str | None:
 
 
 def connect(contact: MasterContact) -> AgentLink:
-    """Try the candidate addresses one after the other.
+    """Connect to the master. ZeroMQ needs the client timeout before it connects, so an unknown one is asked for first.
 
     Raises:
         Refused: the program at one of the addresses did not accept this agent.
         MasterUnreachable: no address answered.
     """
+    if contact.client_timeout is None:
+        link = _try_all(contact)
+        answer = visit(link, contact, "it asked for the client timeout, and connects again")
+        link.close(LINGER_S)
+        if isinstance(answer, messages.Refused):
+            raise Refused(f"the master refused this agent: {answer.reason}")
+        if isinstance(answer, messages.Welcome):
+            contact = evolve(contact, client_timeout=answer.client_timeout_s)
+    return _try_all(contact)
+
+
+def visit(link: AgentLink, contact: MasterContact, why: str) -> messages.Message | str:
+    """Send the Hello of an agent without slaves, wait for the answer, and send Goodbye.
+
+    Args:
+        why: the reason of the visit, for the Goodbye.
+
+    Returns:
+        The answer of the master, or why there is none.
+    """
+    link.send(wire.encode(contact.hello(0)))
+    answer = _answer(link)
+    if isinstance(answer, messages.Welcome):
+        link.send(wire.encode(messages.Goodbye(why, Cause.CANCELLED)))
+    return answer
+
+
+def _answer(link: AgentLink) -> messages.Message | str:
+    deadline = clock.monotonic() + CONNECT_S
+    while (left := deadline - clock.monotonic()) > 0:
+        fates, received, _ = link.poll(left)
+        for frames in received:
+            try:
+                return wire.decode(frames, wire.FROM_MASTER)[0]
+            except ProtocolError as error:
+                return str(error)
+        if fates:
+            return "it ended the connection"
+    return f"no answer within {CONNECT_S:.0f} s, though it accepted the keys"
+
+
+def _try_all(contact: MasterContact) -> AgentLink:
+    """Try the candidate addresses one after the other."""
     tried: list[str] = []
     refused = False
     for address in contact.addresses:
@@ -167,7 +215,8 @@ def try_address(contact: MasterContact, address: str) -> AgentLink | Broken:
     found = ipv4_of(host)
     if found is None:
         return Broken("unknown host", "no such host is known here")
-    link = AgentLink(f"tcp://{found}:{port}", contact.server_public, contact.member, contact.client_timeout)
+    timeout_s = contact.client_timeout or DEFAULT_CLIENT_TIMEOUT_S
+    link = AgentLink(f"tcp://{found}:{port}", contact.server_public, contact.member, timeout_s)
     fate = _first_fate(link)
     if isinstance(fate, Connected):
         return link

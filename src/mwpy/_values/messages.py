@@ -92,6 +92,8 @@ class Welcome(Struct, frozen=True):
     """How many results a slave sends at a time; 0 lets the slave decide."""
     max_result_bytes: int
     """The largest result that the master accepts, in bytes."""
+    client_timeout_s: float
+    """After this silence of the network the master counts the agent as gone, and the agent the master."""
 
 
 class Refused(Struct, frozen=True):

@@ -199,7 +199,7 @@ OPTIONS: tuple[Option, ...] = (
         "SECONDS",
         _SECONDS,
         "A peer counts as gone after this silence of the network.",
-        f"{DEFAULT_CLIENT_TIMEOUT_S:.0f} s; for a slave, the value in its resource file",
+        f"{DEFAULT_CLIENT_TIMEOUT_S:.0f} s; for a slave, the value of its master",
     ),
     Option(
         "grace-period",

@@ -75,7 +75,8 @@ class Admission:
         )
         agent = self.state.members.connect(name, peer)
         mine = self.state.settings
-        self.state.send(agent, messages.Welcome(name, mine.result_group, mine.max_result_bytes))
+        welcome = messages.Welcome(name, mine.result_group, mine.max_result_bytes, mine.client_timeout_s)
+        self.state.send(agent, welcome)
         for number in list(self.state.jar.algorithms.defined):
             self._compare_python(agent, number)
 

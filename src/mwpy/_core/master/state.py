@@ -28,6 +28,7 @@ from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState"]
@@ -46,6 +47,7 @@ class MasterSettings:
     result_group: int = 0
     max_result_bytes: int = 1 << 30
     max_call_bytes: int = 1 << 30
+    client_timeout_s: float = DEFAULT_CLIENT_TIMEOUT_S
     max_definition_bytes: int = 64 << 20
     """How large all functions by value may be that a process keeps, unless its tasks need them."""
     only_here: bool = False

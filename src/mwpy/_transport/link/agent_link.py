@@ -53,6 +53,7 @@ class AgentLink:
 
     def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float) -> None:
         self.address = address
+        self.timeout_s = timeout_s
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         configure(self._dealer, timeout_s)
