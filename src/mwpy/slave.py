@@ -27,6 +27,11 @@ from mwpy._values.ids import SlaveId
 
 __all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "exit_code", "run"]
 
+CLOSED = (
+    "mwpy: a task closed or replaced the connection of its slave, so this slave ends: close only the file descriptors "
+    "that the task has opened"
+)
+
 
 class SlaveLoop(NamedTuple):
     """What `Slave.loop` and `Slave.loop_iterate` return: CL-MW's six values."""
@@ -144,6 +149,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         runner.flush()
         return exit_code(returned, "slave algorithm")
     finally:
+        if end.was_closed:
+            print(CLOSED, file=sys.stderr, flush=True)
         end.close()
 
 

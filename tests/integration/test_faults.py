@@ -224,6 +224,16 @@ def test_a_task_with_an_overwritten_result_does_not_run_again_if_it_may_run_once
     stage.no_process_left()
 
 
+def test_a_task_that_closes_the_connection_of_its_slave_costs_only_the_slave(stage: Stage) -> None:
+    """The slave notices it later, while it runs another task. All finished results count, and no task is charged."""
+    run = stage.start("killer.py", "close", "--mw-local", 1, "--mw-slave-task-group", 100)
+    assert run.end() == 0, run.err
+    assert run.report == {"came": [*range(41)], "unrunnable": []}
+    assert "a task closed or replaced the connection of its slave" in run.err
+    assert "Traceback" not in run.err
+    stage.no_process_left()
+
+
 def test_an_evicted_agent_returns_its_tasks(stage: Stage) -> None:
     """SIGTERM ends an agent with code 5 within its grace period. Its tasks run on another agent."""
     mark = stage.folder / "started"

@@ -292,11 +292,12 @@ class TaskRunner:
             )
 
     def flush(self) -> None:
-        """Send the gathered results."""
+        """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them."""
         journal = self._end.journal
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
-            journal.clear()
+            if not self._end.eof:
+                journal.clear()
             self._due = monotonic() + GATHER_S
 
     # ---- messages -------------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ def run(number: int, how: str, log: str) -> int:
     elif how == "agent":
         os.kill(os.getppid(), signal.SIGKILL)
         signal.pause()  # this process ends with its agent
+    elif how == "close":  # as programs do that become daemons; the slave notices it later
+        os.closerange(3, 1000)
     elif how == "exit":
         os._exit(3)
     elif how == "segfault":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from attrs import frozen
 
@@ -19,6 +21,9 @@ __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
 
 SETTLE_S = 0.001
 """How long an agent waits after a recall before it reads `started`, in seconds."""
+
+NO_SOCKET = (errno.EBADF, errno.ENOTSOCK)
+"""The descriptor of a stream was closed, or it belongs to something else now."""
 
 READS = 16
 """One `AgentEnd.receive` reads at most this often, so that a slave that sends much does not delay the others."""
@@ -196,6 +201,8 @@ class SlaveEnd:
         self._ready.register(fds.stream, select.POLLIN)
         self.eof = False
         """Whether the agent is gone."""
+        self.was_closed = False
+        """Whether some code of this process closed or replaced the descriptor of the stream."""
         self.forked = False
         """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
         reference = weakref.ref(self)
@@ -228,10 +235,8 @@ class SlaveEnd:
                     if found is None:
                         self.eof = True
                         return []
-        except OSError:
-            if self.forked:
-                raise
-            self.eof = True
+        except OSError as error:
+            self._fail(error)
         return found or []
 
     def send(self, frames: Sequence[Buffer]) -> None:
@@ -239,10 +244,14 @@ class SlaveEnd:
         try:
             for piece in pack(frames):
                 self._stream.sendall(piece)
-        except OSError:
-            if self.forked:
-                raise
-            self.eof = True
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        if self.forked:
+            raise error
+        self.eof = True
+        self.was_closed = error.errno in NO_SOCKET
 
     def start(self, position: int) -> bool:
         """Record that the task at this position starts now.
@@ -265,5 +274,6 @@ class SlaveEnd:
 
     def close(self) -> None:
         """Close the slave's end."""
-        self._stream.close()
+        with suppress(OSError):  # some code has closed the descriptor
+            self._stream.close()
         self._memory.close()
