@@ -302,6 +302,18 @@ def test_a_local_agent_that_is_killed_is_replaced(stage: Stage) -> None:
     stage.no_process_left()
 
 
+def test_a_local_agent_that_is_stopped_is_replaced(stage: Stage) -> None:
+    """The master kills it when its connection has ended. Its tasks run on another agent."""
+    files = ("--mw-audit-file", stage.audit)
+    run = stage.start("count.py", "--tasks", 400, "--milliseconds", 10, "--mw-local", 2, *files, *SHORT)
+    until(lambda: stage.audit.exists() and "SLAVE-1 " in stage.audit.read_text(), "two slaves")
+    [agent] = slaves_of(run.pid)
+    kill(agent, signal.SIGSTOP)
+    assert all_came_once(run) == 400
+    assert "the local agent ended (killed by signal 9 (SIGKILL)" in run.err
+    stage.no_process_left()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB. Only root can mount it."""

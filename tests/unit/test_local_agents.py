@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._core.local_agents import EARLY_S, LocalAgentCore, Verdict
+from mwpy._core.local_agents import EARLY_S, END_S, LocalAgentCore, Verdict
 from mwpy._values.errors import ExitCode
 
 
@@ -53,3 +53,12 @@ def test_an_agent_whose_slave_was_ready_has_not_ended_early(core: LocalAgentCore
     for joined in range(5, 15):
         assert core.ended(-9, "killed by signal 9", 101.0, joined).start_another
         core.started(100.0, joined)
+
+
+def test_an_agent_that_runs_long_after_its_connection_has_ended_is_killed(core: LocalAgentCore) -> None:
+    assert not core.must_be_killed(connected=False, now=100.0 + END_S)  # it was not connected yet
+    assert not core.must_be_killed(connected=True, now=200.0)
+    assert not core.must_be_killed(connected=False, now=200.0 + END_S - 0.1)
+    assert core.must_be_killed(connected=False, now=200.0 + END_S)
+    core.started(300.0, 5)
+    assert not core.must_be_killed(connected=False, now=300.0 + END_S)

@@ -17,6 +17,10 @@ __all__ = ["EARLY_ENDS_ALLOWED", "EARLY_S", "LocalAgentCore", "Verdict"]
 EARLY_S = 10.0
 """An agent that ends within this many seconds, before a slave was ready, has ended early."""
 
+END_S = 10.0
+"""An agent whose connection has ended exits within a few seconds. If it still runs after this time, it never will exit:
+a task or a user has stopped it."""
+
 EARLY_ENDS_ALLOWED = 3
 """When this many agents in a row have ended early, the last one is not replaced."""
 
@@ -44,10 +48,18 @@ class LocalAgentCore:
     """How many slaves had joined the master when the agent was started."""
     _early_ends: int = 0
     """How many agents in a row have ended soon after their start."""
+    _connected_at: float | None = None
+    """When the agent was last seen connected; None if it was not connected yet."""
 
     def started(self, now: float, joined: int) -> None:
         """An agent was started, when `joined` slaves had ever joined the master."""
-        self._started_at, self._joined_before = now, joined
+        self._started_at, self._joined_before, self._connected_at = now, joined, None
+
+    def must_be_killed(self, connected: bool, now: float) -> bool:
+        """Decide about an agent that runs: whether its connection has ended, but the agent does not."""
+        if connected:
+            self._connected_at = now
+        return self._connected_at is not None and now >= self._connected_at + END_S
 
     def ended(self, code: int | None, how: str, now: float, joined: int) -> Verdict:
         """The agent ended.

@@ -36,15 +36,22 @@ class LocalAgents:
         clock: the time.
         notify: the function that prints a message for the user.
         joined: how many slaves have ever joined the master.
+        connected: whether an agent with this process id is connected to the master.
     """
 
     def __init__(
-        self, start: ProcessStarter, clock: Clock, notify: Callable[[str], None], joined: Callable[[], int]
+        self,
+        start: ProcessStarter,
+        clock: Clock,
+        notify: Callable[[str], None],
+        joined: Callable[[], int],
+        connected: Callable[[int], bool],
     ) -> None:
         self._start_process = start
         self._clock = clock
         self._notify = notify
         self._joined = joined
+        self._connected = connected
         self._agents: list[_LocalAgent] = []
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -62,11 +69,16 @@ class LocalAgents:
         agent.process = self._start_process(agent.command, environment=agent.environment)
 
     def look(self) -> None:
-        """Replace the agents that have ended, if their cores decide so."""
+        """Replace the agents that have ended, and kill those that hang, if their cores decide so."""
         for agent in self._agents:
-            if agent.process is not None and (code := agent.process.poll()) is not None:
-                how, agent.process = agent.process.describe_exit(), None
-                self._replace(agent, code, how)
+            process = agent.process
+            if process is None:
+                continue
+            if (code := process.poll()) is not None:
+                agent.process = None
+                self._replace(agent, code, process.describe_exit())
+            elif agent.core.must_be_killed(self._connected(process.pid), self._clock.monotonic()):
+                process.kill()
 
     def _replace(self, agent: _LocalAgent, code: int | None, how: str) -> None:
         verdict = agent.core.ended(code, how, self._clock.monotonic(), self._joined())

@@ -82,8 +82,9 @@ class MasterIo:
     ) -> None:
         self.core = core
         self.link = link
+        members = core.state.members
         self.local = LocalAgents(
-            start, clock, lambda text: self._notice([text]), lambda: core.state.members.slaves_seen
+            start, clock, lambda text: self._notice([text]), lambda: members.slaves_seen, members.has_process
         )
         """The agents on this machine."""
         self.submissions = Submissions(core.state.jar)

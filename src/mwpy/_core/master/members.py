@@ -75,6 +75,8 @@ class ConnectedAgent:
     """`major.minor` of its interpreter."""
     host: str = ""
     """The name of its machine."""
+    pid: int = 0
+    """Its process id there."""
     peer: bytes = b""
     """The name of its connection."""
     slaves: dict[int, ConnectedSlave] = field(factory=dict)
@@ -200,6 +202,10 @@ class Members:
         agent.peer = peer
         return agent
 
+    def has_process(self, pid: int) -> bool:
+        """Whether an agent with this process id, on any machine, is connected."""
+        return any(agent.pid == pid for agent in self.agents.values())
+
     def _slave_changed(self, record: records.SlaveChanged) -> None:
         slave, state = self.slaves[record.sid], record.state
         slave.kind = record.kind
@@ -231,8 +237,8 @@ class Members:
 
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
-        agent = ConnectedAgent(record.agent, record.address, record.slaves, record.job, record.python, record.host)
-        self.agents[agent.name] = agent
+        known = record.agent, record.address, record.slaves, record.job, record.python, record.host, record.pid
+        self.agents[record.agent] = ConnectedAgent(*known)
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
         agent = self.agents[record.agent]
