@@ -15,10 +15,12 @@ if __name__ == "__main__":
     sys.exit(mwpy.main())
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from mwpy._system import shadows
 
 try:
-    from mwpy._roles.replay import replay
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
     from mwpy._values.causes import Cause
     from mwpy._values.errors import (
@@ -38,12 +40,15 @@ try:
     from mwpy._values.seeds import task_seed
     from mwpy._values.task import Result, UnrunnableTask
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
-    from mwpy.local import LocalMaster
-    from mwpy.master import LoopCounts, Master
     from mwpy.slave import Slave, SlaveLoop
 except Exception as error:
     shadows.explain(error)
     raise
+
+if TYPE_CHECKING:
+    from mwpy._roles.replay import replay
+    from mwpy.local import LocalMaster
+    from mwpy.master import LoopCounts, Master
 
 __all__ = [
     "AlgorithmUnavailable",
@@ -83,8 +88,33 @@ __all__ = [
 __version__ = VERSION
 """The version of this library."""
 
+_OF_MASTERS = {
+    "LocalMaster": "mwpy.local",
+    "LoopCounts": "mwpy.master",
+    "Master": "mwpy.master",
+    "replay": "mwpy._roles.replay",
+}
+"""The names that most slaves do not need, and their modules. They are imported when they are used, so that slaves start
+quickly."""
+
+if not TYPE_CHECKING:  # else mypy would accept every name
+
+    def __getattr__(name):
+        if name not in _OF_MASTERS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            value = globals()[name] = getattr(import_module(_OF_MASTERS[name]), name)
+        except Exception as error:
+            shadows.explain(error)
+            raise
+        return value
+
+    def __dir__():
+        return [*__all__, "__version__"]
+
+
 for name in __all__:
-    public = globals()[name]
+    public = globals().get(name)
     if isinstance(public, type) and issubclass(public, MwpyError):
         public.__module__ = __name__  # tracebacks then show the name under which users catch it
-del name, public, shadows
+del name, public

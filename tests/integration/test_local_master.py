@@ -553,6 +553,18 @@ print(*mw.map(lambda _: os.getpid(), [0]))
     assert not Path(f"/proc/{int(run.stdout)}").exists()
 
 
+def test_a_slave_imports_nothing_that_only_masters_and_agents_need() -> None:
+    """Thousands of slaves may start from one shared disk, and a slave that is killed is replaced while others wait."""
+    with mwpy.local_master(slaves=1) as mw:
+        [names] = mw.map(eval, ["[*__import__('sys').modules]"])
+    unneeded = {"cloudpickle", "tempfile", "zmq", "mwpy.audit", "mwpy.master"}
+    assert "mwpy.slave" in names
+    assert not unneeded & {*names}
+    allowed = ("_core.holding", "_roles.task_runner", "_system", "_transport.c", "_transport.wire", "_values")
+    others = [name for name in names if name.startswith("mwpy._") and name.count(".") > 1]
+    assert not [name for name in others if not name.removeprefix("mwpy.").startswith(allowed)]
+
+
 def test_slaves_share_the_cores_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slave sees its share before it imports anything. A variable of the user keeps its value."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -14,13 +14,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count as counted
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
-from mwpy._roles.edges import SlaveChannel
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
@@ -32,6 +31,9 @@ from mwpy._values.errors import AlgorithmUnavailable, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
 from mwpy._values.seeds import RUNNING
+
+if TYPE_CHECKING:
+    from mwpy._roles.edges import SlaveChannel
 
 __all__ = ["FOREVER_S", "GATHER_S", "ResultNotPicklable", "ResultTooLarge", "TaskRunner"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dis
 import sys
-from pathlib import Path
 from types import FrameType
 
 __all__ = ["can_run_elsewhere", "discards_result", "is_imported_by_multiprocessing", "mentions_main"]
@@ -39,7 +38,8 @@ def discards_result(caller: FrameType) -> bool:
 def mentions_main(path: str) -> bool:
     """Whether the Python file calls or imports something that is named `main`; True if the file cannot be read."""
     try:
-        tree = ast.parse(Path(path).read_bytes())
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return True
     nodes = list(ast.walk(tree))

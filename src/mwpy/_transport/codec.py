@@ -22,7 +22,6 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cloudpickle
 from attrs import frozen
 
 from mwpy._values.errors import ArgumentNotPicklable
@@ -113,6 +112,8 @@ class Codec:
         except Exception:  # plain pickle raises different classes of errors for lambdas and local classes
             pass
         buffers.clear()
+        import cloudpickle  # many slaves never need it
+
         return cloudpickle.dumps(value, 5, buffer_callback=keep_in_band), buffers
 
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
@@ -175,6 +176,8 @@ class Codec:
         Raises:
             ArgumentNotPicklable: it refers to something that cannot be pickled; the caller's fault.
         """
+        import cloudpickle
+
         try:
             data: bytes = cloudpickle.dumps(function, 5)
         except Exception as error:

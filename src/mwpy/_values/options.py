@@ -6,7 +6,6 @@ algorithm gets the other arguments, in their order. The argument `--` ends the o
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -324,6 +323,8 @@ def _read(argument: str, arguments: Any) -> tuple[Option, Any]:
     name, equals, value = argument.removeprefix("--mw-").partition("=")
     option = _BY_NAME.get(name)
     if option is None:
+        import difflib
+
         close = difflib.get_close_matches(name, _BY_NAME, 1)
         hint = f"did you mean --mw-{close[0]}?" if close else "--mw-help lists the options"
         raise UsageError(f"unknown option --mw-{name}: {hint}")

@@ -19,7 +19,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import tempfile
 
 from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
 
@@ -44,6 +43,8 @@ def make_file() -> int:
         os.ftruncate(fd, MEMORY_BYTES)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     else:  # pragma: no cover (macOS)
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
         os.ftruncate(fd, MEMORY_BYTES)
