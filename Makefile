@@ -66,8 +66,9 @@ simulate: $(VENV)/installed-for-tests ## run the simulator with every kind of fa
 attack: $(VENV)/installed-for-tests ## send hostile frames to a master, in about an hour (FRAMES=1000000)
 	$(BIN)/python -m pytest -s tests/properties/test_hostile_frames.py --frames $(FRAMES) --timeout 0
 
-bench: $(VENV)/installed-for-tests ## measure the speed, and print a table
+bench: $(VENV)/installed-for-tests ## measure the speed, and what an interrupt costs, and print tables
 	$(BIN)/python bench/bench.py
+	$(BIN)/python bench/interrupts.py
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) $(OLDEST) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
