@@ -384,3 +384,13 @@ def test_what_needs_slaves_is_refused(stage: Stage, app: str, options: tuple[str
     run = stage.start(app, "--mw-local", 0, *options)
     assert run.end() == 2
     assert message in run.err
+
+
+def test_a_limit_that_nobody_enforces_is_reported_once(mw: mwpy.Master, capfd: pytest.CaptureFixture[str]) -> None:
+    """The tasks run to their end."""
+    for _ in range(2):
+        mw.submit(mwpy.task(time.sleep, 0.02), seconds_max=0.01)
+        mw.loop()
+        [result] = mw.results()
+        assert result.ok
+    assert capfd.readouterr().err.count("the limits of tasks (seconds_max) do not hold here") == 1

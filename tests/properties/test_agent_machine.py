@@ -18,14 +18,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mwpy._core.agent import events
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.enforcement import LOOK_S
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED, SPARED_S
 from mwpy._transport import wire
 from mwpy._values import messages
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import LoadFailure
+from mwpy._values.policy import Limits
 
 picks = st.integers(0, 60)
 """Chooses one element of a list: the number modulo the length of the list."""
@@ -49,6 +52,10 @@ class _Process:
     """The position of the last task that it got."""
     started: int = 0
     """The position of the last task that it started."""
+    limits: dict[int, float] = field(factory=dict)
+    """For each task with a limit of time: this limit."""
+    began: float = 0.0
+    """When it started the task that it runs."""
     running: tuple[int, int] | None = None
     done: dict[int, int] = field(factory=dict)
     """Tasks whose results are in its journal and were not sent."""
@@ -62,8 +69,9 @@ class _Process:
             self.passed_on += 1
             self.unstarted[task], self.positions[task] = attempt, self.passed_on
 
-    def start(self) -> tuple[int, int]:
+    def start(self, now: float) -> tuple[int, int]:
         task = next(iter(self.unstarted))
+        self.began = now
         self.started = self.positions[task]
         return task, self.unstarted.pop(task)
 
@@ -104,6 +112,8 @@ class _AgentMachine(RuleBasedStateMachine):
         """The attempts that the master has cancelled, and when a slave may be killed that runs one."""
         self.killed: dict[int, None] = {}
         """The slaves that the agent has killed."""
+        self.over: dict[int, None] = {}
+        """The slaves that were killed because a task was over its limit of time."""
         self.attempts: dict[int, int] = {}
         self.waiting: dict[int, None] = {}
         """Tasks that came back and may be sent again."""
@@ -174,7 +184,9 @@ class _AgentMachine(RuleBasedStateMachine):
                 if number in self.processes:
                     self.happens(events.Recalled(number, self.processes[number].started, wanted))
             for number in actions.kill:
-                if not self.runs_cancelled_task(self.processes[number]):
+                if self.is_over(self.processes[number], 0.0):
+                    self.over[number] = None
+                elif not self.runs_cancelled_task(self.processes[number]):
                     assert self.code is not None, f"slave {number} was killed without a reason"
                     assert self.now >= self.kill_from, f"slave {number} was killed too early"
                 self.processes[number].killed = True
@@ -183,7 +195,9 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.results_of(self.processes[number], rescued=True)
             for number in actions.check_memory:
                 process = self.processes[number]
-                self.happens(events.MemoryRead(number, process.started, len(process.done)))
+                runs_timed = process.running is not None and process.running[0] in process.limits
+                began = process.began if runs_timed else 0.0
+                self.happens(events.MemoryRead(number, process.started, began, len(process.done)))
             for number in actions.collect:
                 assert self.processes[number].ended, f"slave {number} is collected though it runs"
                 self.exits(self.processes[number])
@@ -216,6 +230,9 @@ class _AgentMachine(RuleBasedStateMachine):
             match message:
                 case messages.Tasks():
                     process.receive(messages.each_task(message))
+                    for first, count, limits in zip(message.tasks, message.counts, message.limits, strict=False):
+                        if limits is not None and limits.seconds is not None:
+                            process.limits.update(dict.fromkeys(range(first, first + count), limits.seconds))
                 case messages.Revoked():
                     for task, attempt in messages.each_task(message):
                         assert process.unstarted.pop(task) == attempt, f"task {task} was taken back in a wrong attempt"
@@ -242,8 +259,9 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.failures.append(message.failure)
                 for task, attempt in messages.each_task(message):
                     self.settle_fate(task, attempt, "refused")
-            case messages.SlaveDied(number, running):
+            case messages.SlaveDied(number, running, cause):
                 ran, held = self.deaths.pop(number)
+                assert (cause is Cause.TIME_LIMIT) == (number in self.over), f"slave {number} ended: {cause}"
                 assert running == ran, f"slave {number} ran {ran} when it died, and {running} is charged"
                 assert not ran or self.fates[ran, held[ran]] == "held", f"task {ran} ran, and had another fate before"
                 for task, attempt in held.items():
@@ -264,6 +282,8 @@ class _AgentMachine(RuleBasedStateMachine):
         mine = {number: self.held(process) for number, process in living.items()}
         assert held == mine, "the agent and its slaves disagree about the tasks that are held"
         for process in [process for process in living.values() if process.running and not process.ended]:
+            on_time = not self.is_over(process, 2 * LOOK_S)
+            assert on_time, f"slave {process.number} runs {process.running} for too long"
             assert not self.runs_cancelled_task(process), f"slave {process.number} still runs {process.running}"
         if self.code is None:
             assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
@@ -278,6 +298,11 @@ class _AgentMachine(RuleBasedStateMachine):
         """Whether the last task that a slave started, and perhaps finished, is cancelled and was spared long enough."""
         last = next((task for task, position in process.positions.items() if position == process.started), 0)
         return self.now >= self.killed_from.get((last, self.attempts.get(last, 0)), inf)
+
+    def is_over(self, process: _Process, more_s: float) -> bool:
+        """Whether a slave has run a task for its limit of time and `more_s`, or for longer."""
+        task = process.running[0] if process.running else 0
+        return task in process.limits and self.now >= process.began + process.limits[task] + more_s
 
     def held(self, process: _Process) -> list[tuple[int, int, int]]:
         """Task, attempt and position of the tasks that a slave holds, in order, except tasks that were reported."""
@@ -295,8 +320,14 @@ class _AgentMachine(RuleBasedStateMachine):
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
-    @rule(pick=picks, count=st.integers(1, 4), again=st.booleans(), cut=st.integers(0, 4))
-    def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int) -> None:
+    @rule(
+        pick=picks,
+        count=st.integers(1, 4),
+        again=st.booleans(),
+        cut=st.integers(0, 4),
+        seconds=st.sampled_from([0.0, 0.0, 0.2, 3.0]),
+    )
+    def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int, seconds: float = 0.0) -> None:
         """Send new tasks, or tasks that came back, in one or two groups of spans. The slave may already have ended."""
         number = self.named[pick % len(self.named)]
         tasks = list(self.waiting)[:count] if again else []
@@ -311,7 +342,8 @@ class _AgentMachine(RuleBasedStateMachine):
         parts = [[(task, self.attempts[task]) for task in part] for part in (tasks[:cut], tasks[cut:]) if part]
         columns = zip(*(messages.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
         firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
-        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts))
+        limits = [Limits(seconds)] * len(firsts) if seconds else []
+        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), limits=[*limits])
         self.happens(_heard(group, (b"",)))
         self.act()
 
@@ -378,7 +410,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 process.done[task] = attempt
                 process.running = None
             if process.unstarted:
-                process.running = process.start()
+                process.running = process.start(self.now)
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, rescued=st.booleans())
@@ -408,7 +440,7 @@ class _AgentMachine(RuleBasedStateMachine):
         process = self.pick(pick)
         if process.unstarted and process.running is None:
             stopping = process.stopping
-            task, attempt = process.start()
+            task, attempt = process.start(self.now)
             refusal = messages.AlgorithmFailed(process.number, 0, "no memory", [task], [1], [attempt], failure)
             self.happens(events.SlaveHeard(process.number, refusal, wire.encode(refusal)))
             self.act()

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import mwpy
-from mwpy._core.agent import output, traffic, watch
+from mwpy._core.agent import enforcement, output, traffic, watch
 from mwpy._core.master import long_tasks
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
@@ -168,12 +168,14 @@ class _Forgetful:
         (watch, "EXIT_S", 60.0, "hangs and was not killed"),
         (output, "HELD_BACK_BYTES", -1, "was printed 2 times"),
         (traffic, "SPARED_S", 60.0, "ran on although it was cancelled"),
+        (enforcement, "LOOK_S", 60.0, "but it may run for"),
     ],
 )
 def test_the_simulation_finds_wrong_decisions_about_time_or_output(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, value: float, found: str
 ) -> None:
-    """The agent reports a SIGKILL at once, delays results, waits for hanging slaves, or prints every failure."""
+    """The agent reports a SIGKILL at once, delays results, waits for hanging slaves or for tasks over their limits, or
+    prints every failure."""
     monkeypatch.setattr(module, name, value)
     assert any(found in reason for reason in map(reason_of_failure, range(100)))
 

@@ -402,7 +402,7 @@ def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> Non
 def test_a_silent_slave_with_an_impossible_number_is_killed(core: AgentCore) -> None:
     core.handle(tasks(1, 2), 0.0)
     core.take_actions()
-    core.handle(MemoryRead(1, 3, 0), CHECK_S)
+    core.handle(MemoryRead(1, 3, 0.0, 0), CHECK_S)
     assert core.take_actions().kill == [1]
     assert "it says that it runs task 3 of 2" in dies(core, 3).reason
 
@@ -437,12 +437,12 @@ def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: Agent
     core.decide(CHECK_S)
     assert core.take_actions().check_memory == [1]
     for unsent in (2, 2, 1):
-        core.handle(MemoryRead(1, 3, unsent), CHECK_S)
+        core.handle(MemoryRead(1, 3, 0.0, unsent), CHECK_S)
         assert core.take_actions() == AgentActions()
     core.handle(results(1), CHECK_S)
-    core.handle(MemoryRead(1, 3, 0), 2 * CHECK_S)
+    core.handle(MemoryRead(1, 3, 0.0, 0), 2 * CHECK_S)
     assert core.take_actions().kill == []
-    core.handle(MemoryRead(1, 3, 0), 3 * CHECK_S)
+    core.handle(MemoryRead(1, 3, 0.0, 0), 3 * CHECK_S)
     assert core.take_actions().kill == [1]
     died = dies(core, 3)
     assert died.running == 3
@@ -456,7 +456,7 @@ def test_the_memory_of_a_slave_is_checked_as_long_as_it_holds_tasks_and_is_silen
     for number in range(1, 720):
         core.decide(number * CHECK_S)
         assert core.take_actions().check_memory == [1]
-        core.handle(MemoryRead(1, 1, 0), number * CHECK_S)
+        core.handle(MemoryRead(1, 1, 0.0, 0), number * CHECK_S)
         assert core.take_actions().kill == []
         assert core.next_deadline() == (number + 1) * CHECK_S
     core.handle(results(1), 3600.0)

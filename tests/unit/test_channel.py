@@ -226,6 +226,21 @@ def test_the_agent_sees_the_last_started_task(ends: Ends) -> None:
     assert agent.started == 1 << 40
 
 
+def test_the_agent_sees_when_a_task_with_a_limit_of_time_was_started(ends: Ends) -> None:
+    """And when no such task runs any more."""
+    agent, slave = ends
+    slave.start(1)
+    assert agent.began == 0.0
+    before = time.monotonic()
+    assert slave.start_timed(2)
+    assert agent.started == 2
+    assert before <= agent.began <= time.monotonic()
+    slave.rest()
+    assert (agent.started, agent.began) == (2, 0.0)
+    agent.recall()
+    assert not slave.start_timed(3)
+
+
 def test_after_a_recall_no_task_starts_until_its_message_was_received(ends: Ends) -> None:
     agent, slave = ends
     slave.start(1)

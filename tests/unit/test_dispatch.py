@@ -13,7 +13,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._values import messages, records
-from mwpy._values.policy import TaskPolicy
+from mwpy._values.policy import Limits, TaskPolicy
 from mwpy._values.task import SlaveKind, SlaveState
 
 
@@ -58,6 +58,19 @@ def test_a_definition_goes_before_the_first_task_of_its_algorithm(books: Books, 
     books.submit(1)
     dispatch.decide(0.0)
     assert [type(message) for message in sent(books)] == [messages.Tasks]
+
+
+def test_the_limits_of_tasks_travel_with_them(books: Books, dispatch: Dispatch) -> None:
+    """A group in which no task has a limit has no column of limits."""
+    books.slave()
+    books.state.members.pace[0] = 0.001
+    books.submit(2)
+    dispatch.decide(0.0)
+    books.submit(1, policy=TaskPolicy(seconds_max=2.5))
+    books.submit(1)
+    dispatch.decide(0.0)
+    groups = [message for message in sent(books) if isinstance(message, messages.Tasks)]
+    assert [group.limits for group in groups] == [[], [Limits(2.5), None]]
 
 
 def test_algorithms_take_turns(books: Books, dispatch: Dispatch) -> None:

@@ -31,6 +31,7 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
         (messages.Tasks(1, [1], [0], [1], [0]), [b""]),
         (messages.Tasks(1, [1], [1], [1], [0]), []),
         (messages.Tasks(1, [1], [1], [1], [0], [-1]), [b""]),
+        (messages.Tasks(1, [1], [1], [1], [0], [], [None, None]), [b""]),
         (messages.Tasks(1, [1], [1], [1], [0], [0, 0]), [b""]),
         (messages.Results(1, [1], [2], [1], [0.1], []), [b""]),
         (messages.Results(1, [1], [1], [1], [0.1], [1]), [b""]),

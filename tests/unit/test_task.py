@@ -14,7 +14,7 @@ from mwpy._values.errors import TaskFailed, TaskUnrunnable, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled
-from mwpy._values.policy import TaskPolicy
+from mwpy._values.policy import Limits, TaskPolicy
 from mwpy._values.task import Origin, Result, UnrunnableTask, size_of
 
 SID = SlaveId("SLAVE-0")
@@ -120,6 +120,15 @@ def test_the_number_of_attempts_is_a_positive_whole_number(value: object) -> Non
     assert TaskPolicy.of(attempts_max=1) == TaskPolicy(attempts_max=1)
     with pytest.raises(UsageError, match=f"attempts_max={value!r}: give a whole number"):
         TaskPolicy.of(attempts_max=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, -1.5, "3", True, float("nan"), float("inf")])
+def test_a_limit_of_time_is_a_positive_number(value: object) -> None:
+    """A limit of a call can be removed with None."""
+    assert TaskPolicy.of(seconds_max=2).limits == Limits(2.0)
+    assert TaskPolicy.of(seconds_max=None).limits is None
+    with pytest.raises(UsageError, match=f"seconds_max={value!r}: give a number of seconds greater than 0, or None"):
+        TaskPolicy.of(seconds_max=value)  # type: ignore[arg-type]
 
 
 def test_a_policy_says_only_whether_there_is_a_seed() -> None:

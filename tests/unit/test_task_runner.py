@@ -22,6 +22,7 @@ from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
+from mwpy._values.policy import Limits
 from mwpy.slave import Slave
 
 CODEC = Codec()
@@ -36,6 +37,8 @@ class _End:
         self.sent: list[tuple[messages.Message, Sequence[Buffer]]] = []
         self.waits: list[float] = []
         self.started: list[int] = []
+        self.timed: list[int] = []
+        """The positions of tasks that were started with their time, and 0 where no such task runs any more."""
         self.recalls: list[Callable[[], None]] = []
         """Functions that recall tasks as the agent does. The next start of a task calls the first of them."""
         self.recalls_heard = 0
@@ -62,6 +65,13 @@ class _End:
             self.recalls.pop(0)()
             return False
         return True
+
+    def start_timed(self, position: int) -> bool:
+        self.timed.append(position)
+        return self.start(position)
+
+    def rest(self) -> None:
+        self.timed.append(0)
 
     def recall_heard(self) -> None:
         self.recalls_heard += 1
@@ -197,6 +207,23 @@ def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
     assert "its result is 103 bytes, the limit is 100 bytes" in found[3][1]
     assert found[4] == b"fine"
     assert isinstance(found[3][3], task_runner.ResultTooLarge)
+
+
+def test_only_tasks_with_a_limit_of_time_are_started_with_their_time(end: _End) -> None:
+    """The time covers the unpickling of the algorithm. After the last of these tasks, none runs."""
+    runner = _runner(end)
+    _define(end, max, min)
+    payload, _ = CODEC.dumps_call((1, 2), {}, "f")
+    limits = [None, Limits(1.5), None]
+    group = messages.Tasks(7, [1, 5, 9], [1, 2, 1], [1, 1, 1], [1, 1, 1], limits=limits)
+    end.arrive(group, [messages.payload(4, [payload] * 4)])
+    runner.turn(0.0, 100)
+    assert (end.started, end.timed) == ([1, 1, 2, 3, 4], [2, 3, 0])
+    end.timed.clear()
+    end.recalls.append(lambda: end.arrive(messages.Revoked(7, [20], [1], [1])))
+    end.arrive(messages.Tasks(7, [20], [2], [1], [2], limits=[Limits(1.5)]), [messages.payload(2, [payload] * 2)])
+    runner.turn(0.0, 100)
+    assert end.timed == [5, 0, 6, 6, 0], "the first of these tasks was recalled, the second is unpickled and runs"
 
 
 def test_the_seed_of_a_task_is_gone_after_the_task(end: _End) -> None:

@@ -14,6 +14,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
+from mwpy._values.policy import Limits
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 ALL: list[tuple[messages.Message, list[bytes]]] = [
@@ -22,7 +23,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Refused("why"), []),
     (messages.Algorithms([DEFINITION]), []),
     (messages.Installed({"p": "1", "q": ""}), []),
-    (messages.Tasks(1, [1], [1], [1], [0], [1]), [b"x", b"large"]),
+    (messages.Tasks(1, [1, 4], [1, 1], [1, 1], [0, 0], [1, 0], [Limits(2.5), None]), [b"x", b"large"]),
     (messages.Results(1, [1], [1], [1], [0.5], [0]), [b"x"]),
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),

@@ -312,7 +312,7 @@ class Agent:
         if slaves:
             self._clock.sleep(SETTLE_S)
         for slave, wanted in slaves:
-            if self._is_intact(slave, now):
+            if slave.parts.process.poll() is None and self._is_intact(slave, now):
                 self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
 
     def _start(self, number: int, now: float) -> None:
@@ -350,11 +350,13 @@ class Agent:
         return not slave.channel.overwritten
 
     def _check_memory(self, slave: SlaveHandle, now: float) -> None:
-        """Report how far a slave is, which is silent."""
+        """Report how far a slave is that is silent, or may be over a limit."""
         if self._is_intact(slave, now):
-            started, found = slave.channel.started, slave.channel.journal.read(slave.number)
-            if found is not None:
-                self._core.handle(events.MemoryRead(slave.number, started, len(found[0].seconds)), now)
+            channel = slave.channel
+            started, began, found = channel.started, channel.began, channel.journal.read(slave.number)
+            unsent = None if found is None else len(found[0].seconds)
+            later = self._clock.monotonic()  # the slave may have started the task after `now`
+            self._core.handle(events.MemoryRead(slave.number, started, began, unsent), later)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
         """Report the remaining results and output of an ended slave, and its exit."""

@@ -134,7 +134,7 @@ def start(
 def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     """Start a master whose tasks run in this process, in the thread that calls this."""
     slave = OwnSlave(options.member_id)
-    settings = evolve(_settings(options, ""), task_group=1, result_group=1)
+    settings = evolve(_settings(options, ""), task_group=1, result_group=1, in_this_process=True)
     io = MasterIo(MasterCore(settings), slave, audit, clock, process.start)
     io.outcomes = LiveOutcomes(slave)
     audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())

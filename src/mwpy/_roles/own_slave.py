@@ -77,6 +77,11 @@ class _Channel:
         """Start a task: no task is ever recalled."""
         return True
 
+    start_timed = start
+
+    def rest(self) -> None:
+        """Do nothing: nobody can enforce a limit of time."""
+
     def recall_heard(self) -> None:
         """Do nothing."""
 

@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count as counted
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
@@ -75,6 +76,8 @@ class _Waiting(Struct, frozen=True, eq=False):
     """The position of the first task, counted from 1 in the order in which tasks arrived."""
     number: int
     """The algorithm's number."""
+    timed: bool
+    """Whether the tasks have a limit of time."""
     calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
 
@@ -86,6 +89,7 @@ class _Waiting(Struct, frozen=True, eq=False):
             self.attempt,
             self.position + count,
             self.number,
+            self.timed,
             self.calls[count:],
             self.buffers[count:],
         )
@@ -200,6 +204,8 @@ class TaskRunner:
             span = waiting.popleft()
             ran = self._run(span, most)
             most -= ran
+            if span.timed:
+                end.rest()
             if ran < span.count:
                 waiting.appendleft(span.cut(ran)[1])
                 if most > 0 and not end.eof:
@@ -211,15 +217,17 @@ class TaskRunner:
         This loop determines what a task costs in a slave. Therefore all names are looked up before the loop, and the
         loop makes few calls.
         """
+        end = self._end
+        start = end.start_timed if span.timed else end.start
         function = self._functions.get(span.number)
         if function is None:
-            if not self._end.start(span.position):  # if unpickling ends this process, the first task is charged
+            if not start(span.position):  # if unpickling ends this process, the first task is charged
                 return 0
             function = self._unpack(span.number)
             if function is None:
                 return self._refuse(span)
-        end, group, limit, attempt = self._end, self.result_group, self._limit, span.attempt
-        start, journal, dumps = end.start, end.journal, self._codec.dumps_value
+        group, limit, attempt = self.result_group, self._limit, span.attempt
+        journal, dumps = end.journal, self._codec.dumps_value
         note = journal.add
         seeded = seed_of(span.calls[0]) is not None  # the tasks of a span have the same policy
         load = _loads_seeded if seeded else loads_call
@@ -337,10 +345,12 @@ class TaskRunner:
     def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         calls, buffers = messages.entries(group, frames)
         start = 0
-        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, strict=True)
-        for first, count, attempt, number in columns:
+        limits = group.limits or repeat(None, len(group.tasks))
+        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, strict=True)
+        for first, count, attempt, number, own_limits in columns:
             own = slice(start, start + count)
-            span = _Waiting(first, count, attempt, self._arrived + 1, number, calls[own], buffers[own])
+            timed = own_limits is not None and own_limits.seconds is not None
+            span = _Waiting(first, count, attempt, self._arrived + 1, number, timed, calls[own], buffers[own])
             self._waiting.append(span)
             self._arrived += count
             start += count

@@ -153,7 +153,8 @@ class SimulatedAlgorithm:
         random = self._world.random
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
         retry, anyway = random.random() > 0.15, random.random() < 0.5
-        policy = TaskPolicy(sid, retry, anyway, attempts_max=random.choice((1, 2, 3, 3, 3)))
+        attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
+        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds)
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))

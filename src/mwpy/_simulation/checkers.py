@@ -100,6 +100,8 @@ class HistoryChecker:
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
     """Slaves that were killed together with their agent, or because the task that they ran was cancelled."""
+    _over: dict[tuple[bytes, int], int] = field(factory=dict)
+    """Slaves that were killed when they had run a task for longer than it may run, and this task."""
     _leaving: dict[bytes, None] = field(factory=dict)
     """Connections of agents that have announced that they leave. No task is charged for what happens there."""
 
@@ -217,6 +219,9 @@ class HistoryChecker:
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
             return
         self._dead[peer, message.slave] = None
+        if message.running and message.cause is Cause.TIME_LIMIT:
+            over = self._over.get((peer, message.slave))
+            assert over == message.running, f"task {message.running} is said to be over its limit, not task {over}"
         if message.running and message.cause.is_charged and peer not in self._leaving:
             together = (peer, message.slave) in self._uncharged
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
@@ -288,19 +293,28 @@ class HistoryChecker:
         ended = [task for task, _ in command.ranges if task not in unended]
         assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
 
-    def runs_on(self, task: int, peer: bytes, frozen_until: float, now: float) -> None:
-        """A slave has run a task up to this moment. Its agent was frozen until some earlier moment, or never."""
+    def runs_on(self, task: int, peer: bytes, frozen_until: float, began: float, now: float) -> None:
+        """A slave has run a task since `began` up to this moment. Its agent was frozen until some earlier moment, or
+        never."""
+        if (most := self._policies[task].seconds_max) is not None:
+            in_time = now < max(began + most, frozen_until) + KILLED_WITHIN_S
+            assert in_time, f"task {task} ran on for {now - began} s, but it may run for {most} s"
         if task in self._killed and peer not in self.unheard:
             in_time = now < max(self._killed[task], frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on although it was cancelled"
 
-    def killed(self, task: int, peer: bytes, slave: int) -> None:
-        """An agent kills a slave that is not at fault and runs a task."""
-        if task in self._killed:
+    def killed(self, task: int, peer: bytes, slave: int, is_faulty: bool, began: float, now: float) -> None:
+        """An agent kills a slave that has run a task since `began`. A faulty slave may be killed at any time."""
+        most = self._policies[task].seconds_max
+        if most is not None and now >= began + most:
+            self._over[peer, slave] = task
+        elif is_faulty:
+            return
+        elif task in self._killed:
             self._uncharged[peer, slave] = None
         else:
             leaves = peer in self._leaving or peer in self.unheard
-            assert leaves, f"slave {slave} is killed while it runs task {task}, which was not cancelled"
+            assert leaves, f"slave {slave} is killed while it runs task {task}, which may go on"
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"

@@ -171,6 +171,7 @@ class SimulatedChannel:
     _wake_slave: Callable[[], None]
     journal: SimulatedJournal
     started: int = 0
+    began: float = 0.0
     recalls: int = 0
     overwritten: bool = False
     fed_at: float = 0.0
@@ -292,12 +293,14 @@ class SimulatedSlave:
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
+        self._timed: dict[int, None] = {}
+        """The positions of tasks with a limit of time."""
         self._passed_on = 0
         self._recalls_heard = 0
         self.running = 0
         self._attempt = 0
         self._seconds = 0.0
-        self._finishes_at = 0.0
+        self._began = self._finishes_at = 0.0
         self._send_by = 0.0
         """Results that are in the journal at this time are sent after the task that runs."""
         self._stopping = False
@@ -318,8 +321,9 @@ class SimulatedSlave:
 
     def kill(self) -> None:
         """Its agent ends it."""
-        if self.running and self.code is None and not (self._hangs or self.channel.spoilt):
-            self._work.checker.killed(self.running, self._work.peer, self.number)
+        if self.running and self.code is None:
+            is_faulty, times = self._hangs or self.channel.spoilt, (self._began, self._world.now)
+            self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *times)
         self.end(SIGKILL)
 
     def close(self) -> None:
@@ -379,7 +383,9 @@ class SimulatedSlave:
             self._hear(*wire.decode(self.channel.to_slave.popleft()))
         self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
         while self._tasks and not self._stopping:
-            self.channel.started, task, attempt, algorithm = self._tasks[0]
+            position, task, attempt, algorithm = self._tasks[0]
+            self.channel.began = self._world.now if position in self._timed else 0.0
+            self.channel.started = position
             if self.channel.recalls != self._recalls_heard:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
@@ -407,9 +413,13 @@ class SimulatedSlave:
                 self.sid = sid
             case messages.Tasks():
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
-                for (task, attempt), algorithm in zip(messages.each_task(message), algorithms, strict=True):
+                limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
+                columns = zip(messages.each_task(message), algorithms, limits, strict=True)
+                for (task, attempt), algorithm, limit in columns:
                     self._passed_on += 1
                     self._tasks.append((self._passed_on, task, attempt, algorithm))
+                    if limit is not None and limit.seconds is not None:
+                        self._timed[self._passed_on] = None
             case messages.Revoked():
                 self._recalls_heard += 1
                 taken = set(messages.each_task(message))
@@ -436,7 +446,7 @@ class SimulatedSlave:
         self._seconds = random.expovariate(1.0) * self._work.durations[algorithm % 2]
         if random.random() < 0.01:
             self._seconds += LONG_S
-        self._finishes_at = self._world.now + self._seconds
+        self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
 
     def _finish(self, task: int, attempt: int) -> None:
@@ -445,12 +455,12 @@ class SimulatedSlave:
         if task in self._work.checker.killers:
             self.end(SIGSEGV)
             return
-        self._work.checker.runs_on(task, self._work.peer, self._work.frozen_until(), self._world.now)
+        self._work.checker.runs_on(task, self._work.peer, self._work.frozen_until(), self._began, self._world.now)
         if task in self._work.checker.agent_killers:
             self._world.note(f"task {task} kills its agent")
             self._work.kill_agent()
             return
-        self.running = 0
+        self.running, self.channel.began = 0, 0.0
         result = task, attempt, self._seconds
         self.channel.journal.results.append(result)
         if self._world.now > self._send_by or self._world.random.random() < 0.3:

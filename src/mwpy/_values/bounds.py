@@ -16,6 +16,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_PACKAGES",
     "MAX_REASON",
+    "MAX_SECONDS",
     "MAX_SLAVES",
     "MAX_TASKS",
     "LostSpans",

@@ -29,6 +29,7 @@ from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, has_containers, split_list
 from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.policy import Limits
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -140,6 +141,8 @@ class Tasks(Struct, frozen=True):
     attempts: list[int]
     algorithms: list[int]
     buffers: list[int] = field(default_factory=list)
+    limits: list[Limits | None] = field(default_factory=list)
+    """The limits of each span; empty if no task has any."""
 
 
 class Results(Struct, frozen=True):
@@ -307,7 +310,9 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
     match message:
         case Tasks():
             count = _num_tasks(message)
-            _check_group(message, frames, count, len(message.algorithms) == len(message.tasks))
+            spans = len(message.tasks)
+            fits = len(message.algorithms) == spans and len(message.limits) in (0, spans)
+            _check_group(message, frames, count, fits)
         case Results():
             count = _num_tasks(message)
             _check_group(message, frames, count, len(message.seconds) == count)

@@ -221,6 +221,13 @@ OPTIONS: tuple[Option, ...] = (
         "A task is unrunnable after N attempts that were lost by its own fault, unless its policy says otherwise.",
         str(ATTEMPTS_MAX),
     ),
+    Option(
+        "seconds-max",
+        "SECONDS",
+        _SECONDS,
+        "An attempt of a task is killed after this time, unless its policy says otherwise.",
+        "no limit",
+    ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
     Option(

@@ -7,11 +7,13 @@ from operator import index
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
 from attrs import frozen
+from msgspec import Struct
 
+from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 
-__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Policies", "TaskPolicy", "check_sid"]
+__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Limits", "Policies", "TaskPolicy", "check_sid"]
 
 ATTEMPTS_MAX = 3
 """The default of `attempts_max`. The manual names this number."""
@@ -41,6 +43,16 @@ class Policies(TypedDict, total=False):
     task; None, the default, for no seed."""
     attempts_max: SupportsIndex
     """After so many attempts that were lost by its own fault (`mwpy.Cause`), the task is unrunnable; 3 by default."""
+    seconds_max: float | None
+    """How long an attempt may run, in seconds. Then the agent kills its slave, with all processes that the task
+    started, and the attempt is lost by the task's own fault. None, the default, for no limit."""
+
+
+class Limits(Struct, frozen=True, array_like=True):
+    """The limits that an agent enforces while a task runs."""
+
+    seconds: float | None
+    """How long it may run; None for no limit."""
 
 
 @frozen(slots=True)
@@ -52,6 +64,12 @@ class TaskPolicy:
     do_it_anyway: bool = False
     seeded: bool = False
     attempts_max: int = ATTEMPTS_MAX
+    seconds_max: float | None = None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits that agents enforce; None if there are none."""
+        return None if self.seconds_max is None else Limits(self.seconds_max)
 
     @classmethod
     def of(cls, **policy: Unpack[Policies]) -> TaskPolicy:
@@ -102,12 +120,21 @@ def _count(name: str, value: SupportsIndex) -> int:
     return index(value)
 
 
+def _seconds(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
+        raise UsageError(f"{name}={value!r}: give a number of seconds greater than 0, or None for no limit")
+    return float(value)
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "sid": check_sid,
     "retry": _flag,
     "do_it_anyway": _flag,
     "seed": _seed,
     "attempts_max": _count,
+    "seconds_max": _seconds,
 }
 """For each policy the function that checks its value."""
 

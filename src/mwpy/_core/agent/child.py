@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
-from attrs import define, field
+from attrs import define, field, frozen
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,8 +22,9 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.policy import Limits
 
-__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState"]
+__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState", "Doom"]
 
 
 class ChildState(PlainEnum):
@@ -66,11 +68,27 @@ class HeldSpan(Struct, frozen=True, eq=False):
     attempt: int
     position: int
     """Position of the first of these tasks. Positions count the tasks passed on to this slave, from 1."""
+    limits: Limits | None = None
+    """The limits of each of these tasks."""
 
     def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
         """Split into the first `count` tasks and the others."""
-        rest = HeldSpan(self.first + count, self.count - count, self.attempt, self.position + count)
+        left = self.count - count
+        rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, self.limits)
         return replace(self, count=count), rest
+
+
+@frozen
+class Doom:
+    """The running task for which a slave is killed, if it still runs it when the agent looks."""
+
+    task: int
+    attempt: int
+    position: int
+    because: str
+    """Why the slave is killed."""
+    cause: Cause
+    """The cause of the loss of the task."""
 
 
 @define(eq=False)
@@ -101,12 +119,12 @@ class Child:
     """When to print what is held back."""
     read_journal_at: float | None = None
     """When to read its journal, if it stays silent until then."""
-    doomed: tuple[int, int, int] | None = None
-    """Id, attempt and position of the cancelled task that it runs; None if it runs none, or if the task may finish."""
+    doomed: Doom | None = None
+    """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
     spared_until: float | None = None
-    """When to kill it because of that task."""
+    """When to kill it because of a cancelled task."""
     killed_at: int | None = None
-    """Position of the cancelled task for which it was killed. In its memory may be the next position, because a slave
+    """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
     killed_because: str = ""
     """Why the agent killed it; empty if it did not."""
@@ -114,8 +132,10 @@ class Child:
     """The cause of the loss of the task that it runs, if it ends now."""
     check_at: float | None = None
     """When to check the memory that it shares with the agent, if it stays silent until then."""
-    missing: bool = False
-    """Whether the last check missed results, and the slave was silent since."""
+    look_at: float | None = None
+    """When to look how long its task runs; None if it holds no task with a limit."""
+    missing_from: float | None = None
+    """Since when results are missing, and the slave is silent; None if there are none."""
     started: int = 0
     """Position of the task that it started last, as far as it is known."""
     condemned: str = ""
@@ -138,7 +158,7 @@ class Child:
         """Record that the agent kills it, and why. `cause` is that of the loss of the task that it runs."""
         self.change(ChildEvent.KILL)
         self.killed_because, self.loss = because, cause
-        self.doomed = self.spared_until = None
+        self.doomed = self.spared_until = self.look_at = None
 
     @property
     def is_ready(self) -> bool:
@@ -153,8 +173,9 @@ class Child:
     def hold(self, group: messages.Tasks) -> None:
         """Record that a group is passed on to it."""
         position = self.passed_on + 1
-        for first, count, attempt in zip(group.tasks, group.counts, group.attempts, strict=True):
-            self.held.append(HeldSpan(first, count, attempt, position))
+        limits = group.limits or repeat(None, len(group.tasks))
+        for first, count, attempt, own in zip(group.tasks, group.counts, group.attempts, limits, strict=True):
+            self.held.append(HeldSpan(first, count, attempt, position, own))
             position += count
         self.passed_on = position - 1
 
@@ -190,7 +211,8 @@ class Child:
                 kept.append(part)
         self.held = kept
         if self.running(started) != running:
-            self.doomed, self.spared_until = (*running, started), spared_until
+            because = f"because it ran task {running[0]}, which was cancelled"
+            self.doomed, self.spared_until = Doom(*running, started, because, Cause.CANCELLED), spared_until
         return self._revoked(unstarted, cancelled=True)
 
     def _cut_behind(self, started: int) -> Iterator[HeldSpan]:
@@ -247,13 +269,15 @@ class Child:
         """
         if self.condemned and self.held:
             started = max(self.started, self.held[0].position)
-        for span in self.held:
-            if span.position <= started < span.position + span.count:
-                return span.first + started - span.position, span.attempt
-        return 0, 0
+        span = self.span_at(started)
+        return (0, 0) if span is None else (span.first + started - span.position, span.attempt)
+
+    def span_at(self, position: int) -> HeldSpan | None:
+        """The span with the task at a position, if this task is held."""
+        return next((span for span in self.held if span.position <= position < span.position + span.count), None)
 
 
-def _names(message: messages.Results | messages.AlgorithmFailed, task: tuple[int, int, int]) -> bool:
+def _names(message: messages.Results | messages.AlgorithmFailed, doomed: Doom) -> bool:
     """Whether a message names a task in its attempt."""
     entries = zip(message.tasks, message.counts, message.attempts, strict=True)
-    return any(first <= task[0] < first + count and attempt == task[1] for first, count, attempt in entries)
+    return any(first <= doomed.task < first + count and attempt == doomed.attempt for first, count, attempt in entries)

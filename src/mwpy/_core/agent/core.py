@@ -1,7 +1,7 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Watch`, `Trust`, `StartOutput` and `Departure`. This module only distributes the events.
+`Watch`, `Trust`, `Enforcement`, `StartOutput` and `Departure`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.departure import FAREWELL_S, Departure
+from mwpy._core.agent.enforcement import Enforcement
 from mwpy._core.agent.events import (
     AgentActions,
     AgentEvent,
@@ -62,6 +63,7 @@ class AgentCore:
         self._traffic = Traffic(self._state)
         self._watch = Watch(self._state)
         self._trust = Trust(self._state)
+        self._enforcement = Enforcement(self._state, self._trust)
         self._output = StartOutput(self._state)
         self._departure = Departure(self._state)
         self.children = self._state.children
@@ -83,8 +85,8 @@ class AgentCore:
                 self._hear_slave(self.children[number], message, frames, now)
             case JournalRead():
                 self._journal_read(self.children[event.slave], event, now)
-            case MemoryRead(number, started, unsent):
-                self._trust.check(self.children[number], started, unsent)
+            case MemoryRead():
+                self._memory_read(self.children[event.slave], event, now)
             case Recalled(number, started, wanted):
                 child = self.children[number]
                 if not child.condemned and self._trust.believes(child, started):
@@ -117,6 +119,8 @@ class AgentCore:
                 if child is not None:
                     was_idle = not child.held
                     self._traffic.pass_on(child, message, frames)
+                    if message.limits:
+                        self._enforcement.passed_on(child, message.limits, now)
                     if was_idle:
                         self._watch.active(child, now)
             case messages.Revoke(number, count):
@@ -201,6 +205,13 @@ class AgentCore:
         elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
 
+    def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
+        if self._trust.believes(child, event.started):
+            if event.unsent is not None:
+                self._trust.check(child, event.unsent, now)
+            if not child.condemned:
+                self._enforcement.looked(child, event.began, now)
+
     def _slave_exited(self, child: Child, event: SlaveExited, now: float) -> None:
         was = child.state
         child.change(ChildEvent.EXIT)
@@ -245,7 +256,7 @@ class AgentCore:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         deadline = self._departure.deadline
         for child in self.children.values():
-            waits_for = child.spared_until, child.kill_at, child.collect_at
+            waits_for = child.look_at, child.spared_until, child.kill_at, child.collect_at
             for time in (child.read_journal_at, child.check_at, child.print_at, *waits_for):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time

@@ -98,8 +98,10 @@ class MemoryRead(Struct, frozen=True):
     slave: int
     started: int
     """Position of the last task that it started; 0 if it started none."""
-    unsent: int
-    """How many results are in its journal."""
+    began: float
+    """When it started this task, if this task has a limit of time and still runs; else 0."""
+    unsent: int | None
+    """How many results are in its journal; None if the slave emptied its journal during the read."""
 
 
 class MemoryBroken(Struct, frozen=True):
@@ -221,7 +223,7 @@ class AgentActions(Struct):
     read_journal: list[int] = []
     """Slaves that are silent: report `JournalRead` or `MemoryBroken`."""
     check_memory: list[int] = []
-    """Slaves that are silent for longer: report `MemoryRead` or `MemoryBroken`."""
+    """Slaves that are silent for longer, or may be over a limit: report `MemoryRead` or `MemoryBroken`."""
     collect: list[int] = []
     """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
     to_master: list[Outgoing] = []

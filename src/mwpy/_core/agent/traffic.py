@@ -97,14 +97,14 @@ class Traffic:
             self._state.actions.recall.append((child.number, more))
 
     def _end_doomed(self, child: Child, started: int) -> bool:
-        """Kill a slave if it still runs the cancelled task, and return whether it does.
+        """Kill a slave if it still runs the task that must not finish, and return whether it does.
 
         A slave that is killed gets no answer to the recall, so that it starts nothing before it is dead.
         """
         doomed, child.doomed = child.doomed, None
-        if doomed is None or doomed[2] != started:
+        if doomed is None or doomed.position != started:
             return False
-        child.kill(f"because it ran task {doomed[0]}, which was cancelled", Cause.CANCELLED)
+        child.kill(doomed.because, doomed.cause)
         child.killed_at = started
         self._state.actions.kill.append(child.number)
         return True

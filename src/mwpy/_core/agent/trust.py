@@ -5,7 +5,7 @@ not rely on the numbers in the memory that both share, or on the messages of the
 killed and replaced, and its end has the reason. From then on, nothing of it counts.
 
 A slave has started the task after each one that it has finished. So if the results of finished tasks are neither sent
-nor in the journal, and this is so at the next check, too, they are lost.
+nor in the journal, and this is still so after `MISSING_S` of silence, they are lost.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ __all__ = ["Trust"]
 
 OVERWROTE = "it overwrote the memory that it shares with its agent"
 NONSENSE = "it wrote nonsense to its agent"
+
+MISSING_S = 2.5
+"""Seconds after which missing results of a silent slave are lost. A slave sends results within milliseconds."""
 
 
 @define(eq=False)
@@ -50,12 +53,14 @@ class Trust:
             return child.killed_at
         return started if self.believes(child, started) else child.passed_on + 1
 
-    def check(self, child: Child, started: int, unsent: int) -> None:
-        """Check a silent slave that has `unsent` results in its journal, and started the task at `started` last."""
-        if self.believes(child, started):
-            missed, child.missing = child.missing, sum(count for _, count, _ in child.lost(started)) > unsent
-            if missed and child.missing:
-                self.broken_memory(child, "the results of tasks that it has finished are lost")
+    def check(self, child: Child, unsent: int, now: float) -> None:
+        """Check a silent slave that has `unsent` results in its journal."""
+        if sum(count for _, count, _ in child.lost(child.started)) <= unsent:
+            child.missing_from = None
+        elif child.missing_from is None:
+            child.missing_from = now
+        elif now >= child.missing_from + MISSING_S:
+            self.broken_memory(child, "the results of tasks that it has finished are lost")
 
     def _condemn(self, child: Child, reason: str) -> None:
         if child.condemned or child.killed_because:

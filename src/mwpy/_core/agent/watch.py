@@ -10,6 +10,8 @@ or its results may be lost. So the agent checks the memory of a slave that holds
 
 *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 
+*Limit of time.* The agent looks when a task of the slave may be over its limit (see `enforcement.py`).
+
 *Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
 which task the slave runs.
 
@@ -52,7 +54,7 @@ class Watch:
         """A slave sent something, or got tasks while it had none: its silence begins now."""
         child.read_journal_at = now + SILENT_S if self.reads_journals and child.held else None
         child.check_at = now + CHECK_S if child.held else None
-        child.missing = False
+        child.missing_from = None
 
     def journal_emptied(self, child: Child, now: float) -> None:
         """The slave emptied its journal while the agent read it: read it again."""
@@ -65,7 +67,7 @@ class Watch:
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
         child.ended = True
-        child.check_at = None
+        child.check_at = child.look_at = None
         unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
         child.collect_at = now + KILLED_TOO_S if unexpected else now
 
@@ -76,8 +78,13 @@ class Watch:
             child.read_journal_at = None
             if child.held:
                 actions.read_journal.append(child.number)
-        if child.check_at is not None and now >= child.check_at:
+        checks = child.check_at is not None and now >= child.check_at
+        looks = child.look_at is not None and now >= child.look_at
+        if checks:
             child.check_at = now + CHECK_S if child.held else None
+        if looks:
+            child.look_at = None
+        if checks or looks:
             actions.check_memory.append(child.number)
         if child.kill_at is not None and now >= child.kill_at:
             child.kill_at = None

@@ -58,6 +58,11 @@ from mwpy._values.task import SlaveKind
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
+UNLIMITED = (
+    "the limits of tasks (seconds_max) do not hold here, because the tasks run in the process of the master: "
+    "use at least one slave (--mw-local 1, or local_master(slaves=1)) to have them enforced"
+)
+
 
 @frozen
 class Counts:
@@ -107,6 +112,8 @@ class MasterCore:
         good = self.handback.small_enough(spans)
         if not good:
             return
+        if self.state.settings.in_this_process and any(span.policy.limits for span in good):
+            self.state.notice(UNLIMITED, key=UNLIMITED)
         tasks: list[records.SubmittedTasks] = []
         tags: list[list[Any]] = []
         for span in good:

@@ -17,6 +17,7 @@ from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
+from mwpy._values.policy import Limits
 from mwpy._values.records import TaskRange
 from mwpy._values.task import SlaveState
 
@@ -131,6 +132,7 @@ class Dispatch:
         numbers: list[int] = []
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
+        limits: list[Limits | None] = []
         agent = slave.agent
         unknown: dict[int, Defined] = {}
         for span in spans:
@@ -139,6 +141,7 @@ class Dispatch:
             attempts.append(span.attempt)
             number = span.algorithm.number
             numbers.append(number)
+            limits.append(span.policy.limits)
             if number not in agent.known:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
@@ -148,7 +151,7 @@ class Dispatch:
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
-        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes)
+        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes, limits if any(limits) else [])
         payload = messages.payload(len(payloads), payloads)
         state.send(agent, header, [payload, *chain.from_iterable(buffers)])
 

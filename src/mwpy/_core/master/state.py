@@ -52,6 +52,8 @@ class MasterSettings:
     """How large all functions by value may be that a process keeps, unless its tasks need them."""
     only_here: bool = False
     """Whether only slaves on the master's own machine can join."""
+    in_this_process: bool = False
+    """Whether the only slave is in the master's process, so that nobody can enforce limits of tasks."""
     max_agents: int = 1 << 16
     """How many agents there is room for."""
     max_open_files: int = 1 << 16

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from attrs import frozen
 
+from mwpy._system import clock
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
 from mwpy._transport.channel.stream import MAX_BYTES, Reader, pack
 from mwpy._values.ids import Buffer
@@ -165,6 +166,12 @@ class AgentEnd:
         changes no more."""
         return self._memory.started[0]
 
+    @property
+    def began(self) -> float:
+        """When the slave started this task, on the monotonic clock. 0 if the task has no limit of time, or if it does
+        not run any more."""
+        return self._memory.began[0]
+
     def fault(self, most: int) -> bytes:
         """Return the last `most` bytes that the slave's fault handler wrote; usually it wrote nothing."""
         end = os.fstat(self._file).st_size
@@ -262,6 +269,15 @@ class SlaveEnd:
         """
         self._started[0] = position
         return self._recalls[0] == self._recalls_heard
+
+    def start_timed(self, position: int) -> bool:
+        """Do the same as `start` for a task with a limit of time, and record the time. Call `rest` afterwards."""
+        self._memory.began[0] = clock.monotonic()
+        return self.start(position)
+
+    def rest(self) -> None:
+        """Record that no task with a limit of time runs."""
+        self._memory.began[0] = 0.0
 
     @property
     def fed_at(self) -> float:

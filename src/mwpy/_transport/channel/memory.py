@@ -1,8 +1,10 @@
 """The memory that an agent shares with one of its slaves.
 
-Its first part holds three numbers, each in a cache line of its own, because one side writes while the other reads:
+Its first part holds four numbers, each in a cache line of its own, because one side writes while the other reads:
 
 - `started`: the position of the task that the slave started last. Only the slave writes it.
+- `began`: when the slave started this task, if the task has a limit of time and still runs; else 0. Only the slave
+  writes it, before `started`.
 - `recalls`: how often the agent has recalled tasks. Only the agent writes it.
 - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
 
@@ -27,7 +29,7 @@ __all__ = ["MEMORY_BYTES", "SharedMemory", "make_file"]
 LINE_BYTES = 64
 """The size of a cache line."""
 
-_STARTED, _RECALLS, _FED, _JOURNAL = (line * LINE_BYTES for line in range(4))
+_STARTED, _RECALLS, _FED, _BEGAN, _JOURNAL = (line * LINE_BYTES for line in range(5))
 MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
 """The size of the memory. In the file, the output of the fault handler follows."""
 
@@ -64,12 +66,13 @@ class SharedMemory:
         self.started = view[_STARTED : _STARTED + 8].cast("Q")
         self.recalls = view[_RECALLS : _RECALLS + 8].cast("Q")
         self.fed: memoryview[float] = view[_FED : _FED + 8].cast("d")
+        self.began: memoryview[float] = view[_BEGAN : _BEGAN + 8].cast("d")
         self.journal = Journal(view[_JOURNAL:])
         view.release()
 
     def close(self) -> None:
         """Give the memory back."""
         self.journal.close()
-        for number in (self.started, self.recalls, self.fed):
+        for number in (self.started, self.recalls, self.fed, self.began):
             number.release()
         self._memory.close()

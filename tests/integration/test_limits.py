@@ -1,0 +1,90 @@
+"""Tasks over their limits, with real slaves: what is killed, who is charged, and what happens to the other tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.over import NEIGHBOURS
+from tests.integration.apps.stage import Stage
+
+import mwpy
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def run_over(stage: Stage, how: str, *options: object, **policies: object) -> dict[str, Any]:
+    """Run one task that is over a limit among its neighbours. Check the neighbours; return the end of the task."""
+    log = stage.folder / "log"
+    running = stage.start("over.py", how, log, json.dumps(policies), "--mw-local", 2, *options)
+    assert running.end() == 0, running.err
+    [ended] = running.report["unrunnable"]
+    assert ended["tag"] == NEIGHBOURS
+    others = [number for number in range(2 * NEIGHBOURS + 1) if number != NEIGHBOURS]
+    assert running.report["came"] == others
+    ran = Counter(map(int, log.read_text().split()))
+    assert ran == {**dict.fromkeys(others, 1), NEIGHBOURS: len(ended["deaths"])}
+    stage.no_process_left()
+    found: dict[str, Any] = ended
+    return found
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_task_over_its_time_is_killed_with_its_children(stage: Stage, attempts: int) -> None:
+    """It is in C code that holds the interpreter, and it ignores SIGTERM, as its children do.
+
+    It runs exactly `attempts_max` times. The other tasks run once each, and no process is left.
+    """
+    ended = run_over(stage, "time", seconds_max=0.5, attempts_max=attempts)
+    assert [death["cause"] for death in ended["deaths"]] == ["TIME_LIMIT"] * attempts
+    for death in ended["deaths"]:
+        assert (
+            f"time limit: killed by its agent because it ran task {NEIGHBOURS + 1} for more than 0.5 s" in death["text"]
+        )
+
+
+def test_an_option_limits_all_tasks(stage: Stage) -> None:
+    ended = run_over(stage, "time", "--mw-seconds-max", 3, attempts_max=1)
+    assert "for more than 3 s, its seconds_max: raise this limit" in ended["reason"]
+
+
+def sleep_once(folder: str) -> float:
+    """Sleep for a long time in the first attempt. Return how long this attempt took."""
+    began = time.monotonic()
+    try:
+        (Path(folder) / "first").touch(exist_ok=False)
+    except FileExistsError:
+        return time.monotonic() - began
+    time.sleep(1000)
+    return 0.0
+
+
+def test_a_task_over_its_time_is_tried_again(tmp_path: Path) -> None:
+    """Its result in another slave counts."""
+    with mwpy.local_master(slaves=1) as mw:
+        mw.submit(mwpy.task(sleep_once, str(tmp_path)), seconds_max=1.0)
+        mw.loop()
+        [result] = mw.results()
+    assert (result.ok, result.attempts, result.sid) == (True, 2, "SLAVE-1")
+
+
+def slave_of(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_the_time_begins_when_the_task_starts() -> None:
+    """Tasks that wait in the slave for longer than they may run are not killed."""
+    with mwpy.local_master(slaves=1) as mw:
+        [*pids] = mw.map(slave_of, [0.1] * 30, seconds_max=1.5, attempts_max=1)
+    assert len({*pids}) == 1
