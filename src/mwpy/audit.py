@@ -30,7 +30,7 @@ from mwpy._values.last_words import LastWords
 from mwpy._values.phrases import amount, counted, first_of
 from mwpy._values.records import TaskRange
 
-__all__ = ["AuditFile", "End", "Level", "read_ends", "text_of"]
+__all__ = ["AuditFile", "End", "Level", "read_ends", "read_totals", "text_of"]
 
 KEPT = 4
 """How many old audit files are kept; FILE.1 is the newest."""
@@ -72,6 +72,11 @@ _ESCAPE = re.compile(r"\\(?:[\\nrt]|x[0-9a-f]{2}|u[0-9a-f]{4})")
 _END = re.compile(
     r"(?P<time>\S+) \[A\] (?P<sid>\S+) -> gone(?: while it ran (?P<running>task (?P<task>\d+)\b.*?, attempt \d+), "
     r"(?P<cause>[a-z -]+))?: (?P<reason>.*?)(?:; peak memory (?P<peak>[\d.]+ \w+))?"
+)
+_TOTAL = re.compile(
+    r"\S+ \[A\] TOTAL (?P<algorithm>.*) on (?P<host>\S*): (?P<tasks>\d+) tasks?, (?P<failed>\d+) failed, "
+    r"(?P<seconds>[\d.]+) s, longest (?P<longest_s>[\d.]+) s"
+    r"(?:; lost \d+ attempts?, (?P<lost_s>[\d.]+) s(?P<causes>.*))?"
 )
 
 
@@ -127,11 +132,51 @@ def read_ends(path: Path) -> Iterator[End]:
     Raises:
         UsageError: the file cannot be read; the message says how to get one.
     """
+    for line in _lines(path):
+        if " -> gone" in line and (end := _end_of(line)) is not None:
+            yield end
+
+
+def read_totals(path: Path) -> list[records.Total]:
+    """Read the totals of the last run from an audit file and its older parts: for each algorithm on each host.
+
+    Args:
+        path: the audit file.
+
+    Raises:
+        UsageError: the file cannot be read; the message says how to get one.
+    """
+    found: dict[tuple[str, str], records.Total] = {}
+    for line in _lines(path):
+        if " [A] INIT MASTER " in line:
+            found.clear()
+        elif " [A] TOTAL " in line and (parts := _TOTAL.fullmatch(line.rstrip("\n"))) is not None:
+            total = _total_of(parts)
+            found[total.algorithm, total.host] = total
+    return list(found.values())
+
+
+def _total_of(parts: re.Match[str]) -> records.Total:
+    causes = re.findall(r", (\d+) ([a-z -]+)", parts["causes"] or "")
+    return records.Total(
+        algorithm=_unescaped(parts["algorithm"]),
+        host=_unescaped(parts["host"]),
+        tasks=int(parts["tasks"]),
+        failed=int(parts["failed"]),
+        seconds=float(parts["seconds"]),
+        longest_s=float(parts["longest_s"]),
+        lost={cause: int(count) for count, cause in causes},
+        lost_s=float(parts["lost_s"] or 0),
+    )
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of an audit file and its older parts, oldest first."""
     older = [Path(f"{path}.{number}") for number in range(KEPT, 0, -1)]
     try:
         for part in (*(each for each in older if each.exists()), path):
             with part.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                yield from (end for line in lines if " -> gone" in line and (end := _end_of(line)) is not None)
+                yield from lines
     except OSError as error:
         raise UsageError(
             f"cannot read the audit file {path}: {error.strerror}; a computation writes one when it is given "
@@ -221,10 +266,21 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} must not start {_names(tasks)}: cancelled"
         case records.TasksFailed(tasks, reason):
             return f"FAILED {_names(tasks)}: {reason}"
+        case records.Total():
+            return _text_of_total(record)
         case records.TasksUnaddressed(sid, tasks):
             return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:
             return ""
+
+
+def _text_of_total(total: records.Total) -> str:
+    causes = "".join(f", {count} {cause}" for cause, count in total.lost.items())
+    lost = f"; lost {counted(sum(total.lost.values()), 'attempt')}, {total.lost_s:.1f} s{causes}" if causes else ""
+    return (
+        f"TOTAL {total.algorithm} on {total.host}: {counted(total.tasks, 'task')}, {total.failed} failed, "
+        f"{total.seconds:.1f} s, longest {total.longest_s:.3f} s{lost}"
+    )
 
 
 def _count(tasks: Sequence[TaskRange]) -> int:

@@ -29,6 +29,10 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.AgentConnected("A", "addr", "h", 7), "A addr -> connected, host h, pid 7"),
     (records.AgentRefused("addr", "why"), "REFUSED addr: why"),
     (records.AgentLost("A", "why", Cause.AGENT_LOST), "A -> lost: why"),
+    (
+        records.Total("f", "n", 2, 1, 0.5, 0.25, {"crash": 1, "time limit": 2}, 3.0),
+        "TOTAL f on n: 2 tasks, 1 failed, 0.5 s, longest 0.250 s; lost 3 attempts, 3.0 s, 1 crash, 2 time limit",
+    ),
     (records.LossesExplained("A", [SID], Cause.SUSPENDED, "why"), "A was not lost but suspended: why"),
     (records.AgentLeft("A", "why"), "A -> left: why"),
     (records.PeerDropped("A", "why"), "DROPPED A: why"),

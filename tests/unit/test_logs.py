@@ -91,7 +91,7 @@ def test_an_audit_file_without_deaths_is_reported(tmp_path: Path, capsys: pytest
 
 def test_its_help_shows_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]")
+    assert capsys.readouterr().out.startswith("usage: mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]")
 
 
 def test_a_closed_pipe_is_not_an_error(path: str) -> None:

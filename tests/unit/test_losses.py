@@ -11,6 +11,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import REASONS_KEPT, Losses
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
+from mwpy._core.master.totals import Totals
 from mwpy._values import records
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
@@ -29,7 +30,7 @@ def books() -> Books:
 @pytest.fixture
 def losses(books: Books) -> Losses:
     handback = HandBack(books.state)
-    return Losses(books.state, SlaveKinds(books.state, handback), handback)
+    return Losses(books.state, SlaveKinds(books.state, handback), handback, Totals(books.state))
 
 
 def dies(losses: Losses, slave: ConnectedSlave, running: int, words: LastWords = NO_WORDS) -> None:

@@ -10,6 +10,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.results import Results
+from mwpy._core.master.totals import Totals
 from mwpy._transport.codec import Codec
 from mwpy._values import records
 from mwpy._values.errors import ProtocolError
@@ -35,7 +36,7 @@ def slave(books: Books) -> ConnectedSlave:
 @pytest.fixture
 def results(books: Books) -> Results:
     handback = HandBack(books.state)
-    return Results(books.state, SlaveKinds(books.state, handback), handback)
+    return Results(books.state, SlaveKinds(books.state, handback), handback, Totals(books.state))
 
 
 def receive(

@@ -58,6 +58,7 @@ __all__ = [
     "TasksReturned",
     "TasksSubmitted",
     "TasksUnaddressed",
+    "Total",
     "decode",
     "encode",
 ]
@@ -326,6 +327,25 @@ class TasksUnaddressed(Struct, frozen=True, tag=True):
     tasks: Sequence[TaskRange]
 
 
+class Total(Struct, frozen=True, tag=True):
+    """What the tasks of one algorithm did on one host since the master started."""
+
+    algorithm: str
+    host: str
+    tasks: int
+    """How many tasks have results."""
+    failed: int
+    """How many of these results are failures."""
+    seconds: float
+    """How long these tasks ran, together."""
+    longest_s: float
+    """How long the longest of them ran."""
+    lost: dict[str, int]
+    """How many attempts were lost, by the value of their `Cause`."""
+    lost_s: float
+    """How long the lost attempts had run at most."""
+
+
 class SlaveStarted(Struct, frozen=True, tag=True):
     """An agent started a slave process."""
 
@@ -381,6 +401,7 @@ Record = (
     | TasksCancelled
     | TasksCancelling
     | TasksUnaddressed
+    | Total
     | SlaveStarted
     | SlaveNamed
     | TasksReceived

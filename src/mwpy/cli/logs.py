@@ -1,8 +1,8 @@
-"""mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]: show the last output of slaves, from their master's audit file.
+"""mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]: show what an audit file says about slaves and tasks.
 
 Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended with exit code 0. With the
 id of a slave, it prints all last output of this slave. With the number of a task, it prints all last output of the
-slaves that died while they ran this task.
+slaves that died while they ran this task. With `--stats`, it sums up what was done and what was lost.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mwpy._values import records
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.exits import describe_exit
-from mwpy.audit import End, read_ends
+from mwpy._values.phrases import counted
+from mwpy.audit import End, read_ends, read_totals
 from mwpy.cli._arguments import Parser
 
 __all__ = ["main"]
 
-USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all]"
+USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]"
 
 DESCRIPTION = (
     "Show the last output of slaves, from their master's audit file. Without an id, list the slaves that died."
@@ -32,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     parsed = _parser().parse_args(arguments)
     ends = read_ends(parsed.path)
     try:
-        if parsed.id is None:
+        if parsed.stats:
+            _show_totals(read_totals(parsed.path), parsed.path)
+        elif parsed.id is None:
             _list(ends, parsed.path, parsed.all)
         else:
             _show(ends, parsed.path, parsed.id)
@@ -48,6 +53,8 @@ def _parser() -> Parser:
     name = "show all last output of this slave (SLAVE-0), or of the slaves that died while they ran this task (7)"
     parser.add_argument("id", nargs="?", metavar="SLAVE-ID | TASK-ID", help=name)
     parser.add_argument("--all", action="store_true", help="also list slaves that ended with exit code 0")
+    name = "sum up the tasks, failures and lost attempts of the last run, by algorithm, host and cause"
+    parser.add_argument("--stats", action="store_true", help=name)
     return parser
 
 
@@ -63,6 +70,23 @@ def _line(end: End) -> str:
     running = f" while it ran {end.running}, {end.cause}" if end.running else ""
     first, more = end.reason.partition("\n")[::2]
     return f"{end.time} {end.sid:<12} {end.peak or '-':>10}  {first}{' ...' if more else ''}{running}"
+
+
+def _show_totals(totals: Sequence[records.Total], path: Path) -> None:
+    """Print a table of what was done on each host, for each algorithm, and then the lost attempts by cause."""
+    if not totals:
+        raise UsageError(f"{path} has no totals: the master writes them when it ends, and every ten minutes before")
+    heads = f"{'tasks':>9} {'failed':>7} {'seconds':>11} {'longest':>9} {'lost':>6} {'lost s':>9}"
+    print(f"{'algorithm':<24} {'host':<20} {heads}")
+    for total in sorted(totals, key=lambda each: (each.algorithm, each.host)):
+        lost = f"{sum(total.lost.values()):>6} {total.lost_s:>9.1f}"
+        done = f"{total.tasks:>9} {total.failed:>7} {total.seconds:>11.1f} {total.longest_s:>9.3f}"
+        print(f"{total.algorithm:<24} {total.host:<20} {done} {lost}")
+    causes = Counter[str]()
+    for total in totals:
+        causes.update(total.lost)
+    for cause, count in causes.most_common():
+        print(f"{counted(count, 'attempt')} lost: {cause}")
 
 
 def _show(ends: Iterable[End], path: Path, wanted: str) -> None:

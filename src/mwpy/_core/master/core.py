@@ -16,6 +16,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `HandBack` ends tasks that no slave will run.
 - `Cancellation` cancels tasks.
 - `Silence` says why nothing progresses.
+- `Totals` counts what was done and lost.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from mwpy._core.master.results import Results
 from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
+from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -90,8 +92,9 @@ class MasterCore:
         self.isolation = Isolation(self.state)
         self.definitions = Definitions(self.state, self.admission)
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
-        self.results = Results(self.state, self.kinds, self.handback)
-        self.losses = Losses(self.state, self.kinds, self.handback)
+        self.totals = Totals(self.state)
+        self.results = Results(self.state, self.kinds, self.handback, self.totals)
+        self.losses = Losses(self.state, self.kinds, self.handback, self.totals)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
         self.long_tasks = LongTasks(self.state)
@@ -153,6 +156,7 @@ class MasterCore:
         for agent in self.state.members.agents.values():
             self.state.send(agent, self.state.closing)
             self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
+        self.totals.state_all()
         why = "SHUTDOWN" if command.finished else "INTERRUPTED"
         self.state.record(records.Ended(why, self.state.settings.member_id))
 
@@ -160,6 +164,7 @@ class MasterCore:
 
     def handle(self, event: Event, now: float) -> None:
         """Record an event; `decide` makes the decisions."""
+        self.state.now = now
         match event:
             case Received():
                 agent = self.state.members.peers.get(event.peer)
@@ -235,6 +240,7 @@ class MasterCore:
             self.dispatch.decide(now)
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
+            self.totals.decide(now)
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
@@ -275,6 +281,7 @@ class MasterCore:
             self.results,
             self.losses,
             self.long_tasks,
+            self.totals,
         ):
             part.check()
         self.silence.watch.check()

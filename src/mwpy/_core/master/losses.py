@@ -20,6 +20,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
+from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.ids import SlaveId
@@ -43,6 +44,7 @@ class Losses:
     state: MasterState
     kinds: SlaveKinds
     handback: HandBack
+    totals: Totals
     departures: dict[str, int] = field(factory=dict)
     """Why agents left, and how many left for each reason."""
     _silent: dict[str, list[SlaveId]] = field(factory=dict)
@@ -150,6 +152,9 @@ class Losses:
         Returns:
             The tasks that are pending again.
         """
+        for number, span in enumerate(held):  # the slave ran the first one at most
+            ran_s = 0.0 if number else self.state.now - slave.last_heard
+            self.totals.lost(span.algorithm.name, slave.agent.host, loss.cause, span.count, ran_s)
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
         for span in held:

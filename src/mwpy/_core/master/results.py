@@ -20,6 +20,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
+from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -38,6 +39,7 @@ class Results:
     state: MasterState
     kinds: SlaveKinds
     handback: HandBack
+    totals: Totals
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         """Take over a group of results.
@@ -65,6 +67,7 @@ class Results:
             columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
+            self.totals.finished(span.algorithm.name, slave.agent.host, seconds, sum(failed[own]))
             if group.failed:
                 self._keep_calls(span, failed[own])
         self._learn(slave, seconds_of)

@@ -87,6 +87,8 @@ class MasterState:
     actions: Actions = field(factory=Actions)
     wall: float = 0.0
     """The time of this iteration in seconds since 1970, for what the user gets; no decision depends on it."""
+    now: float = 0.0
+    """The monotonic time of the last event, for figures; no decision depends on it."""
     closing: messages.Shutdown | None = None
     """What the agents are sent at the end; None while the computation runs."""
     _noticed: dict[str, None] = field(factory=dict)

@@ -1,0 +1,93 @@
+"""Totals: what was done and what was lost, for each algorithm on each host.
+
+They are counted per group of tasks. The master states them at its end, and from time to time, in case it has no end.
+"""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from mwpy._core.master.state import MasterState
+from mwpy._values import records
+from mwpy._values.causes import Cause
+
+__all__ = ["ROWS_KEPT", "STATED_EVERY_S", "Totals"]
+
+ROWS_KEPT = 10_000
+"""How many pairs of algorithm and host are counted. More of them are counted together, as `OTHERS`."""
+
+OTHERS = "(others)"
+
+STATED_EVERY_S = 600.0
+"""Seconds between two statements of all totals, if something happens."""
+
+
+@define(eq=False)
+class _Total:
+    """What one algorithm did on one host."""
+
+    tasks: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    longest_s: float = 0.0
+    lost: dict[Cause, int] = field(factory=dict)
+    """How many attempts were lost, by cause."""
+    lost_s: float = 0.0
+
+    def record(self, algorithm: str, host: str) -> records.Total:
+        lost = {cause.value: count for cause, count in self.lost.items()}
+        return records.Total(algorithm, host, self.tasks, self.failed, self.seconds, self.longest_s, lost, self.lost_s)
+
+
+@define(eq=False)
+class Totals:
+    """Counts what was done and what was lost."""
+
+    state: MasterState
+    rows: dict[tuple[str, str], _Total] = field(factory=dict)
+    """By algorithm and host."""
+    _changed: dict[tuple[str, str], None] = field(factory=dict)
+    """The rows that have changed since they were stated."""
+    _stated_at: float = 0.0
+
+    def _row(self, algorithm: str, host: str) -> _Total:
+        key = algorithm, host
+        if key not in self.rows and len(self.rows) >= ROWS_KEPT:
+            key = OTHERS, OTHERS
+        self._changed[key] = None
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = _Total()
+        return row
+
+    def finished(self, algorithm: str, host: str, seconds: list[float], failed: int) -> None:
+        """Count results: how long each task took, in seconds, and how many of the tasks failed."""
+        row = self._row(algorithm, host)
+        row.tasks += len(seconds)
+        row.failed += failed
+        row.seconds += sum(seconds)
+        row.longest_s = max(row.longest_s, *seconds)
+
+    def lost(self, algorithm: str, host: str, cause: Cause, attempts: int, seconds: float) -> None:
+        """Count lost attempts, and for how long the lost slave had sent no result."""
+        row = self._row(algorithm, host)
+        row.lost[cause] = row.lost.get(cause, 0) + attempts
+        row.lost_s += seconds
+
+    def decide(self, now: float) -> None:
+        """State the totals if it is time."""
+        if now >= self._stated_at + STATED_EVERY_S:
+            self._stated_at = now
+            self.state_all()
+
+    def state_all(self) -> None:
+        """State the totals that have changed."""
+        for key in self._changed:
+            self.state.record(self.rows[key].record(*key))
+        self._changed.clear()
+
+    def check(self) -> None:
+        """Assert that no more tasks failed than ended, and that the number of rows is limited."""
+        assert len(self.rows) <= ROWS_KEPT + 1, "too many totals are kept"
+        for key, row in self.rows.items():
+            assert row.failed <= row.tasks, f"more tasks of {key} failed than ended"

@@ -1,0 +1,107 @@
+"""Totals: what was done and lost, for each algorithm on each host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.master_state import Books
+
+from mwpy import cli
+from mwpy._core.master import totals
+from mwpy._core.master.totals import OTHERS, STATED_EVERY_S, Totals
+from mwpy._values import records
+from mwpy._values.causes import Cause
+from mwpy.audit import AuditFile, read_totals
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+def stated(books: Books) -> list[records.Total]:
+    return [record for record in books.taken() if isinstance(record, records.Total)]
+
+
+def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) -> None:
+    kept = Totals(books.state)
+    kept.finished("f", "node1", [0.5, 0.25], 1)
+    kept.finished("f", "node1", [2.0], 0)
+    kept.lost("f", "node1", Cause.CRASH, 1, 3.0)
+    kept.lost("f", "node1", Cause.CRASH, 2, 0.5)
+    kept.lost("g", "node2", Cause.TIME_LIMIT, 1, 1.0)
+    kept.check()
+    kept.state_all()
+    assert stated(books) == [
+        records.Total("f", "node1", 3, 1, 2.75, 2.0, {"crash": 3}, 3.5),
+        records.Total("g", "node2", 0, 0, 0.0, 0.0, {"time limit": 1}, 1.0),
+    ]
+
+
+def test_totals_are_stated_from_time_to_time_if_they_have_changed(books: Books) -> None:
+    kept = Totals(books.state)
+    kept.decide(1000.0)
+    kept.finished("f", "node1", [1.0], 0)
+    kept.finished("g", "node1", [1.0], 0)
+    kept.decide(999.0 + STATED_EVERY_S)
+    assert stated(books) == []
+    kept.decide(1000.0 + STATED_EVERY_S)
+    assert len(stated(books)) == 2
+    kept.finished("g", "node1", [1.0], 0)
+    kept.decide(1000.0 + 2 * STATED_EVERY_S)
+    assert [(total.algorithm, total.tasks) for total in stated(books)] == [("g", 2)]
+
+
+def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts are named by members. What has no row of its own is counted together."""
+    monkeypatch.setattr(totals, "ROWS_KEPT", 2)
+    kept = Totals(books.state)
+    for number in range(5):
+        kept.finished("f", f"node{number}", [1.0], 0)
+    kept.check()
+    assert {host: row.tasks for (_, host), row in kept.rows.items()} == {"node0": 1, "node1": 1, OTHERS: 3}
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        records.Total("f", "node1", 1, 0, 0.5, 0.25, {}, 0.0),
+        records.Total("a lambda on\tb: 3 tasks", "n", 20, 3, 1e6, 7.125, {"crash": 1, "slave start-up": 12}, 99.5),
+    ],
+)
+def test_totals_are_read_back_from_the_audit_file(tmp_path: Path, total: records.Total) -> None:
+    """The last line of each row counts, and only lines of the last run."""
+    path = tmp_path / "x.audit"
+    audit = AuditFile(path)
+    old = records.Total("old", "n", 1, 0, 0.0, 0.0, {}, 0.0)
+    earlier = records.Total(total.algorithm, total.host, 0, 0, 0.0, 0.0, {}, 0.0)
+    audit.write([old, records.Started("MASTER", "m", "READY"), earlier, total], 0.0)
+    audit.close()
+    assert read_totals(path) == [total]
+
+
+def test_mwpy_logs_shows_the_totals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.audit"
+    audit = AuditFile(path)
+    rows = [
+        records.Total("g", "node1", 0, 0, 0.0, 0.0, {"crash": 1, "evicted": 3}, 9.0),
+        records.Total("f", "node1", 20, 3, 12.5, 7.125, {"crash": 1}, 1.5),
+    ]
+    audit.write(rows, 0.0)
+    audit.close()
+    assert cli.main(["logs", str(path), "--stats"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["algorithm", "host", "tasks", "failed", "seconds", "longest", "lost", "lost", "s"],
+        ["f", "node1", "20", "3", "12.5", "7.125", "1", "1.5"],
+        ["g", "node1", "0", "0", "0.0", "0.000", "4", "9.0"],
+        ["3", "attempts", "lost:", "evicted"],
+        ["2", "attempts", "lost:", "crash"],
+    ]
+
+
+def test_an_audit_file_without_totals_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.audit"
+    path.touch()
+    assert cli.main(["logs", str(path), "--stats"]) == 2
+    assert "has no totals: the master writes them when it ends" in capsys.readouterr().err
