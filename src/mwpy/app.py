@@ -19,6 +19,7 @@ from mwpy._system import script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, UsageError
+from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.options import Options, Role, help_text, parse
 from mwpy._values.policy import Policies, TaskPolicy
 
@@ -233,7 +234,9 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
     )
 
 
-def local_master(slaves: int | None = None, **policy: Unpack[Policies]) -> LocalMaster:
+def local_master(
+    slaves: int | None = None, *, max_failures: FailureLimit = None, **policy: Unpack[Policies]
+) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
 
     Functions and classes that are defined there travel by value, and so do lambdas.
@@ -241,6 +244,8 @@ def local_master(slaves: int | None = None, **policy: Unpack[Policies]) -> Local
     Args:
         slaves: how many slave processes; None for one per core. With 0, tasks run in this process whenever the master
             waits for results, so that `breakpoint()`, tracebacks and Ctrl-C reach them.
+        max_failures: at how many failures of all tasks the computation stops, as for `Master.map_results`; None for no
+            limit. The calls that wait for tasks then raise `TooManyFailures`.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -249,7 +254,7 @@ def local_master(slaves: int | None = None, **policy: Unpack[Policies]) -> Local
         the master any more, or with this process.
 
     Raises:
-        UsageError: the number of slaves is negative, or a policy is unknown or wrong.
+        UsageError: the number of slaves is negative, or another argument or a policy is unknown or wrong.
         MwpyError: it cannot start.
 
     Example:
@@ -270,21 +275,21 @@ def local_master(slaves: int | None = None, **policy: Unpack[Policies]) -> Local
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     TaskPolicy.of(**policy)
-    return LocalMaster(_start_local(slaves), policy)
+    return LocalMaster(_start_local(slaves, Options(max_failures=MaxFailures.of(max_failures))), policy)
 
 
-def _start_local(slaves: int | None) -> Computation:
+def _start_local(slaves: int | None, options: Options) -> Computation:
     from mwpy._roles.computation import start, start_own_slave
     from mwpy._system.process import count_cores
     from mwpy._transport.link import new_key
     from mwpy.audit import AuditFile
 
     if slaves == 0:
-        return start_own_slave(Options(), AuditFile())
+        return start_own_slave(options, AuditFile())
     path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
     command = [sys.executable, *AGENT]
     return start(
-        Options(),
+        options,
         audit=AuditFile(),
         key=new_key(),
         slave_command=command,

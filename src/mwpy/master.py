@@ -8,10 +8,9 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from operator import index
 from typing import Any, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
 
-from mwpy._core.master.commands import AllocateSlaves, CancelTasks, DeallocateSlaves, FreeSlave, Running
+from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
 from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
@@ -26,6 +25,7 @@ from mwpy._roles.map_run import (
     check_chunksize,
 )
 from mwpy._roles.progress import Progress, Report, progress_of
+from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.terms import TermsOf
 from mwpy._system import clock
 from mwpy._system.modules import is_interactive
@@ -33,10 +33,10 @@ from mwpy._transport.codec import Codec, with_seed
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.messages import spans_of
+from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
-from mwpy._values.task import Result, SlaveKind, UnrunnableTask
+from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 
@@ -74,9 +74,9 @@ class Master:
         watch = CodeWatch(access) if main_by_value and is_interactive() else None
         self._definitions = Definitions(codec, main_by_value, watch)
         self._terms = TermsOf(self._definitions, for_all)
-        self._inbox = Inbox(access)
+        self._inbox = Inbox(access, access.io.core.state.settings.max_failures)
         self._seeds = Seeds()
-        self._targets: dict[Any, int] = {}
+        self._targets = TargetNumbers()
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(USED_BY_A_TASK)
@@ -239,7 +239,14 @@ class Master:
 
     @overload
     def map_results(
-        self, function: Callable[[A], R], iterable: Iterable[A], /, *, ordered: bool = False, **policy: Unpack[Policies]
+        self,
+        function: Callable[[A], R],
+        iterable: Iterable[A],
+        /,
+        *,
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]: ...
 
     @overload
@@ -251,29 +258,43 @@ class Master:
         /,
         *more: Iterable[Any],
         ordered: bool = False,
+        max_failures: FailureLimit = None,
         **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]: ...
 
     def map_results(
-        self, function: Callable[..., R], *iterables: Iterable[Any], ordered: bool = False, **policy: Unpack[Policies]
+        self,
+        function: Callable[..., R],
+        *iterables: Iterable[Any],
+        ordered: bool = False,
+        max_failures: FailureLimit = None,
+        **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]:
         """Like `map`, but yield a `Result` for each item: it says how the task ended, and failures close nothing.
 
         Args:
             ordered: whether the results come in the order of the items, or as they arrive.
+            max_failures: at how many failures the map stops: `10`, or a percentage such as "5%", which counts from 100
+                ended tasks on. This kills the tasks that run; with "10,finish" they may finish. None for no limit.
 
         Returns:
             A generator of results. The tag of each is its item; with several iterables, the tuple of its items.
+
+        Raises:
+            TooManyFailures: the map was stopped. All results that arrived were given out. `remaining` has the items
+                that did not run: `mw.map_results(f, error.remaining)` continues.
         """
-        return self._run(self._calls(function, iterables, policy), ordered=ordered)
+        limit = MaxFailures.of(max_failures)
+        return self._run(self._calls(function, iterables, policy), ordered=ordered, limit=limit)
 
     def as_completed(
-        self, calls: Iterable[TaskCall[R]], **policy: Unpack[Policies]
+        self, calls: Iterable[TaskCall[R]], max_failures: FailureLimit = None, **policy: Unpack[Policies]
     ) -> Generator[Result[R], None, None]:
         """Submit calls of any task algorithms, and yield their results as they arrive. Otherwise it is like `map`.
 
         Args:
             calls: what `f.task(...)` and `mwpy.task(f, ...)` made; it is read lazily.
+            max_failures: as for `map_results`. `remaining` of the error has calls.
 
         Returns:
             A generator of results. The tag of each is its call.
@@ -284,7 +305,8 @@ class Master:
         """
         TaskPolicy.of(**policy)
         named = ((self._terms.of(algorithm_of_call(call, "mw.as_completed"), policy), call) for call in calls)
-        return self._run(((*terms, call.args, call.kwargs, call) for terms, call in named), ordered=False)
+        tasks = ((*terms, call.args, call.kwargs, call) for terms, call in named)
+        return self._run(tasks, ordered=False, limit=MaxFailures.of(max_failures))
 
     def _calls(
         self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies
@@ -292,9 +314,15 @@ class Master:
         return calls_of(self._terms.of_map(function, policy), iterables)
 
     def _run(
-        self, calls: Iterator[Call], *, ordered: bool, values: bool = False, progress: Progress | None = None
+        self,
+        calls: Iterator[Call],
+        *,
+        ordered: bool,
+        values: bool = False,
+        progress: Progress | None = None,
+        limit: MaxFailures | None = None,
     ) -> Generator[Any, None, None]:
-        return MapRun(self._access, self._inbox, self._codec, calls, ordered, values, progress).start()
+        return MapRun(self._access, self._inbox, self._codec, calls, ordered, values, progress, limit).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -309,6 +337,7 @@ class Master:
             How much of each can be fetched.
 
         Raises:
+            TooManyFailures: `max_failures` stops the whole computation. Other calls may raise it, too.
             UsageError: the timeout is not a number.
         """
         return self._loop(timeout)
@@ -389,18 +418,7 @@ class Master:
             ...     if isinstance(result.error, mwpy.TaskCancelled):
             ...         print("cancelled:", result.tag)
         """
-        if running not in ("kill", "finish"):
-            raise UsageError(f"running tasks cannot be treated as {running!r}: use 'kill' or 'finish'")
-        try:
-            ids = sorted({index(number) for number in task_ids})
-        except TypeError:
-            raise UsageError("mw.cancel needs the ids that mw.submit returned, in a list or another iterable") from None
-        last = self._access.io.submissions.total
-        if ids and not 1 <= ids[0] <= ids[-1] <= last:
-            wrong = ids[0] if ids[0] < 1 else ids[-1]
-            raise UsageError(f"there is no task {wrong} to cancel: the ids of the submitted tasks are 1 to {last}")
-        firsts, counts, _ = spans_of(ids, [0] * len(ids))
-        return self._inbox.cancel(CancelTasks([*zip(firsts, counts, strict=True)], Running(running)))
+        return self._inbox.cancel(task_ids, running)
 
     # ---- slaves ---------------------------------------------------------------------------------------------
 
@@ -416,7 +434,7 @@ class Master:
         Raises:
             UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(AllocateSlaves(_count(amount), _kind(kind)))
+        self._access.io.command(AllocateSlaves(whole_number(amount), kind_of_slave(kind)))
 
     def deallocate_slaves(self, amount: int = 0, kind: KindName = "unordered") -> None:
         """Want fewer slaves of a kind; no slave is stopped.
@@ -424,7 +442,7 @@ class Master:
         Raises:
             UsageError: there is no such kind, or the amount is not a whole number.
         """
-        self._access.io.command(DeallocateSlaves(_count(amount), _kind(kind)))
+        self._access.io.command(DeallocateSlaves(whole_number(amount), kind_of_slave(kind)))
 
     def free_slave(self, sid: SlaveId) -> None:
         """Make an ordered or intermingle slave unordered, as soon as it has finished the tasks that it holds.
@@ -443,11 +461,11 @@ class Master:
         Raises:
             UsageError: the number is not a whole number.
         """
-        self._targets[_key(algorithm)] = _count(number)
+        self._targets.set(number, algorithm)
 
     def get_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """The target number (of one algorithm, or of all); 0 if it was never set."""
-        return self._targets.get(_key(algorithm), 0)
+        return self._targets.get(algorithm)
 
     def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
@@ -469,26 +487,3 @@ class Master:
         """How many unrunnable tasks can be fetched."""
         self._inbox.receive()
         return len(self._inbox.unrunnable)
-
-
-def _key(algorithm: Callable[..., Any] | None) -> Any:
-    """What a target number is stored under: the function, or its id if it has no hash."""
-    try:
-        hash(algorithm)
-    except TypeError:
-        return id(algorithm)
-    return algorithm
-
-
-def _count(number: int) -> int:
-    try:
-        return max(0, index(number))
-    except TypeError:
-        raise UsageError(f"a whole number is needed here, not {number!r}") from None
-
-
-def _kind(kind: str) -> SlaveKind:
-    try:
-        return SlaveKind(kind)
-    except ValueError:
-        raise UsageError(f"there is no kind of slave {kind!r}: ordered, intermingle or unordered") from None

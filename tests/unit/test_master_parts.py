@@ -166,7 +166,7 @@ def test_a_cancellation_waits_for_its_own_answer(io: _Io, access: Access) -> Non
     io.outcomes.put(Actions(cancelled=[(CancelTasks([(5, 1)], Running.DISCARD), [TaskId(5)])]))
     inbox.receive()
     command = CancelTasks([(7, 1)], Running.KILL)
-    assert inbox.cancel(command) == [7]
+    assert inbox.ask(command) == [7]
     assert io.commands == [command]
     assert [result.task_id for result in inbox.results] == [7]
 

@@ -185,6 +185,7 @@ def _settings(options: Options, generation: str) -> MasterSettings:
         max_call_bytes=options.max_write_buffer_size,
         client_timeout_s=options.silence_s(),
         only_here=_only_here(options),
+        max_failures=options.max_failures,
     )
 
 

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from collections.abc import Iterable
+from operator import index
 from queue import Empty
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field
 
-from mwpy._core.master.commands import CancelTasks, Running, Waiting
+from mwpy._core.master.commands import CancelTasks, GoOn, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
 from mwpy._roles.replay import calls_of_newest_master
-from mwpy._values.errors import InternalError
+from mwpy._values.errors import InternalError, TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.messages import spans_of
-from mwpy._values.task import Result, UnrunnableTask
+from mwpy._values.max_failures import FailuresByKind, MaxFailures
+from mwpy._values.task import Result, UnrunnableTask, failed
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
+    from mwpy._core.master.state import Stopped
 
 __all__ = ["Inbox", "MapTasks"]
 
@@ -59,9 +62,14 @@ class MapTasks:
 
 @define(eq=False)
 class Inbox:
-    """Receives outcomes from the I/O thread, and separates those of maps from the others."""
+    """Receives outcomes from the I/O thread, and separates those of maps from the others.
+
+    Args:
+        max_failures: at how many failures the whole computation stops; None for no limit.
+    """
 
     access: Access
+    max_failures: MaxFailures | None = None
     results: list[Result[Any]] = field(factory=list)
     unrunnable: list[UnrunnableTask] = field(factory=list)
     connected: list[SlaveId] = field(factory=list)
@@ -70,8 +78,12 @@ class Inbox:
     """Closed maps whose tasks may not be cancelled yet."""
     _received: deque[Actions | BaseException] = field(factory=deque)
     """Outcomes that are not sorted yet."""
-    _asked: tuple[CancelTasks, list[list[TaskId]]] | None = None
-    """The last cancellation that must be answered, and a list for its answer."""
+    _asked: tuple[CancelTasks | GoOn, list[list[TaskId]]] | None = None
+    """The last command that must be answered, and a list for its answer."""
+    _stopped: Stopped | None = None
+    """That the run is stopped, until the algorithm knows it."""
+    _failures: FailuresByKind = field(factory=FailuresByKind)
+    """The failures since the last stop, if there is a limit."""
     _failed: FailedCalls = field(factory=calls_of_newest_master)
     _has_mapped: bool = False
     """Whether some of the results may belong to a map."""
@@ -85,8 +97,13 @@ class Inbox:
 
         Raises:
             InternalError: the I/O thread died; our fault.
+            TooManyFailures: the run was stopped. All results have arrived then.
             UsageError: the computation is over; the caller's fault.
         """
+        self._receive()
+        self._tell_of_stop()
+
+    def _receive(self) -> None:
         if self.abandoned:
             self.end_abandoned()
         outcomes = self.access.io.outcomes
@@ -104,6 +121,10 @@ class Inbox:
         Args:
             timeout: how long to wait at most, in seconds; None for as long as it takes.
         """
+        self._wait(timeout)
+        self._tell_of_stop()
+
+    def _wait(self, timeout: float | None = None) -> None:
         io = self.access.io
         if io.outcomes.empty() and not self._received:
             io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
@@ -116,7 +137,7 @@ class Inbox:
                 return
             finally:
                 io.waiting = Waiting.NOT
-        self.receive()
+        self._receive()
 
     def _take(self, timeout: float | None) -> None:
         """Wait for an outcome and store it.
@@ -125,20 +146,45 @@ class Inbox:
         """
         self._received.extend(map(self.access.io.outcomes.get, (True,), (timeout,)))
 
-    def cancel(self, command: CancelTasks) -> list[TaskId]:
-        """Send a cancellation, and wait until the core answers which of the tasks had not ended."""
+    def cancel(self, task_ids: Iterable[TaskId], running: str) -> list[TaskId]:
+        """Cancel tasks. `Master.cancel` explains the arguments, the result and the errors."""
+        if running not in ("kill", "finish"):
+            raise UsageError(f"running tasks cannot be treated as {running!r}: use 'kill' or 'finish'")
+        try:
+            ids = sorted({index(number) for number in task_ids})
+        except TypeError:
+            raise UsageError("mw.cancel needs the ids that mw.submit returned, in a list or another iterable") from None
+        last = self.access.io.submissions.total
+        if ids and not 1 <= ids[0] <= ids[-1] <= last:
+            wrong = ids[0] if ids[0] < 1 else ids[-1]
+            raise UsageError(f"there is no task {wrong} to cancel: the ids of the submitted tasks are 1 to {last}")
+        return self.ask(CancelTasks.of(ids, Running(running)))
+
+    def ask(self, command: CancelTasks | GoOn) -> list[TaskId]:
+        """Send a command, and wait until the core answers which tasks it concerned."""
         answers: list[list[TaskId]] = []
         self._asked = command, answers
         self.access.io.command(command)
         while not answers:
-            self.wait()
+            self._wait()
         return answers[0]
+
+    def _tell_of_stop(self) -> None:
+        """If the run is stopped, wait until all tasks have ended, and raise. After an interrupt, the next call does."""
+        stopped = self._stopped
+        if stopped is not None:
+            task_ids = self.ask(GoOn())
+            self._stopped = None
+            limit, kinds = str(self.max_failures), self._failures.take()
+            raise TooManyFailures(limit, stopped.failed, stopped.ended, kinds, task_ids)
 
     def _sort(self, outcome: Actions | BaseException) -> None:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
         results, unrunnable = outcome.results, outcome.unrunnable
+        if self.max_failures is not None:
+            _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
         if self._has_mapped:
             results = _without_those_of_maps(results)
             of_maps = [task.result() for task in unrunnable if type(task.tag) is MapTasks]
@@ -158,6 +204,7 @@ class Inbox:
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
+        self._stopped = outcome.stopped or self._stopped
 
     # ---- fetching ------------------------------------------------------------------------------------------
 
@@ -210,11 +257,19 @@ class Inbox:
         for tasks in list(self.abandoned):
             ids = [number for number in tasks.open if number <= tasks.last]
             if ids:
-                firsts, counts, _ = spans_of(ids, [0] * len(ids))
-                self.access.io.command(CancelTasks([*zip(firsts, counts, strict=True)], Running.DISCARD))
+                self.access.io.command(CancelTasks.of(ids, Running.DISCARD))
             tasks.open.clear()
             tasks.arrived.clear()
             self.abandoned.pop(tasks, None)
+
+
+def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> None:
+    for result in results:
+        error = result.error if failed(result) else None
+        if error is not None and not isinstance(error, TaskCancelled):
+            if isinstance(result.tag, MapTasks) and result.task_id in result.tag.open:
+                _, error.item, _ = result.tag.open[result.task_id]
+            failures.add(error)
 
 
 def _without_those_of_maps(results: list[Result[Any]]) -> list[Result[Any]]:

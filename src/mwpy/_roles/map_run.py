@@ -10,13 +10,15 @@ to the generator any more. Closing cancels the tasks that have not ended.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from itertools import islice
-from operator import index
+from contextlib import closing
+from itertools import chain, islice
+from operator import index, itemgetter
 from typing import Any, SupportsIndex
 
 from attrs import define, field
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox, MapTasks
 from mwpy._roles.progress import Progress, Report
@@ -24,10 +26,12 @@ from mwpy._roles.terms import Terms
 from mwpy._system import clock
 from mwpy._transport.codec import Codec, with_seed
 from mwpy._values.algorithm import Algorithm, TaskCall
-from mwpy._values.errors import UsageError
+from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
+from mwpy._values.ids import TaskId
+from mwpy._values.max_failures import FailuresByKind, MaxFailures
 from mwpy._values.policy import Policies, TaskPolicy
 from mwpy._values.seeds import seed_at
-from mwpy._values.task import Result, size_of
+from mwpy._values.task import Result, failed, size_of
 
 __all__ = [
     "NO_KEYWORDS",
@@ -119,6 +123,7 @@ class MapRun:
         ordered: whether results are given out in the order of the items, or as they arrive.
         values: whether values are given out, and the first failure is raised; else results.
         progress: what shows the progress, or None.
+        max_failures: at how many failures the run stops; None for no limit. It needs results, not values.
     """
 
     access: Access
@@ -128,6 +133,7 @@ class MapRun:
     ordered: bool
     values: bool = False
     progress: Progress | None = None
+    max_failures: MaxFailures | None = None
     _tasks: MapTasks = field(init=False)
     _submitted: int = 0
     _early: dict[int, Result[Any]] = field(factory=dict)
@@ -135,6 +141,11 @@ class MapRun:
     _bytes: int = 0
     """Bytes of arguments in flight, and of early results."""
     _exhausted: bool = False
+    _failures: FailuresByKind = field(factory=FailuresByKind)
+    _failed: int = 0
+    """How many results are failures."""
+    _stopped: TooManyFailures | None = None
+    """What the run raises at its end, because it was stopped."""
 
     @_tasks.default
     def _open_map(self) -> MapTasks:
@@ -148,7 +159,8 @@ class MapRun:
         except BaseException:
             given.close()  # an interrupt that came between is raised here, not in the generator
             raise
-        return given
+        stops = self.max_failures is not None or self.inbox.max_failures is not None
+        return self._until_stopped(given) if stops and not self.values else given
 
     def _run(self) -> Generator[Any, None, None]:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
@@ -158,13 +170,13 @@ class MapRun:
             self._read(at_call=True)
             yield  # `start` takes it
             while tasks.open or not self._exhausted:
-                self.inbox.receive()
+                self._receive()
                 self._read()
                 if self.progress is not None:
                     self.progress.update(self._submitted - len(tasks.open))
                 if not tasks.arrived and tasks.open:
-                    self.inbox.wait()
-                for position, result in self._arrived():
+                    self._receive(wait=True)
+                for position, result in self._arrived() if self.max_failures is None else self._counted():
                     if self.ordered and position != turn:
                         early[position] = result
                         self._bytes += size_of(result)
@@ -183,6 +195,56 @@ class MapRun:
             self.inbox.end_abandoned()
             if self.progress is not None:
                 self.progress.end(self._submitted - len(tasks.open))
+
+    def _receive(self, wait: bool = False) -> None:
+        """Let results arrive. If the whole computation is stopped, the run ends with the results that have arrived."""
+        try:
+            if wait:
+                self.inbox.wait()
+            else:
+                self.inbox.receive()
+        except TooManyFailures as error:
+            if self.values:
+                unended = [(position, item) for position, item, _ in self._tasks.open.values()]
+                unended += [(position, result.tag) for position, result in self._early.items()]
+                error.remaining = chain([item for _, item in sorted(unended, key=itemgetter(0))], self._unread())
+                raise
+            self._stopped, self._exhausted = error, True
+
+    def _unread(self) -> Iterator[Any]:
+        """The items that were not read."""
+        return (item for *_, item in self.calls)
+
+    def _counted(self) -> Iterator[tuple[int, Result[Any]]]:
+        """Take some of the results that arrived, and stop at the last failure that is allowed."""
+        limit, tasks = self.max_failures, self._tasks
+        assert limit is not None
+        for position, result in self._arrived():
+            error = result.error if failed(result) else None
+            if error is not None and self._stopped is None:
+                self._failures.add(error)
+                self._failed += 1
+                ended = self._submitted - len(tasks.open)
+                if limit.is_reached(self._failed, ended):
+                    running = Running.FINISH if limit.finish else Running.KILL
+                    self.inbox.ask(CancelTasks.of([*tasks.open], running))
+                    self._stopped = TooManyFailures(str(limit), self._failed, ended, self._failures.take(), [])
+                    self._exhausted = True
+            yield position, result
+
+    def _until_stopped(self, given: Generator[Result[Any], None, None]) -> Generator[Result[Any], None, None]:
+        """Give out results. If the run is stopped, leave out those of tasks that did not run, and raise at the end."""
+        not_run: list[tuple[TaskId, Any]] = []
+        with closing(given):
+            for result in given:
+                if self._stopped is not None and isinstance(result.error, TaskCancelled):
+                    not_run.append((result.task_id, result.tag))
+                else:
+                    yield result
+        if self._stopped is not None:
+            self._stopped.task_ids = self._stopped.task_ids or [task_id for task_id, _ in not_run]
+            self._stopped.remaining = chain([item for _, item in not_run], self._unread())
+            raise self._stopped
 
     def _read(self, at_call: bool = False) -> None:
         """Submit the next items, until the window is full, no item is left, or results should not wait longer."""

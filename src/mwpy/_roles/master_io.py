@@ -202,7 +202,8 @@ class MasterIo:
             self.link.forget(peer)
         for peer in actions.disconnect:
             self.link.disconnect(peer)
-        if actions.results or actions.unrunnable or actions.connected or actions.disconnected or actions.cancelled:
+        fetchable = actions.results or actions.unrunnable or actions.connected or actions.disconnected
+        if fetchable or actions.cancelled or actions.stopped:
             self._news = actions
 
     def _deliver(self) -> None:

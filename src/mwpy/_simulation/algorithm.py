@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, RenewSlaves, Running
+from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, GoOn, RenewSlaves, Running
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
@@ -29,6 +29,9 @@ STATES = 6
 
 CANCEL_S = 3.0
 """The longest pause between two cancellations, in seconds."""
+
+GO_ON_S = 2.0
+"""The longest time until the algorithm learns of a stop, in seconds."""
 
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
@@ -109,7 +112,15 @@ class SimulatedAlgorithm:
                 self._checker.given_up(task)
             for command, unended in outcome.cancelled:
                 self._world.note(f"tasks {unended} had not ended when they were cancelled")
-                self._checker.answered(command, unended, self._world.now)
+                if isinstance(command, CancelTasks):
+                    self._checker.answered(command, unended, self._world.now)
+                else:
+                    self._checker.stops.went_on(unended, self._checker.ended)
+            if outcome.stopped is not None:
+                limit = self._io.core.state.settings.max_failures
+                assert limit is not None, "the run is stopped without a limit"
+                self._checker.stops.learned(outcome.stopped, limit)
+                self._world.after(self._world.random.random() * GO_ON_S, self._let_go_on)
             self._special.extend(outcome.connected)
             self._special = [sid for sid in self._special if sid not in outcome.disconnected]
 
@@ -148,6 +159,12 @@ class SimulatedAlgorithm:
             self._wake()
         if not self.complete:
             self._world.after(random.random() * CANCEL_S, self._cancel_some)
+
+    def _let_go_on(self) -> None:
+        """Learn of the stop."""
+        self._io.commands.append(GoOn())
+        self._checker.stops.lets_go_on(self._io.submissions.total)
+        self._wake()
 
     def _submit_one(self) -> None:
         random = self._world.random

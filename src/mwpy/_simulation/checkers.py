@@ -13,6 +13,7 @@ from typing import Any
 from attrs import define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
+from mwpy._simulation.stop_checker import StopChecker
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
@@ -75,6 +76,10 @@ class HistoryChecker:
     """Connections that broke, or that the master does not listen to any more."""
     unable: dict[str, None] = field(factory=dict)
     """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
+    killed_tasks: dict[int, float] = field(factory=dict)
+    """Tasks that must be killed if they run, and when the algorithm learned this. Nobody waits for their results."""
+    stops: StopChecker = field(factory=StopChecker)
+    """Checks the stops because of failures."""
     _host_of: dict[str, str] = field(factory=dict)
     _alone: dict[int, bool] = field(factory=dict)
     """Whether each of these tasks was alone at the last agent that vanished with it."""
@@ -109,8 +114,6 @@ class HistoryChecker:
     """Tasks that the algorithm has cancelled; they may have ended before."""
     _last_attempts: dict[int, None] = field(factory=dict)
     """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
-    _killed: dict[int, float] = field(factory=dict)
-    """Tasks that must be killed if they run, and when the algorithm learned this."""
 
     @property
     def unended(self) -> list[int]:
@@ -137,6 +140,7 @@ class HistoryChecker:
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
+        self.stops.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
                 for task in _each(tasks):
@@ -181,7 +185,7 @@ class HistoryChecker:
     def _must_not_start(self, tasks: Sequence[records.TaskRange]) -> None:
         """Tasks must not be sent to a slave again."""
         for task in _each(tasks):
-            assert task in self._cancelled, f"task {task} is cancelled, and nobody wanted that"
+            assert task in self._cancelled or self.stops.stopped, f"task {task} is cancelled, and nobody wanted that"
             self._last_attempts[task] = None
 
     def _sent(self, agent: str, tasks: Iterator[int]) -> None:
@@ -247,7 +251,7 @@ class HistoryChecker:
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
             killed = self.deaths.get(task, 0)
             assert killed < policy.attempts_max, f"task {task} runs again after it killed {killed} slaves"
-            others = [each for each in beside if each not in self._killed]  # these end soon
+            others = [each for each in beside if each not in self.killed_tasks]  # these end soon
             together = [task, *others] if others else []
             suspects = [each for each in together if self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
             assert not suspects, f"{suspects} must run alone, but one agent runs {together}"
@@ -260,6 +264,7 @@ class HistoryChecker:
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
+        self.stops.failures += not (result.ok or is_cancelled(result))
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:
@@ -276,6 +281,7 @@ class HistoryChecker:
         if policy.retry and policy.sid is None and heard_of < policy.attempts_max:
             alone = self._alone.get(number, False)
             assert lost > LOST_AGENTS_ALLOWED and alone, f"task {number} is given up after {lost} lost agents"
+        self.stops.failures += 1
         self._end(number, "unrunnable", task.tag)
 
     def cancelled(self, tasks: Sequence[int]) -> None:
@@ -288,7 +294,7 @@ class HistoryChecker:
             if command.running is Running.DISCARD:
                 self._end(task, "discarded", self._tags[task])
             if command.running is not Running.FINISH:
-                self._killed[task] = now
+                self.killed_tasks[task] = now
                 assert self.ended.get(task) in ("cancelled", "discarded"), f"task {task} does not come back"
         ended = [task for task, _ in command.ranges if task not in unended]
         assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
@@ -299,8 +305,8 @@ class HistoryChecker:
         if (most := self._policies[task].seconds_max) is not None:
             in_time = now < max(began + most, frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on for {now - began} s, but it may run for {most} s"
-        if task in self._killed and peer not in self.unheard:
-            in_time = now < max(self._killed[task], frozen_until) + KILLED_WITHIN_S
+        if task in self.killed_tasks and peer not in self.unheard:
+            in_time = now < max(self.killed_tasks[task], frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on although it was cancelled"
 
     def killed(self, task: int, peer: bytes, slave: int, is_faulty: bool, began: float, now: float) -> None:
@@ -310,7 +316,7 @@ class HistoryChecker:
             self._over[peer, slave] = task
         elif is_faulty:
             return
-        elif task in self._killed:
+        elif task in self.killed_tasks:
             self._uncharged[peer, slave] = None
         else:
             leaves = peer in self._leaving or peer in self.unheard

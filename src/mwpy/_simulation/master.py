@@ -17,6 +17,7 @@ from mwpy._simulation.network import Network
 from mwpy._simulation.replay import Replay
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import records
+from mwpy._values.max_failures import MaxFailures
 
 __all__ = ["GRACE_S", "SimulatedMaster"]
 
@@ -70,7 +71,10 @@ class SimulatedMaster:
         self.network = Network(world, checker, self.wake)
         group = world.random.choice([None, None, None, 1, 7])
         kept = world.random.choice([5000, 15_000, 1 << 20])  # about one function by value, three, and all
-        settings = MasterSettings("simulated", "g1", task_group=group, max_call_bytes=1000, max_definition_bytes=kept)
+        limit = world.random.choice([None] * 5 + [MaxFailures(3), MaxFailures(2, finish=True), MaxFailures(5, True)])
+        settings = MasterSettings(
+            "simulated", "g1", group, max_call_bytes=1000, max_definition_bytes=kept, max_failures=limit
+        )
         trail = _Trail(checker, replay)
         self.io = MasterIo(MasterCore(settings), self.network.master, trail, world, start)
         self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake)

@@ -66,6 +66,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "pending": jar.pending.counts,
         "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
+        "failures": (jar.failed, jar.cancelled),
         "algorithms": {number: defined.record for number, defined in jar.algorithms.defined.items()},
     }
 

@@ -7,16 +7,22 @@ errors of the application.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from reprlib import Repr
 from typing import Any
 
+from attrs import frozen
+
+from mwpy._values.ids import TaskId
 from mwpy._values.last_words import Death
+from mwpy._values.phrases import counted
 
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
     "ExitCode",
+    "FailureKind",
     "InternalError",
     "MasterUnreachable",
     "MwpyError",
@@ -26,6 +32,7 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "TaskUnrunnable",
+    "TooManyFailures",
     "UsageError",
 ]
 
@@ -163,6 +170,60 @@ class TaskUnrunnable(TaskFailed):
 
     Its `text` says why, and `deaths` are the slaves that died while they ran the task.
     """
+
+
+@frozen
+class FailureKind:
+    """Failures of one kind, in `TooManyFailures`."""
+
+    kind: str
+    """The name of the exception's class; for unrunnable tasks, with the cause of the last loss."""
+    count: int
+    """How many failures are of this kind."""
+    example: TaskFailed
+    """The first of them."""
+
+    def __str__(self) -> str:
+        story, _, _ = str(self.example).partition("\n")
+        return f"{counted(self.count, 'time')} {self.kind}. Example: {story}"
+
+
+class TooManyFailures(MwpyError):
+    """A run was stopped, because as many tasks failed as `max_failures` allows.
+
+    Its text counts the failures by kind, with an example of each, and says which tasks did not run. A map raises it
+    after all results that arrived. Other calls raise it once, and the tasks that did not run then come back from
+    `mw.results()`, with their tags and `TaskCancelled`. Failures are counted from zero again after that.
+
+    Args:
+        limit: what `max_failures` was.
+        failed: how many tasks failed.
+        ended: how many tasks ended, with the failed ones.
+        kinds: the failures by kind, the most frequent kind first.
+        task_ids: the tasks that were submitted and did not run to their end.
+    """
+
+    remaining: Iterator[Any] = iter(())
+    """The items of a map that did not run to their end, also those that were not read from its iterables yet: submit
+    them again with another map. With several iterables, and in `starmap`, an item is a tuple. It can be iterated once.
+    Without a map, there are none."""
+
+    def __init__(
+        self, limit: str, failed: int, ended: int, kinds: Sequence[FailureKind], task_ids: Sequence[TaskId]
+    ) -> None:
+        super().__init__(limit, failed, ended, kinds, task_ids)
+        self.limit = limit
+        self.failed = failed
+        self.ended = ended
+        self.kinds = kinds
+        self.task_ids = task_ids
+
+    def __str__(self) -> str:
+        left = f"{counted(len(self.task_ids), 'submitted task')} did not run"
+        if self.task_ids:
+            left += f", from task {min(self.task_ids)} to task {max(self.task_ids)} (see .task_ids and .remaining)"
+        story = f"the run was stopped: {self.failed} of {counted(self.ended, 'ended task')} failed"
+        return "\n".join([f"{story} (max_failures={self.limit}). {left}", *(f"  {kind}" for kind in self.kinds)])
 
 
 _SHORT = Repr()

@@ -16,6 +16,7 @@ from attrs import evolve, field, frozen
 from mwpy._values.bounds import MAX_NAME, MAX_SLAVES
 from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
+from mwpy._values.max_failures import MaxFailures
 from mwpy._values.policy import ATTEMPTS_MAX, Policies
 
 __all__ = ["DEFAULT_CLIENT_TIMEOUT_S", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
@@ -60,6 +61,7 @@ class Options:
     key: str | None = None
     grace_period: float = 5.0
     lifetime: float | None = None
+    max_failures: MaxFailures | None = None
     policies: Policies = field(factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None
@@ -226,6 +228,14 @@ OPTIONS: tuple[Option, ...] = (
         "SECONDS",
         _SECONDS,
         "An attempt of a task is killed after this time, unless its policy says otherwise.",
+        "no limit",
+    ),
+    Option(
+        "max-failures",
+        "N|P%",
+        MaxFailures.read,
+        "Stop the computation at the Nth failed task, or when P percent of at least 100 ended tasks failed. This kills "
+        "the tasks that run; with N,finish or P%,finish they may finish.",
         "no limit",
     ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),

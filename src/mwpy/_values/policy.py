@@ -80,6 +80,11 @@ class TaskPolicy:
         """
         checked: dict[str, Any] = {}
         for name, value in policy.items():
+            if name == "max_failures":
+                raise UsageError(
+                    "max_failures is no policy of a task: give it to mw.map_results or mw.as_completed, or for all to "
+                    "mwpy.local_master or as --mw-max-failures; other maps end at their first failure"
+                )
             if name not in _CHECKS:
                 raise UsageError(f"unknown task policy {name!r}: the policies are {', '.join(_CHECKS)} (and tag)")
             checked[name] = _CHECKS[name](name, value)

@@ -29,6 +29,7 @@ __all__ = [
     "SlaveState",
     "TaskState",
     "UnrunnableTask",
+    "failed",
     "size_of",
     "unpickle_with",
 ]
@@ -207,6 +208,11 @@ class Result(Struct, Generic[R], eq=False):
     def __repr__(self) -> str:
         outcome = "failed" if self._failed else "ok"
         return f"<Result of task {self.task_id} ({self.algorithm}) on {self.sid}: {outcome}, tag={self.tag!r}>"
+
+
+def failed(result: Result[Any]) -> bool:
+    """Whether a task failed, as far as this is known without unpickling its value."""
+    return result._failed
 
 
 def size_of(result: Result[Any]) -> int:

@@ -8,6 +8,7 @@ from enum import Enum
 from msgspec import Struct
 
 from mwpy._values.ids import SlaveId
+from mwpy._values.messages import spans_of
 from mwpy._values.task import SlaveKind
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Command",
     "DeallocateSlaves",
     "FreeSlave",
+    "GoOn",
     "RenewSlaves",
     "Running",
     "ShutDown",
@@ -68,10 +70,21 @@ class CancelTasks(Struct, frozen=True, eq=False):
     """The first id and the count of each range of consecutive ids. The ranges do not overlap."""
     running: Running
 
+    @classmethod
+    def of(cls, ids: Sequence[int], running: Running) -> CancelTasks:
+        """Cancel the tasks with these ids. Ascending ids make few ranges."""
+        firsts, counts, _ = spans_of(ids, [0] * len(ids))
+        return cls([*zip(firsts, counts, strict=True)], running)
+
     @property
     def last(self) -> int:
         """The highest id."""
         return max((first + count - 1 for first, count in self.ranges), default=0)
+
+
+class GoOn(Struct, frozen=True, eq=False):
+    """After a stop because of failures: when all tasks have ended, answer which ones did not run, and go on with the
+    tasks that are submitted after this command."""
 
 
 class ShutDown(Struct, frozen=True):
@@ -83,7 +96,7 @@ class ShutDown(Struct, frozen=True):
     """How long slaves may take to end by themselves."""
 
 
-Command = AllocateSlaves | CancelTasks | DeallocateSlaves | FreeSlave | RenewSlaves | ShutDown
+Command = AllocateSlaves | CancelTasks | DeallocateSlaves | FreeSlave | GoOn | RenewSlaves | ShutDown
 
 
 class Waiting(Enum):

@@ -15,6 +15,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
 - `Cancellation` cancels tasks.
+- `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
 - `Totals` counts what was done and lost.
 """
@@ -35,6 +36,7 @@ from mwpy._core.master.commands import (
     Command,
     DeallocateSlaves,
     FreeSlave,
+    GoOn,
     RenewSlaves,
     ShutDown,
     Waiting,
@@ -52,6 +54,7 @@ from mwpy._core.master.results import Results
 from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
+from mwpy._core.master.stop import Stop
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -96,6 +99,7 @@ class MasterCore:
         self.results = Results(self.state, self.kinds, self.handback, self.totals)
         self.losses = Losses(self.state, self.kinds, self.handback, self.totals)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
+        self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
         self.long_tasks = LongTasks(self.state)
         self.take_actions = self.state.take_actions
@@ -141,6 +145,8 @@ class MasterCore:
                 self._renew_slaves(refused)
             case CancelTasks():
                 self.cancellation.cancel(command)
+            case GoOn():
+                self.stop.go_on(command)
             case _:
                 self._shut_down(command)
 
@@ -237,6 +243,7 @@ class MasterCore:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         self.definitions.decide()
         if self.state.closing is None:
+            self.stop.decide()
             self.dispatch.decide(now)
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from mwpy._core.master.commands import CancelTasks
+from mwpy._core.master.commands import CancelTasks, GoOn
 from mwpy._core.master.events import Send
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
@@ -23,16 +23,19 @@ from mwpy._core.master.members import (
     Members,
     SlaveEvent,
 )
-from mwpy._core.master.notices import Notices
 from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.max_failures import MaxFailures
 from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.task import Result, UnrunnableTask
 
-__all__ = ["Actions", "MasterSettings", "MasterState"]
+__all__ = ["Actions", "MasterSettings", "MasterState", "Stopped"]
+
+KEYS_KEPT = 1000
+"""How many keys of notices are remembered. When there are more, the oldest is forgotten, and may be said again."""
 
 
 @frozen
@@ -56,6 +59,17 @@ class MasterSettings:
     """How many agents there is room for."""
     max_open_files: int = 1 << 16
     """How many files the process may have open, which limits the number of agents."""
+    max_failures: MaxFailures | None = None
+    """At how many failures the computation stops; None for no limit."""
+
+
+class Stopped(Struct, frozen=True):
+    """The run was stopped because of failures."""
+
+    failed: int
+    """How many tasks had failed then, since the run went on after the last stop."""
+    ended: int
+    """How many tasks had ended then, with the failed ones and without the cancelled ones."""
 
 
 class Actions(Struct):
@@ -71,8 +85,10 @@ class Actions(Struct):
     disconnected: list[SlaveId] = []
     failed: list[FailedCall] = []
     """The calls of those results that are failures of tasks."""
-    cancelled: list[tuple[CancelTasks, list[TaskId]]] = []
-    """The answers to `CancelTasks`: those of its tasks that had not ended."""
+    cancelled: list[tuple[CancelTasks | GoOn, list[TaskId]]] = []
+    """The answers to `CancelTasks`: those of its tasks that had not ended; to `GoOn`: the tasks that did not run."""
+    stopped: Stopped | None = None
+    """Whether the run is stopped just now."""
 
 
 @define(eq=False)
@@ -89,7 +105,7 @@ class MasterState:
     """The monotonic time of the last event, for figures; no decision depends on it."""
     closing: messages.Shutdown | None = None
     """What the agents are sent at the end; None while the computation runs."""
-    _notices: Notices = field(factory=Notices)
+    _noticed: dict[str, None] = field(factory=dict)
 
     @members.default
     def _share_held_tasks(self) -> Members:
@@ -133,9 +149,14 @@ class MasterState:
         self.actions.sends.append(Send(agent.peer, message, frames))
 
     def notice(self, text: str, key: str = "") -> None:
-        """Show the user a message. Messages with the same key are shown only once, and not too many of them."""
-        for shown in self._notices.chosen(text, key, self.now):
-            self.record(records.Notice(shown))
+        """Show the user a message. Messages with the same key are shown only once."""
+        if key:
+            if key in self._noticed:
+                return
+            self._noticed[key] = None
+            if len(self._noticed) > KEYS_KEPT:
+                del self._noticed[next(iter(self._noticed))]
+        self.record(records.Notice(text))
 
     def take_actions(self) -> Actions:
         """Everything that must be done now; given out once."""

@@ -93,6 +93,10 @@ class Taskjar:
     """How many tasks were submitted and are not pending any more."""
     ended: int = 0
     """How many of these have ended."""
+    failed: int = 0
+    """How many of those that have ended failed or are unrunnable."""
+    cancelled: int = 0
+    """How many of those that have ended were cancelled."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
@@ -153,6 +157,8 @@ class Taskjar:
         spans = self._take(record.sid, results.tasks, results.counts, results.attempts)
         _move(spans, _FINISH)
         self._count_ended(spans)
+        if results.failed:
+            self.failed += len(dict.fromkeys(results.failed))
         return spans
 
     def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
@@ -188,6 +194,7 @@ class Taskjar:
             for span in spans:
                 self._count_away(span, span.count)
         self._count_ended(spans)
+        self.failed += sum(map(count_of, spans))
         self.deaths.charge(spans, record.charges)
         return spans
 
@@ -200,6 +207,7 @@ class Taskjar:
             for span in spans:
                 self._count_away(span, span.count)
         self._count_ended(spans)
+        self.cancelled += sum(map(count_of, spans))
         return spans
 
     def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
@@ -237,6 +245,7 @@ class Taskjar:
             self.algorithms.defined[each.algorithm].away += each.count
             self.away += each.count
             self.ended += each.count
+            self.failed += each.count
         return []
 
     def _count_away(self, span: Span, count: int) -> None:
