@@ -15,6 +15,7 @@ from mwpy._core.agent.events import (
     Heard,
     MemoryRead,
     Recalled,
+    Resumed,
     SlaveExited,
     SlaveHeard,
     Terminated,
@@ -106,6 +107,18 @@ def test_a_slave_is_killed_if_its_task_is_over_its_limit(core: AgentCore) -> Non
     assert (actions.kill, actions.to_slaves) == ([1], [])
     died = ends(core, 2)
     assert died == messages.SlaveDied(1, 2, Cause.TIME_LIMIT, REASON, NO_WORDS, [(1, 1, 1)])
+
+
+def test_the_time_of_a_stop_is_not_counted(core: AgentCore) -> None:
+    """A batch system may suspend a job with all its processes. A stop before the task began has no effect."""
+    core.handle(Resumed(50.0), 0.25)
+    send(core, 1, 1.0, now=0.25)
+    core.handle(Resumed(100.0), 100.75)
+    assert look(core, 1, 0.5, at=1.25).recall == []
+    core.handle(MemoryRead(1, 1, 0.5, None), 101.25)
+    assert core.take_actions().recall == []
+    core.handle(MemoryRead(1, 1, 0.5, None), 101.5)
+    assert core.take_actions().recall == [(1, None)]
 
 
 def test_a_task_that_finishes_at_the_last_moment_costs_nothing(core: AgentCore) -> None:

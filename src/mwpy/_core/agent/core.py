@@ -109,6 +109,7 @@ class AgentCore:
                 self._departure.terminated(reason, cause, now)
             case Resumed(stopped_s):
                 self._resumed_at, self._stopped_s = now, stopped_s
+                self._enforcement.resumed(stopped_s, now)
             case Disconnected(reason):
                 self._disconnected(reason, now)
 

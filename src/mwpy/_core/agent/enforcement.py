@@ -10,9 +10,10 @@ task. So no other task is killed or charged. If the task has just finished, its 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
-from attrs import define
+from attrs import define, field
 
 from mwpy._core.agent.child import Child, Doom
 from mwpy._core.agent.state import AgentState
@@ -25,6 +26,9 @@ __all__ = ["LOOK_S", "Enforcement"]
 LOOK_S = 0.05
 """The agent looks at a slave at most this often, in seconds. So a task may run for this time beyond its limit."""
 
+STOPS_KEPT = 100
+"""How many stops of this agent are remembered."""
+
 
 @define(eq=False)
 class Enforcement:
@@ -32,6 +36,12 @@ class Enforcement:
 
     _state: AgentState
     _trust: Trust
+    _stops: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=STOPS_KEPT))
+    """When this agent resumed after a stop, and for how many seconds it was stopped. Its slaves are stopped with it."""
+
+    def resumed(self, stopped_s: float, now: float) -> None:
+        """This agent was stopped: the time of a stop is not counted."""
+        self._stops.append((now, stopped_s))
 
     def passed_on(self, child: Child, limits: Iterable[Limits | None], now: float) -> None:
         """Tasks with some limits were passed on to a slave."""
@@ -50,10 +60,11 @@ class Enforcement:
             if not child.started_at <= began <= now:
                 self._trust.broken_memory(child, "it says that its task began at an impossible time")
                 return
-            if now >= began + most:
+            over_at = began + most + sum(stopped_s for resumed_at, stopped_s in self._stops if resumed_at > began)
+            if now >= over_at:
                 self._doom(child, most)
             else:
-                due = min(due, began + most)
+                due = min(due, over_at)
         self._look_at(child, due, now)
 
     def _look_at(self, child: Child, due: float, now: float) -> None:
