@@ -96,7 +96,7 @@ def test_idle_agents_are_used_at_once_and_one_busy_agent_is_emptied(
     for slave in (large, books.slave(agent=large.agent.name), small):
         books.give(slave, 1)
     fresh = books.slave(agent=large.agent.name)
-    numbers = [suspect(books) for _ in range(3)][::-1]
+    numbers = [suspect(books) for _ in range(3)]
     [other] = books.submit(1)
     decide(books, dispatch, isolation)
     assert held(idle) == [[numbers[0]]]
@@ -146,7 +146,7 @@ def test_while_one_agent_is_emptied_an_idle_one_runs_suspects_of_another_algorit
     books.give(busy, 1)
     books.state.record(records.AlgorithmRefused(idle.agent.name, "max", "no module", 0))
     suspect(books)
-    others = [suspect(books, MIN) for _ in range(2)][::-1]
+    others = [suspect(books, MIN) for _ in range(2)]
     decide(books, dispatch, isolation)
     assert (held(idle), busy.agent.reserved) == ([others[:1]], True)
 

@@ -89,7 +89,7 @@ def test_a_task_that_may_run_once_does_not_run_again_after_its_result_was_lost(b
     slave = books.slave()
     books.send(slave, 4)
     losses.slave_died(slave.agent, SlaveDied(slave.number, 3, Cause.CRASH, DIED, NO_WORDS, [(1, 2, 1), (7, 1, 1)]))
-    assert ids_of(books.state.jar.pending.queues[0]) == [4, 1]
+    assert ids_of(books.state.jar.pending.queues[0]) == [1, 4]
     assert [(task.task_id, len(task.deaths)) for task in books.state.actions.unrunnable] == [(2, 0), (3, 1)]
     assert books.state.actions.unrunnable[0].reason == (
         "SLAVE-0 ran it, but its result was overwritten there, and its policy says retry=False"

@@ -10,7 +10,7 @@ from mwpy._core.master.pending import MAX_SPAN
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
-from mwpy._values.last_words import LastWords
+from mwpy._values.last_words import NO_WORDS, LastWords
 from mwpy._values.messages import Results, payload
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Charge, TaskRange
@@ -104,6 +104,23 @@ def test_returned_tasks_go_to_the_head_and_charged_ones_to_the_tail(books: Books
     assert waiting(books) == [2, 3, 4, 5, 1]
     [death] = books.state.jar.pending.queues[0][-1].deaths
     assert (death.sid, death.attempt, death.reason, death.words.stdout) == (sid(0), 1, "it died", "out")
+
+
+def test_tasks_that_come_back_from_several_slaves_are_in_the_order_of_their_ids(books: Books) -> None:
+    """The slaves give them back one after the other. Those that killed a slave stay at the tail."""
+    slaves = [books.slave() for _ in range(3)]
+    killer = books.submit(1)
+    books.send(slaves[0], 1)
+    books.state.record(records.SlaveEnded(slaves[0].sid, Cause.CRASH, "it died", "", NO_WORDS))
+    charge = Charge(slaves[0].sid, Cause.CRASH, "it died")
+    books.state.record(records.TasksReturned(slaves[0].sid, [TaskRange(1, 1, 1, 0, "max")], "why", (charge,)))
+    books.submit(6)
+    books.state.jar.pending.queues[0].rotate(-1)
+    for slave, count in ((slaves[1], 2), (slaves[2], 3)):
+        books.send(slave, count)
+    for slave, first, count in ((slaves[1], 2, 2), (slaves[2], 4, 3)):
+        books.state.record(records.TasksReturned(slave.sid, [TaskRange(first, count, 1, 0, "max")], "why"))
+    assert waiting(books) == [2, 3, 4, 5, 6, 7, *killer]
 
 
 def test_unaddressed_tasks_wait_for_any_slave(books: Books) -> None:

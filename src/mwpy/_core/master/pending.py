@@ -5,9 +5,9 @@ All other tasks wait in one queue for each algorithm, for two reasons: a group o
 by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
 Suspects, which must run alone on an agent, have queues of their own (see `isolation.py`).
 
-A task that comes back goes to the head of its queue, because it is the oldest. A task that ran when its slave died goes
-to the tail instead. If the task killed the slave, the other tasks run before it kills the next slave. If another fault
-killed the slave, that fault may have ended before the task runs again.
+A task that comes back goes to the head of its queue, because it is the oldest; of several, the oldest is the first. A
+task that ran when its slave died goes to the tail instead. If the task killed the slave, the other tasks run before it
+kills the next slave. If another fault killed the slave, that fault may have ended before the task runs again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import TypeVar
 
 from attrs import define, field
@@ -30,6 +31,8 @@ from mwpy._values.task import TaskState
 __all__ = ["MAX_SPAN", "PendingTasks"]
 
 K = TypeVar("K")
+
+_first = attrgetter("first")
 
 MAX_SPAN = 1000
 """The largest number of tasks in a span that may still be extended: extending a span copies it."""
@@ -116,9 +119,20 @@ class PendingTasks:
                 queue.append(span)
 
     def put_back(self, spans: Sequence[Span]) -> None:
-        """Add spans at the heads of their queues, in their order."""
-        for span in reversed(spans):
-            self._count_in(span).appendleft(span)
+        """Add spans at the heads of their queues, among others that came back, in the order of their ids.
+
+        Tasks come back from several slaves, one slave after the other. An ordered map waits for the oldest task.
+        """
+        returned: dict[tuple[SlaveId | None, int, bool], tuple[deque[Span], list[Span]]] = {}
+        for span in spans:
+            queue = self._count_in(span)
+            key = span.policy.sid, span.algorithm.number, span.runs_alone
+            returned.setdefault(key, (queue, []))[1].append(span)
+        for queue, before in returned.values():
+            last = max(span.first for span in before)
+            while queue and queue[0].first < last and not queue[0].charged:
+                before.append(queue.popleft())
+            queue.extendleft(sorted(before, key=_first, reverse=True))
 
     def _count_in(self, span: Span) -> deque[Span]:
         """Count a span that becomes pending, and return its queue."""
