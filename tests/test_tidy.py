@@ -617,6 +617,7 @@ PUBLIC_NAMES = (
     "LoopCounts",
     "Master",
     "MwpyError",
+    "OutOfTime",
     "Policies",
     "ResourceFileError",
     "Result",

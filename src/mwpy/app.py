@@ -18,10 +18,10 @@ from mwpy import slave
 from mwpy._system import script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
-from mwpy._values.errors import ExitCode, MwpyError, UsageError
+from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
-from mwpy._values.options import Options, Role, help_text, parse
-from mwpy._values.policy import Policies, TaskPolicy
+from mwpy._values.options import Options, Role, help_text, job_end, parse
+from mwpy._values.policy import Policies, TaskPolicy, check_seconds
 
 if TYPE_CHECKING:
     from mwpy._roles.computation import Computation
@@ -168,6 +168,9 @@ def _run_master(options: Options, rest: list[str]) -> int:
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
         print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
+    except OutOfTime as error:
+        finished, returned = False, int(error.exit_code)
+        print(f"mwpy: {error}", file=sys.stderr)
     except SystemExit as leaving:
         returned = _code_of(leaving)
     except BaseException as error:
@@ -235,7 +238,11 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
 
 
 def local_master(
-    slaves: int | None = None, *, max_failures: FailureLimit = None, **policy: Unpack[Policies]
+    slaves: int | None = None,
+    *,
+    max_failures: FailureLimit = None,
+    lifetime: float | None = None,
+    **policy: Unpack[Policies],
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
 
@@ -246,6 +253,8 @@ def local_master(
             waits for results, so that `breakpoint()`, tracebacks and Ctrl-C reach them.
         max_failures: at how many failures of all tasks the computation stops, as for `Master.map_results`; None for no
             limit. The calls that wait for tasks then raise `TooManyFailures`.
+        lifetime: how long the master may run, in seconds; None until the end of its job in a batch system, if there is
+            one. Before the end, the calls that wait for tasks raise `OutOfTime`.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -275,7 +284,12 @@ def local_master(
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     TaskPolicy.of(**policy)
-    return LocalMaster(_start_local(slaves, Options(max_failures=MaxFailures.of(max_failures))), policy)
+    options = Options(
+        max_failures=MaxFailures.of(max_failures),
+        lifetime=check_seconds("lifetime", lifetime),
+        job_end=job_end(os.environ),
+    )
+    return LocalMaster(_start_local(slaves, options), policy)
 
 
 def _start_local(slaves: int | None, options: Options) -> Computation:

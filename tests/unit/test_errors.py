@@ -54,7 +54,10 @@ EXPORTED = [
 def test_an_exported_exception_has_the_name_under_which_users_catch_it(kind: type[Exception]) -> None:
     """Tracebacks and pickles have that name."""
     assert (kind.__module__, getattr(mwpy, kind.__name__)) == ("mwpy", kind)
-    arguments: dict[type[Exception], tuple[object, ...]] = {mwpy.TooManyFailures: ("5%", 10, 100, (), [])}
+    arguments: dict[type[Exception], tuple[object, ...]] = {
+        mwpy.TooManyFailures: ("5%", 10, 100, (), []),
+        mwpy.OutOfTime: (2.5, 3),
+    }
     by_default = ("f", None, "ValueError", "seven") if issubclass(kind, mwpy.TaskFailed) else ("text",)
     error = kind(*arguments.get(kind, by_default))
     assert traceback.format_exception_only(error)[0].startswith(f"mwpy.{kind.__name__}: ")

@@ -36,6 +36,11 @@ FINISH_GRACE_S = 10.0
 INTERRUPT_GRACE_S = 1.5
 """The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""
 
+SAVING_S = 60.0
+SAVING_SHARE = 0.1
+"""Before a master ends, its algorithm gets a tenth of its time to save what it has, and at most a minute. The manual
+names these numbers."""
+
 FEW_AGENTS = 200
 """If there is room for fewer agents, the master says so at the start."""
 
@@ -66,10 +71,11 @@ class Computation:
             UsageError: another thread started it.
         """
         if self._unused.alive:
-            end = self.access.io.end
+            io = self.access.io
             self._unused.detach()
             self.access.close()
-            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+            finished = finished and not io.interrupted
+            io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
 
     def leave_to_parent(self) -> None:
         """Let only the parent of this process, which was forked just now, use the computation and end it."""
@@ -176,6 +182,9 @@ def _about_room(room: int, limit: int) -> str:
 
 
 def _settings(options: Options, generation: str) -> MasterSettings:
+    left_s = options.seconds_left(clock.wall())
+    ends_at = None if left_s is None else clock.monotonic() + left_s
+    saving_s = 0.0 if left_s is None else min(SAVING_S, SAVING_SHARE * left_s)
     return MasterSettings(
         member_id=options.member_id,
         generation=generation,
@@ -186,6 +195,8 @@ def _settings(options: Options, generation: str) -> MasterSettings:
         client_timeout_s=options.silence_s(),
         only_here=_only_here(options),
         max_failures=options.max_failures,
+        feeds_until=None if ends_at is None else ends_at - saving_s,
+        ends_at=ends_at,
     )
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from operator import index
 from queue import Empty
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from attrs import define, field
 
@@ -20,7 +20,8 @@ from mwpy._core.master.commands import CancelTasks, GoOn, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
 from mwpy._roles.replay import calls_of_newest_master
-from mwpy._values.errors import InternalError, TaskCancelled, TooManyFailures, UsageError
+from mwpy._system import clock
+from mwpy._values.errors import InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.max_failures import FailuresByKind, MaxFailures
 from mwpy._values.task import Result, UnrunnableTask, failed
@@ -82,6 +83,8 @@ class Inbox:
     """The last command that must be answered, and a list for its answer."""
     _stopped: Stopped | None = None
     """That the run is stopped, until the algorithm knows it."""
+    _ends_at: float | None = None
+    """When the master ends, if it is out of time."""
     _failures: FailuresByKind = field(factory=FailuresByKind)
     """The failures since the last stop, if there is a limit."""
     _failed: FailedCalls = field(factory=calls_of_newest_master)
@@ -97,6 +100,7 @@ class Inbox:
 
         Raises:
             InternalError: the I/O thread died; our fault.
+            OutOfTime: the master must end soon. It is raised once.
             TooManyFailures: the run was stopped. All results have arrived then.
             UsageError: the computation is over; the caller's fault.
         """
@@ -119,8 +123,11 @@ class Inbox:
         """Like `receive`, but if no outcome has arrived, wait for one.
 
         Args:
-            timeout: how long to wait at most, in seconds; None for as long as it takes.
+            timeout: how long to wait at most, in seconds; None for as long as it takes. If the master is out of time,
+                this is an `OutOfTime` each time.
         """
+        if self._ends_at is not None and timeout is None:
+            self._tell_of_end(self._ends_at)
         self._wait(timeout)
         self._tell_of_stop()
 
@@ -169,8 +176,15 @@ class Inbox:
             self._wait()
         return answers[0]
 
+    def _tell_of_end(self, ends_at: float) -> NoReturn:
+        io = self.access.io
+        io.interrupted = True
+        raise OutOfTime(max(0.0, ends_at - clock.monotonic()), io.submissions.runnable())
+
     def _tell_of_stop(self) -> None:
         """If the run is stopped, wait until all tasks have ended, and raise. After an interrupt, the next call does."""
+        if self._ends_at is not None and not self.access.io.interrupted:
+            self._tell_of_end(self._ends_at)
         stopped = self._stopped
         if stopped is not None:
             task_ids = self.ask(GoOn())
@@ -205,6 +219,8 @@ class Inbox:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)
         self._stopped = outcome.stopped or self._stopped
+        if outcome.ends_at is not None:
+            self._ends_at = outcome.ends_at
 
     # ---- fetching ------------------------------------------------------------------------------------------
 

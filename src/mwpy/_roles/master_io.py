@@ -92,6 +92,8 @@ class MasterIo:
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.waiting = Waiting.NOT
+        self.interrupted = False
+        """Whether the algorithm was stopped for lack of time. Then the computation is not finished."""
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
         self._audit = audit
@@ -203,7 +205,7 @@ class MasterIo:
         for peer in actions.disconnect:
             self.link.disconnect(peer)
         fetchable = actions.results or actions.unrunnable or actions.connected or actions.disconnected
-        if fetchable or actions.cancelled or actions.stopped:
+        if fetchable or actions.cancelled or actions.stopped or actions.ends_at is not None:
             self._news = actions
 
     def _deliver(self) -> None:

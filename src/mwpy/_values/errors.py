@@ -26,6 +26,7 @@ __all__ = [
     "InternalError",
     "MasterUnreachable",
     "MwpyError",
+    "OutOfTime",
     "ProtocolError",
     "Refused",
     "ResourceFileError",
@@ -49,7 +50,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4
     """No candidate address of the master answered."""
     EVICTED = 5
-    """The batch system takes the machine back: SIGTERM came, or the job's time is nearly used up."""
+    """The batch system takes the machine back: SIGTERM came, or the time of the job or master is nearly used up."""
     CANNOT_START = 6
     """The slaves of this agent end before they can take a task."""
     INTERRUPTED = 130
@@ -170,6 +171,32 @@ class TaskUnrunnable(TaskFailed):
 
     Its `text` says why, and `deaths` are the slaves that died while they ran the task.
     """
+
+
+class OutOfTime(MwpyError):
+    """The time of the master is nearly over: its lifetime, or that of its job in a batch system.
+
+    No more tasks are sent. Save what you have: `mw.results()` returns the results that have arrived, and `mw.loop(5)`
+    waits for tasks that still run. Calls that would wait without a timeout raise this error again. The computation does
+    not count as finished, so the jobs of its agents stay queued.
+
+    Args:
+        seconds_left: how long the master may still run, in seconds.
+        unended: how many tasks have not ended.
+    """
+
+    exit_code = ExitCode.EVICTED
+
+    def __init__(self, seconds_left: float, unended: int) -> None:
+        super().__init__(seconds_left, unended)
+        self.seconds_left = seconds_left
+        self.unended = unended
+
+    def __str__(self) -> str:
+        return (
+            f"the time of the master is nearly over, and {counted(self.unended, 'task')} did not end: save what you "
+            f"have within {self.seconds_left:.1f} s. Give the master more time with --mw-lifetime or a longer job"
+        )
 
 
 @frozen

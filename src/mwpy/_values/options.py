@@ -19,7 +19,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.policy import ATTEMPTS_MAX, Policies
 
-__all__ = ["DEFAULT_CLIENT_TIMEOUT_S", "OPTIONS", "Option", "Options", "Role", "help_text", "parse"]
+__all__ = ["DEFAULT_CLIENT_TIMEOUT_S", "OPTIONS", "Option", "Options", "Role", "help_text", "job_end", "parse"]
 
 DEFAULT_MEMBER_ID = "default-member-id"
 DEFAULT_CLIENT_TIMEOUT_S = 30.0
@@ -71,7 +71,7 @@ class Options:
     the file, as in CL-MW."""
 
     def seconds_left(self, wall: float) -> float | None:
-        """How long an agent may still run at the Unix time `wall`: for its lifetime, or until its job ends; or None."""
+        """How long this process may run from the Unix time `wall` on, by its lifetime or its job; or None."""
         if self.lifetime is not None:
             return self.lifetime
         return None if self.job_end is None else self.job_end - wall
@@ -213,7 +213,8 @@ OPTIONS: tuple[Option, ...] = (
         "lifetime",
         "SECONDS",
         _SECONDS,
-        "An agent ends within this time. It stops early enough for its running tasks to get the grace period.",
+        "An agent or a master ends within this time. An agent stops early enough for its running tasks to get the "
+        "grace period, a master early enough for its algorithm to save what it has.",
         f"until {END_VARIABLE}, which a batch system may set",
     ),
     Option(
@@ -371,11 +372,12 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
     policies: Any = {name: values.pop(name) for name in Policies.__annotations__ if name in values}
     options = Options(role=role, key=environment.get(KEY_VARIABLE), policies=policies, **values)
-    return evolve(options, after_file=after_file, job_end=_moment(environment.get(END_VARIABLE, "")))
+    return evolve(options, after_file=after_file, job_end=job_end(environment))
 
 
-def _moment(text: str) -> float | None:
-    """Read a time that a batch system gave. A text that is not a number means that there is no limit."""
+def job_end(environment: Mapping[str, str]) -> float | None:
+    """Return when a batch system ends this job, in Unix seconds. A text that is no number means: there is no limit."""
+    text = environment.get(END_VARIABLE, "")
     return float(text) if text.isdecimal() else None
 
 

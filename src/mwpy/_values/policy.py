@@ -13,7 +13,7 @@ from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 
-__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Limits", "Policies", "TaskPolicy", "check_sid"]
+__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Limits", "Policies", "TaskPolicy", "check_seconds", "check_sid"]
 
 ATTEMPTS_MAX = 3
 """The default of `attempts_max`. The manual names this number."""
@@ -125,7 +125,12 @@ def _count(name: str, value: SupportsIndex) -> int:
     return index(value)
 
 
-def _seconds(name: str, value: object) -> float | None:
+def check_seconds(name: str, value: object) -> float | None:
+    """Return a number of seconds that limits something, or None.
+
+    Raises:
+        UsageError: it is no positive number; the caller's fault.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
@@ -139,7 +144,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "do_it_anyway": _flag,
     "seed": _seed,
     "attempts_max": _count,
-    "seconds_max": _seconds,
+    "seconds_max": check_seconds,
 }
 """For each policy the function that checks its value."""
 

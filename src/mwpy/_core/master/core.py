@@ -15,6 +15,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
 - `Cancellation` cancels tasks.
+- `Feeding` says whether tasks are sent at all.
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
 - `Totals` counts what was done and lost.
@@ -44,6 +45,7 @@ from mwpy._core.master.commands import (
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
+from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kinds import SlaveKinds
@@ -99,6 +101,7 @@ class MasterCore:
         self.results = Results(self.state, self.kinds, self.handback, self.totals)
         self.losses = Losses(self.state, self.kinds, self.handback, self.totals)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
+        self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
         self.long_tasks = LongTasks(self.state)
@@ -244,8 +247,12 @@ class MasterCore:
         self.definitions.decide()
         if self.state.closing is None:
             self.stop.decide()
-            self.dispatch.decide(now)
-            self.silence.decide(self.waiting, now)
+            if self.feeding.is_allowed(now):
+                self.dispatch.decide(now)
+                self.silence.decide(self.waiting, now)
+            else:
+                self.dispatch.look_again = None
+                self.silence.watch.reset(None)
             self.long_tasks.decide(now)
             self.totals.decide(now)
 
@@ -254,7 +261,7 @@ class MasterCore:
         if self.state.closing is not None:
             return None
         due = self.long_tasks.deadline
-        for other in (self.silence.watch.deadline, self.dispatch.look_again):
+        for other in (self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -271,7 +278,7 @@ class MasterCore:
         return Counts(
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(members.slaves),
-            slaves_needed=0 if self.state.closing else max(0, missing),
+            slaves_needed=0 if self.state.closing or self.feeding.out_of_time else max(0, missing),
             agents=len(members.agents),
             jobs=members.jobs(),
         )

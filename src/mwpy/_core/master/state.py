@@ -61,6 +61,10 @@ class MasterSettings:
     """How many files the process may have open, which limits the number of agents."""
     max_failures: MaxFailures | None = None
     """At how many failures the computation stops; None for no limit."""
+    feeds_until: float | None = None
+    """When no more tasks are sent, because the master ends soon, on the core's clock; None if its time has no limit."""
+    ends_at: float | None = None
+    """When the master ends then."""
 
 
 class Stopped(Struct, frozen=True):
@@ -89,6 +93,8 @@ class Actions(Struct):
     """The answers to `CancelTasks`: those of its tasks that had not ended; to `GoOn`: the tasks that did not run."""
     stopped: Stopped | None = None
     """Whether the run is stopped just now."""
+    ends_at: float | None = None
+    """When the master ends, if it is out of time from now on."""
 
 
 @define(eq=False)
