@@ -23,6 +23,7 @@ from mwpy._transport import wire
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
+from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
 
 KILLED = "killed by its agent because it ran task 2, which was cancelled"
@@ -85,6 +86,22 @@ def core() -> AgentCore:
         core.handle(heard(messages.Tasks(number, [first], [count], [1], [0]), b""), 0.0)
     core.take_actions()
     return core
+
+
+def test_a_recall_of_a_slave_that_was_given_up_changes_nothing(core: AgentCore) -> None:
+    """The agent was frozen while it left. Now its time is over, and the last slave is broken."""
+    core.handle(Terminated("SIGTERM", Cause.EVICTED), 0.0)
+    core.handle(SlaveExited(2, "exit code 0", NO_WORDS, 0), 0.0)
+    core.take_actions()
+    message = messages.Cancel([2], [1], True)
+    core.handle(heard(message), 100.0)
+    core.handle(StreamBroken(1, "nonsense"), 100.0)
+    core.decide(100.0)
+    actions = core.take_actions()
+    assert actions.recall == [(1, message)]
+    core.handle(Recalled(1, 2, message), 100.0)
+    assert isinstance(to_master(actions)[-1], messages.Goodbye)
+    assert actions.exit is ExitCode.EVICTED
 
 
 def test_tasks_that_have_not_started_are_taken_back_and_the_slave_goes_on(core: AgentCore) -> None:

@@ -88,8 +88,8 @@ class AgentCore:
             case MemoryRead():
                 self._memory_read(self.children[event.slave], event, now)
             case Recalled(number, started, wanted):
-                child = self.children[number]
-                if not child.condemned and self._trust.believes(child, started):
+                child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
+                if child is not None and not child.condemned and self._trust.believes(child, started):
                     self._traffic.recalled(child, started, wanted, now)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
