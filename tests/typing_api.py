@@ -101,6 +101,8 @@ def maps_have_the_types_of_the_function(mw: mwpy.Master) -> None:
         assert_type(text.value, str)
     for number in mw.map_results(square, range(3), ordered=True):
         assert_type(number.value, int)
+    list(mw.map(square, range(3), retry_errors=(OSError, KeyError), after=2))
+    mw.submit(square.task(3), retry_errors=lambda error: "busy" in str(error))
     for result in mw.as_completed([square.task(3), mwpy.task(square, 4)]):
         assert_type(result.value, int)
 
@@ -112,6 +114,11 @@ def wrong_items_and_policies_of_a_map(mw: mwpy.Master) -> None:
     mw.map(square)  # type: ignore[call-overload]
     mw.map(square, [1], retries=False)  # type: ignore[call-overload]
     mw.map(square, [1], retry="no")  # type: ignore[call-overload]
+    mw.map(square, [1], after="a while")  # type: ignore[call-overload]
+    mw.map(square, [1], retry_errors="OSError")  # type: ignore[arg-type]
+    mw.map_results(square, [1], retry_error=OSError)  # type: ignore[call-overload]
+    mw.submit(square.task(1), retry_errors=KeyboardInterrupt)  # type: ignore[arg-type]
+    mw.submit(square.task(1), retry_errors=lambda: True)  # type: ignore[arg-type, misc]
     mw.map(square, [1], progress=square)  # type: ignore[arg-type]
     mw.starmap(add, [(1, "a")])  # type: ignore[arg-type]
     mw.starmap(add, [(1, 0.5)], retries=False)  # type: ignore[call-arg]

@@ -255,9 +255,12 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} <- {counted(_count(tasks), 'task')}"
         case records.ResultsReceived(sid, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')}"
-        case records.TasksReturned(sid, tasks, reason, charges):
+        case records.TasksReturned(sid, tasks, reason, charges, pause_s):
             causes = "".join(f", {charge.cause.value}" for charge in charges)
-            return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){causes}: {reason}"
+            pause = f", delayed for {pause_s:g} s" if pause_s else ""
+            return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){causes}{pause}: {reason}"
+        case records.TasksDue(tasks):
+            return f"DUE {_names(tasks)}"
         case records.TasksGivenUp(_, _, tasks, reason):
             return f"UNRUNNABLE {_names(tasks)}: {reason}"
         case records.TasksCancelled(_, tasks, when):

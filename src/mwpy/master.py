@@ -29,7 +29,7 @@ from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.terms import TermsOf
 from mwpy._system import clock
 from mwpy._system.modules import is_interactive
-from mwpy._transport.codec import Codec, with_seed
+from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
@@ -73,7 +73,7 @@ class Master:
         self._codec = codec
         watch = CodeWatch(access) if main_by_value and is_interactive() else None
         self._definitions = Definitions(codec, main_by_value, watch)
-        self._terms = TermsOf(self._definitions, for_all)
+        self._terms = TermsOf(self._definitions, for_all, codec)
         self._inbox = Inbox(access, access.io.core.state.settings.max_failures)
         self._seeds = Seeds()
         self._targets = TargetNumbers()
@@ -102,12 +102,12 @@ class Master:
         """
         algorithm = algorithm_of_call(call, "mw.submit")
         terms = self._terms
-        defined, checked = terms.defined(algorithm), terms.default
+        defined, (checked, extras) = terms.defined(algorithm), terms.default
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, defined.name)
         if policy or algorithm.policy:
-            checked, seed = terms.policy(algorithm, policy)
-            if seed is not None:
-                payload = with_seed(payload, self._seeds.next(seed))
+            checked, extras = terms.policy(algorithm, policy)
+        if extras is not None:
+            payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
         io = self._access.io
         task_id = io.submissions.add(defined, checked, payload, buffers, tag)
         if io.link.asleep:
@@ -222,8 +222,8 @@ class Master:
             [32, 9]
         """
         check_chunksize(chunksize)
-        defined, checked, seed = self._terms.of_map(function, policy)
-        calls: Iterator[Call] = ((defined, checked, seed, tuple(args), NO_KEYWORDS, args) for args in tuples)
+        defined, checked, extras = self._terms.of_map(function, policy)
+        calls: Iterator[Call] = ((defined, checked, extras, tuple(args), NO_KEYWORDS, args) for args in tuples)
         return self._run(calls, ordered=True, values=True)
 
     def imap_unordered(
@@ -479,7 +479,7 @@ class Master:
         return max(0, self.get_target_number(algorithm) - self.pending_tasks(algorithm))
 
     def num_runnable_tasks(self) -> int:
-        """How many tasks are pending or at slaves."""
+        """How many tasks are pending, delayed or at slaves."""
         self._inbox.receive()
         return self._access.io.submissions.runnable()
 

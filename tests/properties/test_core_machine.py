@@ -53,6 +53,9 @@ from mwpy._values.task import SlaveKind
 WORKED_S = 5.0
 """When slaves have worked for this many seconds, the work counts as progress."""
 
+PAUSE_MAX_S = 3600.0
+"""A pause grows up to this many seconds."""
+
 FIRST_NOTICE_S = 10.0
 """When nothing can progress for this many seconds, there must be a notice."""
 
@@ -80,6 +83,10 @@ class _Task:
     deaths: int = 0
     lost: int = 0
     """How many agents vanished without notice while it was at them."""
+    due_at: float = 0.0
+    """When its last pause ends."""
+    delayed: bool = False
+    """Whether it pauses before its next attempt."""
     may_have_started: bool = False
     """A slave that held it was lost, so it may have been running there."""
     outcome: str = ""
@@ -191,6 +198,12 @@ class _MasterMachine(RuleBasedStateMachine):
     def open(self) -> list[_Task]:
         return [task for task in self.tasks if not task.outcome]
 
+    @property
+    def pending(self) -> list[_Task]:
+        """The tasks that wait to be sent to a slave."""
+        held = {number for slave in self.slaves for number in slave.held}
+        return [task for task in self.open if task.number not in held and not task.delayed]
+
     def is_connected(self, sid: SlaveId | None) -> bool:
         return any(slave.sid == sid for slave in self.slaves)
 
@@ -221,6 +234,9 @@ class _MasterMachine(RuleBasedStateMachine):
         self.sound = False
         for slave in self.slaves:
             slave.just_sent = 0
+        if self.core.closing is None:
+            for task in self.tasks:
+                task.delayed = task.delayed and self.now < task.due_at
         self.core.decide(self.now)
         self.core.check()
         self.check_actions(self.core.take_actions())
@@ -298,6 +314,12 @@ class _MasterMachine(RuleBasedStateMachine):
             case records.Notice(text) if text.startswith("nothing has progressed"):
                 self.silence_notices += 1
                 assert self.is_stuck(), f"there was a notice, but progress is possible: {text}"
+                assert self.pending or not self.open, f"tasks pause, but there was a notice: {text}"
+            case records.Notice(text) if "pause before their next attempt" in text:
+                self.silence_notices += 1
+                due_s = min(task.due_at for task in self.open) - self.now
+                assert text.endswith(f" in {due_s:.0f} s"), f"the next attempt starts in {due_s} s: {text}"
+                assert not self.pending, f"tasks wait to be sent, but there was a notice: {text}"
 
     def check_send(self, send: Send) -> None:
         if isinstance(send.message, messages.Refused):
@@ -346,6 +368,7 @@ class _MasterMachine(RuleBasedStateMachine):
         sending = f"task {task.number} was sent to {slave.sid}"
         assert not task.outcome, f"{sending}, but it had ended before: {task.outcome}"
         assert not task.cancelling, f"{sending}, but it is cancelled"
+        assert not task.delayed, f"{sending} at {self.now}, but it pauses until {task.due_at}"
         assert not any(task.number in other.held for other in self.slaves), f"{sending}, but another slave holds it"
         assert task.policy.retry or not task.may_have_started, f"{sending} again despite retry=False"
         assert task.deaths < task.policy.attempts_max, f"{sending} after it had killed {task.deaths} slaves"
@@ -378,8 +401,7 @@ class _MasterMachine(RuleBasedStateMachine):
         )
         outstanding = {slave.sid: ids_of(slave.held.spans) for slave in self.core.state.members.slaves.values()}
         assert outstanding == {slave.sid: list(slave.held) for slave in self.slaves}
-        busy = {number for slave in self.slaves for number in slave.held}
-        pending = [task for task in self.open if task.number not in busy]
+        pending = self.pending
         assert sum(self.core.state.jar.pending.counts.values()) == len(pending)
         if self.core.closing is None:
             self.check_no_slave_is_idle(pending)
@@ -391,8 +413,7 @@ class _MasterMachine(RuleBasedStateMachine):
         """Check that the master algorithm sees the same number of pending and runnable tasks as the model."""
         submissions = self.submissions
         submissions.check()
-        held = {number for slave in self.slaves for number in slave.held}
-        pending = [task for task in self.open if task.number not in held]
+        pending = self.pending
         for number, algorithm in enumerate(self.algorithms):
             assert submissions.pending(algorithm) == sum(task.algorithm == number for task in pending)
         assert (submissions.pending(), submissions.runnable()) == (len(pending), len(self.open))
@@ -504,6 +525,8 @@ class _MasterMachine(RuleBasedStateMachine):
         retry=st.booleans(),
         anyway=st.booleans(),
         attempts=st.integers(1, 3),
+        after=st.sampled_from([0.0, 0.0, 0.1, 5.0, 3000.0]),
+        errors=st.booleans(),
         too_large=st.integers(0, 9).map(lambda number: number == 9),
     )
     def submit(
@@ -515,6 +538,8 @@ class _MasterMachine(RuleBasedStateMachine):
         retry: bool,
         anyway: bool,
         attempts: int,
+        after: float,
+        errors: bool,
         too_large: bool,
     ) -> None:
         gone = [sid for sid in self.sids if not self.is_connected(sid)]
@@ -524,7 +549,7 @@ class _MasterMachine(RuleBasedStateMachine):
             sid = gone[pick % len(gone)]
         elif address == "unknown":
             sid = SlaveId("SLAVE-1000")
-        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts)
+        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, after=after, retries_errors=errors and retry)
         for _ in range(count):
             number = len(self.tasks) + 1
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
@@ -637,23 +662,36 @@ class _MasterMachine(RuleBasedStateMachine):
         self.slave_becomes_ready(list(self.agents.values())[pick % len(self.agents)])
 
     @precondition(lambda self: self.slaves)
-    @rule(pick=picks, count=st.integers(1, 5), seconds=st.sampled_from([0.0001, 0.05, 1.0, 60.0]))
-    def results_arrive(self, pick: int, count: int, seconds: float) -> None:
+    @rule(
+        pick=picks,
+        count=st.integers(1, 5),
+        seconds=st.sampled_from([0.0001, 0.05, 1.0, 60.0]),
+        again=st.booleans(),
+    )
+    def results_arrive(self, pick: int, count: int, seconds: float, again: bool) -> None:
+        """Slaves say of all failures that the tasks are tried again, or of none. Not every policy has allowed it."""
         slave = self.slaves[pick % len(self.slaves)]
-        self.finish(slave, list(slave.held.values())[:count], seconds)
+        self.finish(slave, list(slave.held.values())[:count], seconds, again)
 
-    def finish(self, slave: _Slave, tasks: list[_Task], seconds: float) -> None:
+    def finish(self, slave: _Slave, tasks: list[_Task], seconds: float, again: bool = False) -> None:
         """A slave sends the results of tasks that it holds."""
+        failed = [position for position, task in enumerate(tasks) if task.number % 5 == 0]
         payloads = list(map(_payload, tasks))
         group = messages.Results(
             slave.number,
             *messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks]),
             [seconds] * len(tasks),
-            [position for position, task in enumerate(tasks) if task.number % 5 == 0],
+            failed,
+            again=failed if again else [],
         )
-        for task in tasks:
+        for position, task in enumerate(tasks):
             del slave.held[task.number]
-            self.due[task.number] = "result"
+            retries = position in group.again and task.policy.retries_errors and not task.cancelling
+            if retries and task.deaths + 1 < task.policy.attempts_max:
+                task.deaths += 1
+                self.pause(task)
+            else:
+                self.due[task.number] = "result"
         slave.gave_back = slave.gave_back and not tasks
         self.replies.append((slave.agent.name, group))
         self.receive(slave.agent.name, group, (messages.payload(len(tasks), payloads),))
@@ -666,18 +704,31 @@ class _MasterMachine(RuleBasedStateMachine):
         cause = Cause.CRASH if cause is Cause.AGENT_LOST else cause
         slave = self.slaves[pick % len(self.slaves)]
         task = next(iter(slave.held.values()), None) if started else None
+        charged = False
         if task is not None and not task.cancelling:
+            before = task.deaths
             task.deaths += cause.is_charged and not slave.agent.leaving and self.core.closing is None
             task.may_have_started = True
-            if task.deaths >= task.policy.attempts_max or not task.policy.retry:
+            charged = task.deaths > before
+            if (charged and task.deaths >= task.policy.attempts_max) or not task.policy.retry:
                 self.due[task.number] = "unrunnable"
         self.come_back(slave.held.values())
         del slave.agent.slaves[slave.number]
+        if task is not None and charged and task.number not in self.due:
+            self.pause(task)
         running = task.number if task else 0
         self.receive(
             slave.agent.name, messages.SlaveDied(slave.number, running, cause, "killed by signal 11", NO_WORDS)
         )
         self.iterate()
+
+    def pause(self, task: _Task) -> None:
+        """A task was charged with the loss of its attempt, and is tried again."""
+        if task.policy.after:
+            pause_s = min(task.policy.after * 2 ** (task.deaths - 1), PAUSE_MAX_S)
+            task.delayed, task.due_at = True, self.now + pause_s
+            if task.policy.sid and not (task.policy.do_it_anyway or self.is_connected(task.policy.sid)):
+                self.due[task.number] = "unrunnable"
 
     def come_back(self, tasks: Iterable[_Task]) -> None:
         """Tasks come back unfinished. Those that are cancelled end now."""
@@ -883,6 +934,8 @@ class _MasterMachine(RuleBasedStateMachine):
             self.iterate()
         for slave in [slave for slave in self.slaves if slave.stopping]:
             self.slave_dies(self.slaves.index(slave), 0, Cause.START_UP)
+        if any(task.delayed for task in self.open):
+            self.time_passes(PAUSE_MAX_S)
         correct = self.connect_agent()
         for _ in range(2):
             self.slave_becomes_ready(correct)
@@ -926,7 +979,9 @@ class _EndingMasterMachine(_MasterMachine):
             return
         for position, slave in enumerate(self.slaves):
             self.finish(slave, list(slave.held.values()), 0.01)
-            self.submit(1, 0, "here", position, retry=True, anyway=True, too_large=False)
+            self.submit(
+                1, 0, "here", position, retry=True, anyway=True, attempts=3, after=0.0, errors=False, too_large=False
+            )
         self.time_passes(100.0)
         assert not self.silence_notices, "there was a notice that nothing progresses during the shutdown"
         for number in range(len(self.agents)):

@@ -15,6 +15,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running, ShutDown
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
+from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
@@ -54,7 +55,13 @@ class _Story:
     def do_submit(self, count: str, *policy: str) -> None:
         given = dict(word.split("=") for word in policy)
         sid = SlaveId(given["sid"]) if "sid" in given else None
-        chosen = TaskPolicy(sid, given.get("retry") != "no", given.get("anyway") == "yes")
+        chosen = TaskPolicy(
+            sid,
+            retry=given.get("retry") != "no",
+            do_it_anyway=given.get("anyway") == "yes",
+            after=float(given.get("after", 0)),
+            retries_errors=given.get("errors") == "yes",
+        )
         first = self.tasks + 1
         self.tasks += int(count)
         self.core.submit([span(first, self.algorithm, int(count), policy=chosen)])
@@ -84,6 +91,12 @@ class _Story:
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
         """A slave sends results of tasks that took a hundredth of a second each."""
         self.do_results(peer, number, *pairs, seconds=0.01)
+
+    def do_raised(self, peer: str, number: str, pair: str) -> None:
+        """A task raises an exception after which it is tried again, if its policy says so and it has attempts left."""
+        task, attempt = map(int, pair.split("/"))
+        group = messages.Results(int(number), [task], [1], [attempt], [0.1], [0], again=[0])
+        self.receive(peer, group, (messages.payload(1, [Codec().dumps_failure(OSError("server busy"))]),))
 
     def do_died(self, peer: str, number: str, running: str) -> None:
         words = LastWords("out\n", "last words", "", 5 << 20)

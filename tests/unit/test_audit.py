@@ -63,6 +63,11 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
     (
+        records.TasksReturned(SID, ONE, "why", (records.Charge(SID, Cause.ERROR, "what"),), 2.5),
+        "SLAVE-0 -> 1 task back (task 1 (max)), error, delayed for 2.5 s: why",
+    ),
+    (records.TasksDue(ONE), "DUE task 1 (max)"),
+    (
         records.TasksGivenUp(SID, True, TASKS, "why"),
         f"UNRUNNABLE {', '.join(f'task {n} (max)' for n in range(1, 6))} and 2 more: why",
     ),

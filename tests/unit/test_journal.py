@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mwpy._transport.channel.journal import CAPACITY, JOURNAL_BYTES, PAYLOAD_BYTES, Journal
+from mwpy._transport.channel.journal import AGAIN, CAPACITY, FAILED, JOURNAL_BYTES, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
@@ -69,6 +69,16 @@ def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) 
         slave.add(task_id, attempt, 0.5, task_id in (6, 9), encoded(task_id))
     group = messages.Results(3, [5, 7, 9], [2, 1, 1], [1, 2, 2], [0.5] * 4, [1, 3])
     assert slave.read(3) == (group, [messages.payload(4, [bytes([5, 6, 7, 9])])])
+
+
+def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_again(slave: Journal) -> None:
+    """Another number is a failure: a task may have overwritten the memory."""
+    for task_id, kind in enumerate((VALUE, AGAIN, FAILED, AGAIN, 77)):
+        slave.add(task_id, 1, 0.5, kind, encoded(task_id))
+    found = slave.read(3)
+    assert found is not None
+    messages.check(*found)
+    assert (found[0].failed, found[0].again) == ([1, 2, 3, 4], [1, 3])
 
 
 @pytest.mark.parametrize("size", [0, 1000, PAYLOAD_BYTES - 5])

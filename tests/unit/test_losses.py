@@ -6,6 +6,7 @@ import pytest
 from tests.master_state import Books
 from tests.spans import ids_of
 
+from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import REASONS_KEPT, Losses
@@ -30,7 +31,8 @@ def books() -> Books:
 @pytest.fixture
 def losses(books: Books) -> Losses:
     handback = HandBack(books.state)
-    return Losses(books.state, SlaveKinds(books.state, handback), handback, Totals(books.state))
+    kinds, delays = SlaveKinds(books.state, handback), Delays(books.state, handback)
+    return Losses(books.state, kinds, handback, Totals(books.state), delays)
 
 
 def dies(losses: Losses, slave: ConnectedSlave, running: int, words: LastWords = NO_WORDS) -> None:

@@ -17,6 +17,7 @@ from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice, SlaveChanged
 from mwpy._values.task import SlaveKind, SlaveState
@@ -98,6 +99,24 @@ def test_no_slaves_are_needed_for_tasks_that_only_others_can_run(core: MasterCor
     core.submit(_tasks(3))
     core.decide(0.0)
     assert core.counts().slaves_needed == 2
+
+
+def test_delayed_tasks_need_no_slaves_until_they_are_due(core: MasterCore) -> None:
+    """The master sleeps until then."""
+    _connect(core, 1)
+    core.submit([span(1, MAX, 1, policy=TaskPolicy(after=100.0))])
+    core.decide(0.0)
+    _receive(core, messages.SlaveDied(1, 1, Cause.CRASH, "killed", NO_WORDS))
+    core.decide(0.0)
+    core.take_actions()
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (0, 0)
+    while (due := core.next_deadline()) is not None and due < 100.0:
+        core.decide(due)
+        assert core.take_actions().sends == []
+    assert due == 100.0
+    core.decide(due)
+    _receive(core, messages.Leaving("evicted", Cause.EVICTED))
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (1, 1)
 
 
 def test_slaves_are_needed_for_tasks_that_can_be_taken_back(core: MasterCore) -> None:

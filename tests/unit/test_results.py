@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from tests.master_state import Books, kinds_of
 from tests.spans import MIN, ids_of
 
+from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
@@ -13,10 +15,14 @@ from mwpy._core.master.results import Results
 from mwpy._core.master.totals import Totals
 from mwpy._transport.codec import Codec
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.messages import AlgorithmFailed, Revoked, payload
+from mwpy._values.messages import AlgorithmFailed, Revoked, check, payload, spans_of
 from mwpy._values.messages import Results as Group
+from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveState
+
+CODEC = Codec()
 
 
 @pytest.fixture
@@ -36,7 +42,8 @@ def slave(books: Books) -> ConnectedSlave:
 @pytest.fixture
 def results(books: Books) -> Results:
     handback = HandBack(books.state)
-    return Results(books.state, SlaveKinds(books.state, handback), handback, Totals(books.state))
+    kinds, delays = SlaveKinds(books.state, handback), Delays(books.state, handback)
+    return Results(books.state, kinds, handback, Totals(books.state), delays)
 
 
 def receive(
@@ -115,6 +122,95 @@ def test_a_failure_must_have_a_description(books: Books, results: Results, slave
     [result] = books.state.actions.results
     assert result.error is not None
     assert result.error.text == "wrong"
+
+
+def raise_error(
+    results: Results, slave: ConnectedSlave, tasks: dict[int, str], again: list[int], attempt: int = 1
+) -> None:
+    """Tasks end in the same attempt: with the exceptions of these texts, or with values where the text is empty."""
+    values = [CODEC.dumps_failure(OSError(text)) if text else b"\7" for text in tasks.values()]
+    failed = [place for place, text in enumerate(tasks.values()) if text]
+    group = Group(1, *spans_of([*tasks], [attempt] * len(tasks)), [0.1] * len(tasks), failed, again=again)
+    check(group, [payload(len(values), values)])
+    results.receive(slave, group, [payload(len(values), values)], 0.0)
+    results.state.check()
+
+
+def errors_of(books: Books) -> list[tuple[int, str]]:
+    """The tasks that ended, and the texts of their exceptions; empty for a value."""
+    return [(each.task_id, "" if each.error is None else each.error.text) for each in books.state.actions.results]
+
+
+RETRIES = TaskPolicy(retries_errors=True)
+
+
+def test_a_task_is_tried_again_after_an_exception_and_charged(books: Books, results: Results) -> None:
+    """It goes to the tail of its queue. When its attempts are used up, it has failed with its last exception."""
+    slave = books.slave()
+    books.submit(3, policy=RETRIES)
+    books.send(slave, 2)
+    raise_error(results, slave, {1: "busy", 2: ""}, [0])
+    assert (ids_of(books.state.jar.pending.queues[0]), errors_of(books)) == ([3, 1], [(2, "")])
+    books.send(slave, 2)
+    raise_error(results, slave, {1: "still busy"}, [0], attempt=2)
+    [queue] = books.state.jar.pending.queues.values()
+    assert [str(death) for death in queue[-1].deaths] == [
+        "attempt 1 on SLAVE-0: error: OSError: busy",
+        "attempt 2 on SLAVE-0: error: OSError: still busy",
+    ]
+    books.send(slave, 1)
+    raise_error(results, slave, {1: "full"}, [0], attempt=3)
+    assert errors_of(books) == [(2, ""), (1, "full")]
+    [total] = results.totals.rows.values()
+    assert (total.tasks, total.failed, total.lost, total.lost_s) == (2, 1, {Cause.ERROR: 2}, 0.2)
+    assert [call.task_id for call in books.state.actions.failed] == [1]
+    assert books.state.actions.unrunnable == []
+
+
+def test_tasks_with_the_same_exception_and_pause_come_back_in_one_record(books: Books, results: Results) -> None:
+    slave = books.slave()
+    books.submit(3, policy=RETRIES)
+    books.submit(1, policy=evolve(RETRIES, after=1.0))
+    books.send(slave, 4)
+    books.taken()
+    raise_error(results, slave, {1: "a", 2: "b", 3: "a", 4: "a"}, [0, 1, 2, 3])
+    returned = [record for record in books.taken() if isinstance(record, records.TasksReturned)]
+    assert [([each.first for each in record.tasks], record.pause_s) for record in returned] == [
+        ([1, 3], 0.0),
+        ([2], 0.0),
+        ([4], 1.0),
+    ]
+    assert returned[1].reason == "it raised OSError: b"
+    assert returned[1].charges == (records.Charge(slave.sid, Cause.ERROR, "OSError: b"),)
+
+
+@pytest.mark.parametrize("policy", [TaskPolicy(), TaskPolicy(retries_errors=True, attempts_max=1)])
+def test_a_task_without_another_attempt_has_failed(books: Books, results: Results, policy: TaskPolicy) -> None:
+    """This holds even if a slave says that a task is tried again whose policy does not allow it."""
+    slave = books.slave()
+    books.submit(1, policy=policy)
+    books.send(slave, 1)
+    raise_error(results, slave, {1: "busy"}, [0])
+    assert errors_of(books) == [(1, "busy")]
+
+
+def test_a_cancelled_task_that_may_finish_is_not_tried_again(books: Books, results: Results) -> None:
+    slave = books.slave()
+    books.submit(2, policy=RETRIES)
+    books.send(slave, 2)
+    books.state.record(records.TasksCancelling(slave.sid, [slave.held.spans[0].part(1, 1, 1)]))
+    raise_error(results, slave, {1: "busy", 2: "busy"}, [0, 1])
+    assert (errors_of(books), ids_of(books.state.jar.pending.queues[0])) == ([(1, "busy")], [2])
+
+
+def test_results_that_do_not_count_are_not_tried_again(books: Books, results: Results) -> None:
+    slave = books.slave()
+    books.submit(3, policy=RETRIES)
+    books.send(slave, 3)
+    raise_error(results, slave, {9: "busy", 2: "busy", 3: "busy"}, [0, 1])
+    assert (errors_of(books), ids_of(books.state.jar.pending.queues[0])) == ([(3, "busy")], [2])
+    assert ids_of(slave.held.spans) == [1]
+    assert slave.state is SlaveState.BUSY
 
 
 def test_unstarted_tasks_are_pending_again(books: Books, results: Results, slave: ConnectedSlave) -> None:

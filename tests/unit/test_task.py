@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import Any
 
@@ -129,6 +130,13 @@ def test_a_limit_of_time_is_a_positive_number(value: object) -> None:
     assert TaskPolicy.of(seconds_max=None).limits is None
     with pytest.raises(UsageError, match=f"seconds_max={value!r}: give a number of seconds greater than 0, or None"):
         TaskPolicy.of(seconds_max=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [-1, 2e9, math.nan, "1", True, None])
+def test_a_pause_is_a_number_of_seconds(value: object) -> None:
+    assert TaskPolicy.of(after=1).after == 1.0
+    with pytest.raises(UsageError, match=f"after={value!r}: give a number of seconds from 0 on"):
+        TaskPolicy.of(after=value)  # type: ignore[arg-type]
 
 
 def test_a_policy_says_only_whether_there_is_a_seed() -> None:

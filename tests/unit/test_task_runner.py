@@ -16,8 +16,8 @@ from mwpy._roles import task_runner
 from mwpy._roles.task_runner import TaskRunner
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
-from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
-from mwpy._transport.codec import Codec, loads, with_seed
+from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
+from mwpy._transport.codec import Codec, loads, with_condition, with_seed
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.ids import Buffer, SlaveId
@@ -243,6 +243,109 @@ def test_the_seed_of_a_task_is_gone_after_the_task(end: _End) -> None:
     found = _results(end)
     assert (found[1], found[2][0], found[3]) == (30, "ZeroDivisionError", 16)
     assert [found[task][0] for task in (4, 5, 6)] == ["mwpy.UsageError"] * 3
+
+
+class _Busy(Exception):
+    pass
+
+
+def _fragile(x: int) -> int:
+    if x == 1:
+        raise SystemExit(3)
+    if x == 2:
+        raise OSError("disk")
+    if x == 3:
+        raise _Busy("later")
+    return x
+
+
+def _no_answer(error: Exception) -> bool:
+    raise KeyError("question")
+
+
+_CONDITIONS: list[tuple[Any, list[int]]] = [
+    ((OSError,), [2]),
+    ((_Busy, OSError), [2, 3]),
+    (lambda error: "later" in str(error), [3]),
+    (lambda _: True, [2, 3]),
+    (lambda _: 0, []),
+    (_no_answer, []),
+]
+
+
+@pytest.mark.parametrize(("condition", "again"), _CONDITIONS)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_task_is_tried_again_after_an_exception_that_its_policy_names(
+    end: _End, condition: Any, again: list[int], seed: int | None
+) -> None:
+    """An exit is no such exception. Tasks without an exception do not load the condition."""
+    runner = _runner(end)
+    _define(end, _fragile)
+    pickled = CODEC.dumps_condition(condition)
+    calls = [with_condition(CODEC.dumps_call((x,), {}, "f")[0], pickled) for x in range(4)]
+    if seed is not None:
+        calls = [with_seed(call, seed) for call in calls]
+    end.arrive(messages.Tasks(7, [0], [4], [1], [1]), [messages.payload(4, calls)])
+    runner.turn(0.0, 100)
+    runner.flush()
+    [(group, frames)] = [sent for sent in end.sent if isinstance(sent[0], messages.Results)]
+    assert isinstance(group, messages.Results)
+    messages.check(group, frames)
+    assert (group.failed, group.again) == ([1, 2, 3], again)
+
+
+@pytest.mark.parametrize(
+    ("pickled", "why"),
+    [
+        (CODEC.dumps_condition(_no_answer), "retry_errors failed: KeyError: 'question'"),
+        (b"cno_such_module\nf\n.", "retry_errors failed: ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+    ids=["raises", "cannot be loaded"],
+)
+def test_a_failure_says_that_its_condition_failed(end: _End, pickled: bytes, why: str) -> None:
+    runner = _runner(end)
+    _define(end, _fragile)
+    calls = [with_condition(CODEC.dumps_call((x,), {}, "f")[0], pickled) for x in (0, 2)]
+    end.arrive(messages.Tasks(7, [0], [2], [1], [1]), [messages.payload(2, calls)])
+    runner.turn(0.0, 100)
+    runner.flush()
+    found = _results(end)
+    assert found[0] == 0
+    assert found[1][:2] == ("OSError", f"disk (the task is not tried again, because {why})")
+
+
+def test_a_large_group_of_results_says_which_tasks_are_tried_again(end: _End) -> None:
+    """A failure that does not fit in the journal travels alone."""
+    runner = _runner(end)
+
+    def fail(x: int) -> None:
+        raise OSError("x" * x)
+
+    _define(end, fail)
+    pickled = CODEC.dumps_condition((OSError,))
+    calls = [with_condition(CODEC.dumps_call((x,), {}, "f")[0], pickled) for x in (PAYLOAD_BYTES, 1)]
+    end.arrive(messages.Tasks(7, [0], [2], [1], [1]), [messages.payload(2, calls)])
+    runner.turn(0.0, 100)
+    runner.flush()
+    groups = [message for message, _ in end.sent if isinstance(message, messages.Results)]
+    assert [(group.tasks, group.failed, group.again) for group in groups] == [([0], [0], [0]), ([1], [0], [0])]
+
+
+def test_an_interrupt_of_a_condition_ends_the_turn(end: _End) -> None:
+    """This is possible only in the master's own slave."""
+    runner = TaskRunner(cast(SlaveEnd, end), 7, 1, 1000, ends_the_turn=(KeyboardInterrupt,))
+
+    def interrupt(_: Exception) -> bool:
+        raise KeyboardInterrupt
+
+    _define(end, _fragile)
+    call = with_condition(CODEC.dumps_call((2,), {}, "f")[0], CODEC.dumps_condition(interrupt))
+    end.arrive(messages.Tasks(7, [1], [1], [1], [1]), [messages.payload(1, [with_seed(call, 1)])])
+    with pytest.raises(KeyboardInterrupt):
+        runner.turn(0.0, 100)
+    assert _results(end) == {}
+    with pytest.raises(mwpy.UsageError):
+        mwpy.task_seed()
 
 
 def test_the_tasks_of_an_algorithm_that_cannot_run_here_are_given_back_together(end: _End) -> None:

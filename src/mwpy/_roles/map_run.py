@@ -22,9 +22,9 @@ from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox, MapTasks
 from mwpy._roles.progress import Progress, Report
-from mwpy._roles.terms import Terms
+from mwpy._roles.terms import Extras, Terms
 from mwpy._system import clock
-from mwpy._transport.codec import Codec, with_seed
+from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import Algorithm, TaskCall
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import TaskId
@@ -43,7 +43,7 @@ __all__ = [
     "check_chunksize",
 ]
 
-Call = tuple[Defined, TaskPolicy, SupportsIndex | None, tuple[Any, ...], dict[str, Any], Any]
+Call = tuple[Defined, TaskPolicy, Extras | None, tuple[Any, ...], dict[str, Any], Any]
 """A task to submit: its terms, positional and keyword arguments, and the item that the user knows it by."""
 
 NO_KEYWORDS: dict[str, Any] = {}
@@ -97,11 +97,11 @@ def calls_of(terms: Terms, iterables: tuple[Iterable[Any], ...]) -> Iterator[Cal
     """
     if not iterables:
         raise UsageError("a map needs at least one iterable: mw.map(f, items)")
-    defined, policy, seed = terms
+    defined, policy, extras = terms
     rows = zip(*iterables, strict=False)
     if len(iterables) == 1:
-        return ((defined, policy, seed, args, NO_KEYWORDS, args[0]) for args in rows)
-    return ((defined, policy, seed, args, NO_KEYWORDS, args) for args in rows)
+        return ((defined, policy, extras, args, NO_KEYWORDS, args[0]) for args in rows)
+    return ((defined, policy, extras, args, NO_KEYWORDS, args) for args in rows)
 
 
 def check_chunksize(chunksize: object) -> None:
@@ -256,10 +256,11 @@ class MapRun:
         enough = self._submitted + room
         if room <= 0 or self._bytes >= MAP_BYTES:
             return
-        for defined, policy, seed, args, kwargs, item in islice(self.calls, room):
+        for defined, policy, extras, args, kwargs, item in islice(self.calls, room):
             payload, buffers = dumps(args, kwargs, defined.name)
-            if seed is not None:
-                payload = with_seed(payload, seed_at(seed, self._submitted))
+            if extras is not None:
+                seed = None if extras.seed is None else seed_at(extras.seed, self._submitted)
+                payload = extras.add(payload, seed)
             size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
             # first, so that an interrupt leaves no task that is not known here
             opened[submissions.total + 1] = self._submitted, item, size

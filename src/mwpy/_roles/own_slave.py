@@ -88,14 +88,15 @@ class _Channel:
 
 @frozen
 class _WatchedCodec(Codec):
-    """Encodes failures as always, and keeps the exceptions."""
+    """Encodes failures as always, and keeps the last exception."""
 
     errors: list[BaseException] = field(factory=list)
+    """The last exception, until its result arrives."""
 
-    def dumps_failure(self, error: BaseException) -> bytes:
+    def dumps_failure(self, error: BaseException, remark: str = "") -> bytes:
         """Encode an exception."""
-        self.errors.append(error)
-        return Codec.dumps_failure(self, error)
+        self.errors[:] = [error]
+        return Codec.dumps_failure(self, error, remark)
 
 
 class OwnSlave:

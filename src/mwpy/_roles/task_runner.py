@@ -24,7 +24,16 @@ from mwpy._core.holding import count_of, take_named
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
-from mwpy._transport.codec import Codec, loads_call, loads_function, seed_of
+from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
+from mwpy._transport.codec import (
+    Codec,
+    condition_of,
+    describe_error,
+    loads_call,
+    loads_condition,
+    loads_function,
+    seed_of,
+)
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, find
 from mwpy._values.bounds import shortened
@@ -241,7 +250,7 @@ class TaskRunner:
             args = kwargs = value = result = large = (
                 None  # free the objects of the last task before this task creates its own
             )
-            failed = False
+            kind = VALUE
             try:
                 args, kwargs = load(call, buffers)
                 began = monotonic()
@@ -254,19 +263,36 @@ class TaskRunner:
                 RUNNING.seed = None
                 raise
             except BaseException as error:
-                failed, large = True, ()
-                result = self._codec.dumps_failure(error if not ended else _not_sendable(error, value))
-                ended = ended or monotonic()
+                kind, result = self._failure(call, error if not ended else _not_sendable(error, value))
+                large, ended = (), ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
             seconds = ended - began if began else 0.0
-            if large or not note(task_id, attempt, seconds, failed, result):
-                self._send_or_note(task_id, attempt, seconds, failed, result, large)
+            if large or not note(task_id, attempt, seconds, kind, result):
+                self._send_or_note(task_id, attempt, seconds, kind, result, large)
             if journal.count >= group if group else ended > self._due:
                 self.flush()
         RUNNING.seed = None
         self.completed += ran
         return ran
+
+    def _failure(self, call: object, error: BaseException) -> tuple[int, bytes]:
+        """Encode the failure of a task, and find out whether it is one after which the task is tried again.
+
+        Args:
+            call: the task's arguments, which may have a condition.
+        """
+        again, remark = False, ""
+        try:
+            pickled = condition_of(call)
+            again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
+        except self._ends_the_turn:
+            RUNNING.seed = None
+            raise
+        except BaseException as second:
+            type_name, text, _ = describe_error(second)
+            remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
+        return AGAIN if again else FAILED, self._codec.dumps_failure(error, remark)
 
     def _unpack(self, number: int) -> Callable[..., Any] | None:
         """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
@@ -285,13 +311,13 @@ class TaskRunner:
         return span.count
 
     def _send_or_note(
-        self, task_id: int, attempt: int, seconds: float, failed: bool, result: bytes, large: Sequence[Buffer]
+        self, task_id: int, attempt: int, seconds: float, kind: int, result: bytes, large: Sequence[Buffer]
     ) -> None:
         """Send the journal's results, then note this result in the empty journal, or send it if it is too large."""
         self.flush()
-        if large or not self._end.journal.add(task_id, attempt, seconds, failed, result):
-            position = [0] if failed else []
-            group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], position, [len(large)])
+        if large or not self._end.journal.add(task_id, attempt, seconds, kind, result):
+            failed, again = [0] if kind else [], [0] if kind == AGAIN else []
+            group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
             self._send(group, [messages.payload(1, [result]), *large])
 
     def _check_size(self, size: int) -> None:
@@ -382,6 +408,13 @@ def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], 
     """Load a call with a seed, and make `task_seed` return this seed."""
     RUNNING.seed = seed_of(call)
     return loads_call(call, buffers)
+
+
+def _is_met(pickled: bytes, error: Exception) -> bool:
+    """Whether a pickled condition says that a task is tried again after an exception."""
+    with undisturbed():
+        condition = loads_condition(pickled)
+    return isinstance(error, condition) if isinstance(condition, tuple) else bool(condition(error))
 
 
 def _not_sendable(error: BaseException, value: object) -> BaseException:

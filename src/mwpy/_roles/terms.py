@@ -5,17 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.definitions import Definitions
+from mwpy._transport.codec import Codec, with_condition, with_seed
 from mwpy._values.algorithm import Algorithm, algorithm_of
-from mwpy._values.policy import Policies, TaskPolicy
+from mwpy._values.policy import Policies, TaskPolicy, condition_in
 
-__all__ = ["Terms", "TermsOf"]
+__all__ = ["Extras", "Terms", "TermsOf"]
 
-Terms = tuple[Defined, TaskPolicy, SupportsIndex | None]
-"""A definition, a policy and a seed."""
+
+@frozen
+class Extras:
+    """What travels with the arguments of a task."""
+
+    seed: SupportsIndex | None
+    """The seed of its policy, from which the seed of the task is made."""
+    condition: bytes
+    """The pickled condition under which it is tried again; empty if there is none."""
+
+    def add(self, call: bytes, seed: int | None) -> bytes:
+        """Add the condition to an encoded call, and the seed of the task if it has one."""
+        if self.condition:
+            call = with_condition(call, self.condition)
+        return call if seed is None else with_seed(call, seed)
+
+
+Terms = tuple[Defined, TaskPolicy, Extras | None]
+"""A definition, a policy, and what travels with the arguments, if anything."""
 
 
 @define(eq=False)
@@ -25,28 +43,41 @@ class TermsOf:
     Args:
         definitions: those of this master.
         for_all: the policies of all tasks.
+        codec: pickles conditions.
     """
 
     definitions: Definitions
     for_all: Policies
-    default: TaskPolicy = field(init=False)
-    """The policy of tasks that have no other."""
+    codec: Codec
+    default: tuple[TaskPolicy, Extras | None] = field(init=False)
+    """The policy of tasks that have no other, and what travels with their arguments."""
 
     def __attrs_post_init__(self) -> None:
-        self.default = TaskPolicy.of(**self.for_all)
+        self.default = TaskPolicy.of(**self.for_all), self._extras(self.for_all)
 
     def defined(self, algorithm: Algorithm) -> Defined:
         """Return the definition of an algorithm."""
         return self.definitions.known.get(algorithm) or self.definitions.define(algorithm)
 
-    def policy(self, algorithm: Algorithm, given: Policies) -> tuple[TaskPolicy, SupportsIndex | None]:
-        """Return the policy and the seed of a call. What is given with it overrides what its function is marked with.
+    def policy(self, algorithm: Algorithm, given: Policies) -> tuple[TaskPolicy, Extras | None]:
+        """Return the policy of a call, and what travels with its arguments.
+
+        What is given with the call overrides what its function is marked with.
 
         Raises:
             UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
+            ArgumentNotPicklable: `retry_errors` cannot be pickled; the caller's fault.
         """
+        if not (algorithm.policy or given):
+            return self.default
         merged: Policies = {**self.for_all, **algorithm.policy, **given}
-        return TaskPolicy.of(**merged) if merged else self.default, merged.get("seed")
+        return TaskPolicy.of(**merged), self._extras(merged)
+
+    def _extras(self, policy: Policies) -> Extras | None:
+        seed, condition = policy.get("seed"), condition_in(policy)
+        if seed is None and condition is None:
+            return None
+        return Extras(seed, b"" if condition is None else self.codec.dumps_condition(condition))
 
     def of(self, algorithm: Algorithm, given: Policies) -> Terms:
         """Return the terms of a call. It raises what `policy` raises."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from attrs import evolve
+
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, GoOn, RenewSlaves, Running
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
@@ -32,6 +34,8 @@ CANCEL_S = 3.0
 
 GO_ON_S = 2.0
 """The longest time until the algorithm learns of a stop, in seconds."""
+PAUSES = (0.0, 0.0, 0.0, 0.1, 1.0, 20.0)
+"""Seconds that a task pauses after its first loss."""
 
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
@@ -171,13 +175,16 @@ class SimulatedAlgorithm:
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
         retry, anyway = random.random() > 0.15, random.random() < 0.5
         attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
-        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds)
+        after = random.choice(PAUSES)
+        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds, after=after)
+        errors = random.randint(1, 4) if random.random() < 0.15 else 0
+        policy = evolve(policy, retries_errors=retry and random.random() < 0.7)
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
         function = random.choice(BY_NAME) if random.random() < 0.7 else _work_with(random.randrange(STATES))
         defined = self._definitions.define(algorithm_of(function))
-        tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, defined.record)
+        tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)
         self._io.submissions.add(defined, policy, payload, (), tag)
 
 

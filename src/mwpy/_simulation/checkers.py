@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
+from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.stop_checker import StopChecker
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -65,7 +66,7 @@ class HistoryChecker:
     runs: dict[int, int] = field(factory=dict)
     """How often each task was started."""
     deaths: dict[int, int] = field(factory=dict)
-    """How many slaves died while they ran each task. Only deaths that the master knows of count."""
+    """How many attempts of each task were lost by its own fault. Only those that the master knows of count."""
     killers: dict[int, None] = field(factory=dict)
     """Tasks that kill their slave in each run."""
     agent_killers: dict[int, None] = field(factory=dict)
@@ -115,13 +116,23 @@ class HistoryChecker:
     _last_attempts: dict[int, None] = field(factory=dict)
     """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
 
+    retries: RetryChecker = field(
+        default=Factory(lambda self: RetryChecker(self._policies, self.deaths, self._last_attempts), takes_self=True)
+    )
+
     @property
     def unended(self) -> list[int]:
         """The tasks that have started, but have not ended."""
         return [task for task in self.runs if task not in self.ended]
 
-    def submitted(self, task: int, policy: TaskPolicy, kills: str, algorithm: records.AlgorithmDefined) -> object:
-        """A task is submitted, after all tasks with lower numbers. It kills "slave", "agent" or nothing ("").
+    def submitted(
+        self, task: int, policy: TaskPolicy, kills: str, errors: int, algorithm: records.AlgorithmDefined
+    ) -> object:
+        """A task is submitted, after all tasks with lower numbers.
+
+        Args:
+            kills: what it kills: "slave", "agent" or nothing ("").
+            errors: how many of its first attempts end with an exception.
 
         Returns:
             Its tag.
@@ -130,6 +141,7 @@ class HistoryChecker:
         self._algorithms[task] = algorithm
         self._edits_before[task] = self.edits
         self._tags[task] = object()
+        self.retries.errors[task] = errors
         if kills:
             (self.killers if kills == "slave" else self.agent_killers)[task] = None
         return self._tags[task]
@@ -159,13 +171,13 @@ class HistoryChecker:
             case records.AgentLost(agent, cause=Cause.AGENT_LOST):
                 self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
-                again = [task for task in _each(tasks) if task in self._last_attempts]
-                assert not again, f"tasks {again} are sent again although they are cancelled"
+                self.retries.sent(tasks)
                 self._sent(self._agent_of[sid], _each(tasks))
             case records.ResultsReceived(sid, results):
                 self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
-            case records.TasksReturned(sid, tasks):
+            case records.TasksReturned(sid, tasks, _, charges, pause_s):
                 self._back(self._agent_of[sid], _each(tasks))
+                self.retries.returned(tasks, [charge.cause for charge in charges], pause_s)
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelled(sid, tasks):
@@ -265,6 +277,8 @@ class HistoryChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result))
+        if not is_cancelled(result):
+            self.retries.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:

@@ -34,6 +34,7 @@ class _Trail:
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Check the records."""
+        self._checker.retries.now = now
         for record in happened:
             self._checker.recorded(record)
             self._replay.recorded(record)

@@ -7,7 +7,7 @@ must never change after it was given out. Tags are left out: they never leave th
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import define, field
@@ -63,6 +63,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
         "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
+        "delayed": _each(jar.delayed.tasks.values()),
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "pending": jar.pending.counts,
         "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
@@ -71,7 +72,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
     }
 
 
-def _each(spans: deque[Span]) -> list[tuple[Any, ...]]:
+def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
     """The tasks of a queue, one by one and in their order, because spans may be cut at other places."""
     return [
         (
@@ -80,7 +81,7 @@ def _each(spans: deque[Span]) -> list[tuple[Any, ...]]:
             span.policy,
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
-            (span.state, span.attempt, span.sid),
+            (span.state, span.attempt, span.sid, span.pause_s),
             [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
         )
         for span in spans

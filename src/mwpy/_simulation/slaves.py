@@ -19,6 +19,8 @@ from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.world import World
 from mwpy._transport import wire
+from mwpy._transport.channel.journal import AGAIN, VALUE
+from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.exits import describe_exit
@@ -37,6 +39,8 @@ WAKE_S = 0.0005
 """How long it may take until an idle slave reads a message, in seconds."""
 
 SIGKILL, SIGSEGV = -9, -11
+
+FAILURE = Codec().dumps_failure(OSError("simulated"))
 
 
 @define(eq=False)
@@ -139,8 +143,8 @@ class SimulatedJournal:
     """The results that a slave has finished and not sent."""
 
     _sent_meanwhile: Callable[[], bool]
-    results: list[tuple[int, int, float]] = field(factory=list)
-    """Task, attempt and seconds of each."""
+    results: list[tuple[int, int, float, int]] = field(factory=list)
+    """Task, attempt and seconds of each, and whether it is a value, a failure, or a reason to try again."""
     num_read: int = 0
     """How many of these results the agent has read, counted from the first."""
 
@@ -157,9 +161,11 @@ class SimulatedJournal:
 
     def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
         """The results as a group."""
-        tasks, attempts, seconds = [list(column) for column in zip(*self.results, strict=True)] or [[], [], []]
-        group = messages.Results(slave, *messages.spans_of(tasks, attempts), seconds, [])
-        return group, [messages.payload(len(tasks), [bytes(len(tasks))])]
+        tasks, attempts, seconds, kinds = [list(column) for column in zip(*self.results, strict=True)] or [[]] * 4
+        failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
+        again = [place for place in failed if kinds[place] == AGAIN]
+        group = messages.Results(slave, *messages.spans_of(tasks, attempts), seconds, failed, again=again)
+        return group, [messages.payload(len(tasks), [bytes(1) if kind == VALUE else FAILURE for kind in kinds])]
 
 
 @define(eq=False)
@@ -461,7 +467,7 @@ class SimulatedSlave:
             self._work.kill_agent()
             return
         self.running, self.channel.began = 0, 0.0
-        result = task, attempt, self._seconds
+        result = task, attempt, self._seconds, self._work.checker.retries.end_of(task, attempt)
         self.channel.journal.results.append(result)
         if self._world.now > self._send_by or self._world.random.random() < 0.3:
             self._send()
@@ -469,7 +475,7 @@ class SimulatedSlave:
             self._world.after(PROMISED_S, lambda: self._check_promptness(result))
         self._step()
 
-    def _check_promptness(self, result: tuple[int, int, float]) -> None:
+    def _check_promptness(self, result: tuple[int, int, float, int]) -> None:
         """Check that no result waits long for the next task: the agent must read it in the journal."""
         journal = self.channel.journal
         wanted = result[0] not in self._work.checker.killed_tasks

@@ -20,35 +20,42 @@ import pickle
 import traceback
 import types
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from attrs import frozen
 
-from mwpy._values.errors import ArgumentNotPicklable
+from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.failures import Failure, read_failure
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import (
+    CONDITIONAL,
     FAILURE,
     NOT_ENCODABLE,
     SEEDED,
     Pickled,
+    as_conditional,
     as_failure,
     as_pickle,
     as_seeded,
     decode,
     encode,
 )
+from mwpy._values.policy import Condition
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
 __all__ = [
     "Codec",
+    "condition_of",
     "describe_error",
     "loads",
     "loads_call",
+    "loads_condition",
     "loads_function",
     "seed_of",
     "users_traceback",
+    "with_condition",
     "with_seed",
 ]
 
@@ -60,6 +67,15 @@ MAX_TEXT = 64 * 1024
 
 MAX_CAUSE_BYTES = 1 << 20
 """If a pickled exception is larger, only its texts are sent."""
+
+MAX_CONDITION_BYTES = 64 * 1024
+"""A pickled condition may have at most this size, because it travels with each task."""
+
+CONDITIONS_KEPT = 16
+"""How many conditions a slave keeps."""
+
+_SIZE_BYTES = 4
+"""The size of the number that says how long a condition is."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """The types of plain values. They are checked first, because most values are plain."""
@@ -153,8 +169,11 @@ class Codec:
                 )
         return f"the arguments of {name} cannot be pickled together ({_text(error)}): pass simpler ones"
 
-    def dumps_failure(self, error: BaseException) -> bytes:
+    def dumps_failure(self, error: BaseException, remark: str = "") -> bytes:
         """Encode any exception so that it can be read anywhere.
+
+        Args:
+            remark: what to add to its text.
 
         Returns:
             Its entry in a group. `loads` turns it into (type name, text, traceback, exception), where the first three
@@ -168,7 +187,30 @@ class Codec:
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
         type_name, text, remote_traceback = map(_encodable, describe_error(error))
+        text = f"{text} ({_encodable(remark)})".lstrip() if remark else text
         return encode(as_failure(encode(Failure(type_name, text, remote_traceback, cause))))
+
+    def dumps_condition(self, condition: Condition) -> bytes:
+        """Pickle the condition under which tasks are tried again.
+
+        Raises:
+            ArgumentNotPicklable: it cannot be pickled; the caller's fault.
+            UsageError: it is too large; the caller's fault.
+        """
+        try:
+            pickled, buffers = self._pickled(condition)
+        except Exception as error:
+            raise ArgumentNotPicklable(
+                f"retry_errors refers to an object that cannot be pickled ({_text(error)}): give exception types, or a "
+                f"function that needs only its argument"
+            ) from error
+        size = len(pickled) + sum(map(len, buffers))
+        if size > MAX_CONDITION_BYTES:
+            raise UsageError(
+                f"retry_errors is {size} bytes, the limit is {MAX_CONDITION_BYTES} bytes, because it travels with each "
+                f"task: give exception types, or a function that refers to no large object"
+            )
+        return pickled
 
     def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
         """Pickle a function by value.
@@ -215,6 +257,8 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
     if entry.kind == SEEDED:
         call = bytes(entry.pickle)  # with msgspec 0.19, a slice of this memoryview can go beyond its end
         return loads_call(decode(call[SEED_BYTES:]), buffers)
+    if entry.kind == CONDITIONAL:
+        return loads_call(decode(_parts(entry)[1]), buffers)
     args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
     return args, kwargs
 
@@ -229,6 +273,36 @@ def seed_of(entry: object) -> int | None:
     if type(entry) is not Pickled or entry.kind != SEEDED:
         return None
     return int.from_bytes(entry.pickle[:SEED_BYTES], "big")
+
+
+def with_condition(call: bytes, condition: bytes) -> bytes:
+    """Add a pickled condition to what `dumps_call` encoded. `loads_call` ignores it, and `condition_of` returns it."""
+    return encode(as_conditional(len(condition).to_bytes(_SIZE_BYTES, "big") + condition + call))
+
+
+def condition_of(entry: object) -> bytes:
+    """Return the pickled condition of a call, which may have a seed; empty if it has none."""
+    if type(entry) is Pickled and entry.kind == SEEDED:
+        entry = decode(bytes(entry.pickle)[SEED_BYTES:])
+    return _parts(entry)[0] if type(entry) is Pickled and entry.kind == CONDITIONAL else b""
+
+
+def _parts(conditional: Pickled) -> tuple[bytes, bytes]:
+    """Return the condition and the encoded call."""
+    data = bytes(conditional.pickle)
+    end = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
+    return data[_SIZE_BYTES:end], data[end:]
+
+
+@lru_cache(maxsize=CONDITIONS_KEPT)
+def loads_condition(pickled: bytes) -> Condition:
+    """Unpickle what `dumps_condition` pickled.
+
+    Raises:
+        Exception: any error of unpickling, for example because a module is not installed on this machine.
+    """
+    condition: Condition = pickle.loads(pickled)
+    return condition
 
 
 unpickle_with(loads, lambda payload, buffers: loads_call(decode(payload), buffers))

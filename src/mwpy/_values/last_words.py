@@ -92,7 +92,7 @@ class Death:
 
 def story_of(deaths: Sequence[Death]) -> str:
     """Return the last words of the last slave that died while it ran a task; empty if it wrote nothing."""
-    died = [death for death in deaths if death.cause.is_charged]
+    died = [death for death in deaths if death.cause.is_charged and death.cause is not Cause.ERROR]
     if not died or not died[-1].words.size:
         return ""
     return f"The last words of {died[-1].sid}:\n{died[-1].words.shown()}"

@@ -2,7 +2,8 @@
 
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
-extension type of its own, with the seed and the encoded call. So has the failure of a task (see `failures.py`).
+extension type of its own, with the seed and the encoded call. So has a call with the condition under which its task is
+tried again, and the failure of a task (see `failures.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -19,12 +20,14 @@ from msgspec import Struct
 from mwpy._values.ids import Buffer
 
 __all__ = [
+    "CONDITIONAL",
     "FAILURE",
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
     "SEEDED",
     "Pickled",
+    "as_conditional",
     "as_failure",
     "as_pickle",
     "as_seeded",
@@ -44,6 +47,9 @@ PICKLE = 1
 SEEDED = 2
 """The number of the extension type of a call with a seed."""
 
+CONDITIONAL = 4
+"""The number of the extension type of a call with a condition."""
+
 FAILURE = 3
 """The number of the extension type of a failure."""
 
@@ -58,7 +64,7 @@ NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
 
 
 class Pickled(Struct, gc=False):
-    """A pickle that replaces the object until the object is requested, a failure, or a call with a seed."""
+    """A pickle that replaces the object until the object is requested, a failure, or a call with something."""
 
     kind: int
     """The number of the extension type."""
@@ -73,6 +79,9 @@ as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 
 as_seeded: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, SEEDED)
 """Mark bytes as a seed and an encoded call, to be encoded and to be read as `Pickled` of the kind `SEEDED`."""
+
+as_conditional: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, CONDITIONAL)
+"""Mark bytes as a condition and an encoded call, to be encoded and read as `Pickled` of the kind `CONDITIONAL`."""
 
 as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
 """Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""

@@ -156,6 +156,9 @@ class Results(Struct, frozen=True):
     failed: Spans
     """The positions in this group of the results that are failures, in ascending order."""
     buffers: Spans = field(default_factory=list)
+    again: Spans = field(default_factory=list)
+    """The positions of those failures after which the task is tried again if it has attempts left, in ascending order.
+    """
 
 
 class Revoke(Struct, frozen=True):
@@ -319,6 +322,8 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             failed = message.failed
             if failed and (failed != sorted(set(failed)) or not 0 <= failed[0] <= failed[-1] < count):
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
+            if message.again and message.again != sorted({*message.again} & {*failed}):
+                raise ProtocolError("Results: `again` names positions that are not failures")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
         case Revoked() | AlgorithmFailed():
@@ -422,7 +427,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
     """Make a group with only the results at these positions."""
     raw = split_list(frames[0])
     named = list(each_task(group))
-    failed = frozenset(group.failed)
+    failed, again = frozenset(group.failed), frozenset(group.again)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
     smaller = Results(
         slave=group.slave,
@@ -432,6 +437,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         seconds=[group.seconds[at] for at in kept],
         failed=[new for new, at in enumerate(kept) if at in failed],
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
+        again=[new for new, at in enumerate(kept) if at in again],
     )
     own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
     buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from mwpy._values.bounds import MAX_NAME, MAX_SLAVES
+from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import MaxFailures
@@ -238,6 +238,14 @@ OPTIONS: tuple[Option, ...] = (
         "Stop the computation at the Nth failed task, or when P percent of at least 100 ended tasks failed. This kills "
         "the tasks that run; with N,finish or P%,finish they may finish.",
         "no limit",
+    ),
+    Option(
+        "after",
+        "SECONDS",
+        _number(0, MAX_SECONDS, float),
+        "How long a task pauses before its next attempt, after an attempt that was lost by its own fault. The pause "
+        "doubles each time.",
+        "0",
     ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
@@ -13,7 +13,20 @@ from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
 
-__all__ = ["ATTEMPTS_MAX", "DEFAULT_POLICY", "Limits", "Policies", "TaskPolicy", "check_seconds", "check_sid"]
+__all__ = [
+    "ATTEMPTS_MAX",
+    "DEFAULT_POLICY",
+    "Condition",
+    "Limits",
+    "Policies",
+    "TaskPolicy",
+    "check_seconds",
+    "check_sid",
+    "condition_in",
+]
+
+Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
+"""After which exceptions a task is tried again: types, or a predicate."""
 
 ATTEMPTS_MAX = 3
 """The default of `attempts_max`. The manual names this number."""
@@ -46,6 +59,14 @@ class Policies(TypedDict, total=False):
     seconds_max: float | None
     """How long an attempt may run, in seconds. Then the agent kills its slave, with all processes that the task
     started, and the attempt is lost by the task's own fault. None, the default, for no limit."""
+    retry_errors: type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool] | None
+    """After which exceptions of the task it is tried again, up to `attempts_max` attempts: a type, several types in a
+    tuple or list, or a function that gets the exception and returns whether. The function runs in the slave. None, the
+    default, for none. When the attempts are used up, the task has failed with its last exception."""
+    after: float
+    """How long the task pauses before its next attempt, in seconds, after an attempt that was lost by its own fault; 0,
+    the default, for no pause. The pause doubles with each such attempt, up to an hour or to `after` if that is longer.
+    """
 
 
 class Limits(Struct, frozen=True, array_like=True):
@@ -57,7 +78,10 @@ class Limits(Struct, frozen=True, array_like=True):
 
 @frozen(slots=True)
 class TaskPolicy:
-    """A checked policy. `Policies` explains the fields; `seeded` says whether the arguments contain a seed."""
+    """A checked policy. `Policies` explains the fields.
+
+    `seeded` says whether the arguments contain a seed, and `retries_errors` whether they contain a condition.
+    """
 
     sid: SlaveId | None = None
     retry: bool = True
@@ -65,6 +89,8 @@ class TaskPolicy:
     seeded: bool = False
     attempts_max: int = ATTEMPTS_MAX
     seconds_max: float | None = None
+    retries_errors: bool = False
+    after: float = 0.0
 
     @property
     def limits(self) -> Limits | None:
@@ -73,7 +99,7 @@ class TaskPolicy:
 
     @classmethod
     def of(cls, **policy: Unpack[Policies]) -> TaskPolicy:
-        """Create a policy from its keywords. The seed is not a part of it, only that there is one.
+        """Create a policy from its keywords. Seed and `retry_errors` are not parts of it, only that there are some.
 
         Raises:
             UsageError: a keyword is unknown, or has a wrong value; the caller's fault.
@@ -88,7 +114,12 @@ class TaskPolicy:
             if name not in _CHECKS:
                 raise UsageError(f"unknown task policy {name!r}: the policies are {', '.join(_CHECKS)} (and tag)")
             checked[name] = _CHECKS[name](name, value)
-        return cls(seeded=checked.pop("seed", None) is not None, **checked)
+        seeded, retries = (checked.pop(name, None) is not None for name in ("seed", "retry_errors"))
+        if retries and not checked.get("retry", True):
+            raise UsageError(
+                "retry=False and retry_errors contradict each other: leave one of them out, or give retry_errors=None"
+            )
+        return cls(seeded=seeded, retries_errors=retries, **checked)
 
 
 def check_sid(name: str, value: object) -> object:
@@ -138,6 +169,33 @@ def check_seconds(name: str, value: object) -> float | None:
     return float(value)
 
 
+def _pause(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        raise UsageError(f"{name}={value!r}: give a number of seconds from 0 on")
+    return float(value)
+
+
+def condition_in(policy: Policies) -> Condition | None:
+    """Return the condition in `retry_errors`, if there is one.
+
+    Raises:
+        UsageError: it is neither types nor callable; the caller's fault.
+    """
+    return _condition("retry_errors", policy.get("retry_errors"))
+
+
+def _condition(name: str, value: Any) -> Condition | None:
+    if value is None or (callable(value) and not isinstance(value, type)):
+        return value
+    types = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if not types or not all(isinstance(each, type) and issubclass(each, Exception) for each in types):
+        raise UsageError(
+            f"{name}={value!r}: give a subclass of Exception, several in a tuple, or a function that gets the "
+            f"exception and returns whether the task is tried again"
+        )
+    return types
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "sid": check_sid,
     "retry": _flag,
@@ -145,6 +203,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": _seed,
     "attempts_max": _count,
     "seconds_max": check_seconds,
+    "retry_errors": _condition,
+    "after": _pause,
 }
 """For each policy the function that checks its value."""
 

@@ -52,6 +52,7 @@ __all__ = [
     "TasksAllocated",
     "TasksCancelled",
     "TasksCancelling",
+    "TasksDue",
     "TasksFailed",
     "TasksGivenUp",
     "TasksReceived",
@@ -289,6 +290,14 @@ class TasksReturned(Struct, frozen=True, tag=True):
     tasks: Sequence[TaskRange]
     reason: str
     charges: tuple[Charge, ...] = ()
+    pause_s: float = 0.0
+    """How long they are delayed before they are pending again, in seconds; 0 for no pause."""
+
+
+class TasksDue(Struct, frozen=True, tag=True):
+    """The pauses of tasks are over; the tasks are pending again."""
+
+    tasks: Sequence[TaskRange]
 
 
 class TasksGivenUp(Struct, frozen=True, tag=True):
@@ -397,6 +406,7 @@ Record = (
     | ResultsReceived
     | TasksFailed
     | TasksReturned
+    | TasksDue
     | TasksGivenUp
     | TasksCancelled
     | TasksCancelling

@@ -62,6 +62,7 @@ class TaskState(PlainEnum):
     NEW = "new"
     PENDING = "pending"
     ALLOCATED = "allocated"
+    DELAYED = "delayed"
     CANCELLING = "cancelling"
     FINISHED = "finished"
     UNRUNNABLE = "unrunnable"

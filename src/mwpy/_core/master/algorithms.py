@@ -35,9 +35,9 @@ class Defined:
     added: int = 0
     """How many of its tasks were ever submitted, without those of the batch that is still open."""
     away: int = 0
-    """How many of its tasks are not pending any more: they are at slaves, or have ended."""
+    """How many of its tasks are not pending any more: they are at slaves, are delayed, or have ended."""
     runnable: int = 0
-    """How many of its tasks are in the core, pending or at slaves."""
+    """How many of its tasks are in the core and have not ended."""
     refused: bool = False
     """Whether some agent ever reported that its slaves cannot run it."""
 

@@ -12,6 +12,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
 - `Losses` handles the ends of slaves and agents.
+- `Delays` ends the pauses of tasks.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
 - `Cancellation` cancels tasks.
@@ -43,6 +44,7 @@ from mwpy._core.master.commands import (
     Waiting,
 )
 from mwpy._core.master.definitions import Definitions
+from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.feeding import Feeding
@@ -98,12 +100,13 @@ class MasterCore:
         self.definitions = Definitions(self.state, self.admission)
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
         self.totals = Totals(self.state)
-        self.results = Results(self.state, self.kinds, self.handback, self.totals)
-        self.losses = Losses(self.state, self.kinds, self.handback, self.totals)
+        self.delays = Delays(self.state, self.handback)
+        self.results = Results(self.state, self.kinds, self.handback, self.totals, self.delays)
+        self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.delays)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
-        self.silence = Silence(self.state, self.kinds, self.admission, self.losses)
+        self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays)
         self.long_tasks = LongTasks(self.state)
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
@@ -246,6 +249,7 @@ class MasterCore:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         self.definitions.decide()
         if self.state.closing is None:
+            self.delays.decide(now)
             self.stop.decide()
             if self.feeding.is_allowed(now):
                 self.dispatch.decide(now)
@@ -261,7 +265,8 @@ class MasterCore:
         if self.state.closing is not None:
             return None
         due = self.long_tasks.deadline
-        for other in (self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline):
+        parts = self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline, self.delays.deadline
+        for other in parts:
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -270,7 +275,7 @@ class MasterCore:
         """The figures of this moment."""
         jar, members, wanted = self.state.jar, self.state.members, self.kinds.wanted
         if self.kinds.unordered_unasked:
-            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable}
+            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed)}
         useful = allocation.useful(members, jar.pending.num_unaddressed, self.state.settings.task_group)
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())
@@ -294,6 +299,7 @@ class MasterCore:
             self.isolation,
             self.results,
             self.losses,
+            self.delays,
             self.long_tasks,
             self.totals,
         ):

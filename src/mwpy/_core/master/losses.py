@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from mwpy._core.holding import take, take_each
+from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
@@ -45,6 +46,7 @@ class Losses:
     kinds: SlaveKinds
     handback: HandBack
     totals: Totals
+    delays: Delays
     departures: dict[str, int] = field(factory=dict)
     """Why agents left, and how many left for each reason."""
     _silent: dict[str, list[SlaveId]] = field(factory=dict)
@@ -174,9 +176,15 @@ class Losses:
     def _return(
         self, slave: ConnectedSlave, held: Sequence[Span], reason: str, charges: tuple[Charge, ...] = ()
     ) -> Sequence[Span]:
-        if not held:
-            return ()
-        return self.state.record(records.TasksReturned(slave.sid, [span.whole for span in held], reason, charges))
+        by_pause: dict[float, list[TaskRange]] = {}
+        for span in held:
+            pause_s = span.next_pause_s if any(charge.cause.is_charged for charge in charges) else 0.0
+            by_pause.setdefault(pause_s, []).append(span.whole)
+        return [
+            span
+            for pause_s, tasks in by_pause.items()
+            for span in self.delays.give_back(slave.sid, tasks, reason, charges, pause_s)
+        ]
 
     def check(self) -> None:
         """Assert that no task was lost as often as its policy and the fixed limits allow."""

@@ -2,6 +2,9 @@
 
 A result counts only if its slave holds the task in this attempt. So results that an old connection still delivers, or
 that arrive twice, change nothing.
+
+If the slave says that a task is to be tried again after its exception (the policy `retry_errors`), and the task has
+attempts left, then its attempt is lost, and the algorithm gets no result.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import repeat
+from typing import Any
 
 from attrs import define
 
-from mwpy._core.holding import are_next, take_each, take_named
+from mwpy._core.holding import TaskIds, are_next, take_each, take_named
 from mwpy._core.master import allocation
+from mwpy._core.master.delays import Delays
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
@@ -22,10 +27,13 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
+from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
+from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import FAILURE, Pickled
-from mwpy._values.task import Origin, Result
+from mwpy._values.records import Charge, TaskRange
+from mwpy._values.task import Origin, Result, TaskState
 
 __all__ = ["Results"]
 
@@ -40,6 +48,7 @@ class Results:
     kinds: SlaveKinds
     handback: HandBack
     totals: Totals
+    delays: Delays
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         """Take over a group of results.
@@ -56,6 +65,24 @@ class Results:
                 return
             group, frames = messages.select(group, frames, counting)
             values, buffers = messages.entries(group, frames)
+        if group.again:
+            group, frames = self._try_again(slave, group, frames, values)
+            values, buffers = messages.entries(group, frames)
+        if values:
+            self._give_out(slave, group, frames, values, buffers)
+        slave.last_heard = now
+        slave.gave_nothing_back = False
+        self.kinds.unload(slave)
+
+    def _give_out(
+        self,
+        slave: ConnectedSlave,
+        group: messages.Results,
+        frames: Sequence[Buffer],
+        values: Sequence[object],
+        buffers: Sequence[Sequence[Buffer]],
+    ) -> None:
+        """Give the results of tasks to the algorithm."""
         failed = [False] * len(values)
         for position in group.failed:
             failed[position] = True
@@ -71,9 +98,27 @@ class Results:
             if group.failed:
                 self._keep_calls(span, failed[own])
         self._learn(slave, seconds_of)
-        slave.last_heard = now
-        slave.gave_nothing_back = False
-        self.kinds.unload(slave)
+
+    def _try_again(
+        self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], values: Sequence[Any]
+    ) -> tuple[messages.Results, Sequence[Buffer]]:
+        """Return those tasks that are tried again after their exceptions. Return the group of all other results."""
+        numbers = [number for number, _ in messages.each_task(group)]
+        places = {numbers[place]: place for place in group.again}
+        ids, tried_again = TaskIds((number, 1) for number in places), set[int]()
+        returned: dict[tuple[str, float], list[TaskRange]] = {}
+        for span in slave.held.spans:
+            if span.state is TaskState.ALLOCATED and span.policy.retries_errors and not span.is_last_attempt:
+                for number in (first + at for first, count in ids.among(span) for at in range(count)):
+                    place = places[number]
+                    what = headline(values[place].pickle)
+                    returned.setdefault((what, span.next_pause_s), []).append(span.part(number, 1, span.attempt))
+                    self.totals.lost(span.algorithm.name, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
+                    tried_again.add(place)
+        for (what, pause_s), tasks in returned.items():
+            loss = Charge(slave.sid, Cause.ERROR, what)
+            self.delays.give_back(slave.sid, tasks, f"it raised {what}", (loss,), pause_s)
+        return messages.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
         """Give out the calls of the tasks that failed."""

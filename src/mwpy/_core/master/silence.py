@@ -11,6 +11,7 @@ from attrs import define, field
 
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.commands import Waiting
+from mwpy._core.master.delays import Delays
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.state import MasterState
@@ -103,6 +104,7 @@ class Silence:
     kinds: SlaveKinds
     admission: Admission
     losses: Losses
+    delays: Delays
     watch: SilenceWatch = field(factory=SilenceWatch)
 
     def decide(self, waiting: Waiting, now: float) -> None:
@@ -120,6 +122,10 @@ class Silence:
         if self.state.jar.num_allocated:
             self.watch.pause(now)
             return
+        if (next_attempt_at := self.delays.deadline) is not None and not self.state.jar.pending.count:
+            if self.watch.observe("pauses", now) is not None:
+                self.state.notice(self._about_pauses(next_attempt_at - now))
+            return
         reason, text = self._why_stuck()
         if (stuck_s := self.watch.observe(reason, now)) is not None:
             self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
@@ -128,6 +134,13 @@ class Silence:
         """Whether the user waits for slaves; `mw.loop(1.0)` without any task may be meant as a sleep."""
         wants_slaves = waiting is Waiting.FOR_A_WHILE and any(self.kinds.vacancies())
         return wants_slaves or waiting is Waiting.FOREVER
+
+    def _about_pauses(self, seconds: float) -> str:
+        jar = self.state.jar
+        return (
+            f"all tasks that are left ({jar.runnable}) pause before their next attempt, as `after` in their policy "
+            f"says. The next attempt starts in {seconds:.0f} s"
+        )
 
     def _why_stuck(self) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""

@@ -16,11 +16,17 @@ from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["LOST_AGENTS_ALLOWED", "Span", "ids_in", "named"]
+__all__ = ["LOST_AGENTS_ALLOWED", "PAUSE_MAX_S", "Span", "ids_in", "named"]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
 number."""
+
+PAUSE_MAX_S = 3600.0
+"""The pauses of a task grow up to this many seconds, unless its policy says more. The manual names this number."""
+
+DOUBLINGS_MAX = 60
+"""A pause doubles at most this often, so that it stays a number."""
 
 
 class Span(Struct, eq=False, gc=False):
@@ -44,6 +50,8 @@ class Span(Struct, eq=False, gc=False):
     attempt: int = 0
     sid: SlaveId | None = None
     deaths: tuple[Death, ...] = ()
+    pause_s: float = 0.0
+    """If it is delayed: its pause, in seconds; else 0."""
 
     @property
     def ids(self) -> range:
@@ -59,6 +67,17 @@ class Span(Struct, eq=False, gc=False):
     def blameless(self) -> int:
         """How many of its attempts were lost without its fault."""
         return sum(death.cause.is_blameless for death in self.deaths)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether there is no other attempt if this one is lost by its own fault."""
+        return self.charged + 1 >= self.policy.attempts_max or not self.policy.retry
+
+    @property
+    def next_pause_s(self) -> float:
+        """How long its tasks pause if this attempt is lost by their own fault, in seconds."""
+        after = self.policy.after
+        return min(after * 2.0 ** min(self.charged, DOUBLINGS_MAX), max(after, PAUSE_MAX_S))
 
     @property
     def runs_alone(self) -> bool:

@@ -91,7 +91,7 @@ class Submissions:
         return algorithm.added + in_last - algorithm.away
 
     def runnable(self) -> int:
-        """How many tasks are pending or at slaves."""
+        """How many tasks have not ended."""
         return self.total - self._jar.ended
 
     # ---- for the thread of the core ----

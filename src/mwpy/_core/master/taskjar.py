@@ -2,9 +2,9 @@
 
 The table `TRANSITIONS` is the lifecycle of a task. Records move spans of tasks along it (`Taskjar.changes`). A
 transition that the table does not have is an internal error. Finished, unrunnable and cancelled tasks leave the jar at
-once, so all tasks in it are pending, allocated or cancelling.
+once, so all tasks in it are pending, delayed, allocated or cancelling.
 
-Pending tasks are in `Taskjar.pending`, all others in `Taskjar.held` by the slave that holds them.
+Pending tasks are in `Taskjar.pending`, delayed tasks in `Taskjar.delayed`, all others in `Taskjar.held` by their slave.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from attrs import define, evolve, field
 from mwpy._core.holding import count_of, divided, take_each
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.deaths import KeptDeaths
+from mwpy._core.master.delayed import DelayedTasks
 from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span, ids_in
 from mwpy._values import records
@@ -38,6 +39,8 @@ class TaskEvent(PlainEnum):
     ALLOCATE = "allocate"
     FINISH = "finish"
     RETURN = "return"
+    DELAY = "return for later"
+    BE_DUE = "be due"
     GIVE_UP = "give up"
     LET_FINISH = "let finish"
     CANCEL = "cancel"
@@ -45,7 +48,7 @@ class TaskEvent(PlainEnum):
 
 _NEW, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.PENDING, TaskState.ALLOCATED
 _FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
-_CANCELLING, _CANCELLED = TaskState.CANCELLING, TaskState.CANCELLED
+_DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
 
 TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.SUBMIT: {_NEW: _PENDING},
@@ -53,11 +56,18 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
     TaskEvent.FINISH: {_ALLOCATED: _FINISHED, _CANCELLING: _FINISHED},
     TaskEvent.RETURN: {_ALLOCATED: _PENDING},
-    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE},
+    TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
+    TaskEvent.BE_DUE: {_DELAYED: _PENDING},
+    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
     TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
-    TaskEvent.CANCEL: {_PENDING: _CANCELLED, _ALLOCATED: _CANCELLED, _CANCELLING: _CANCELLED},
+    TaskEvent.CANCEL: {
+        _PENDING: _CANCELLED,
+        _ALLOCATED: _CANCELLED,
+        _CANCELLING: _CANCELLED,
+        _DELAYED: _CANCELLED,
+    },
 }
-_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _GIVE_UP, _LET_FINISH, _CANCEL = TaskEvent
+_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, _GIVE_UP, _LET_FINISH, _CANCEL = TaskEvent
 
 
 Tags = Sequence[list[Any]]
@@ -83,12 +93,12 @@ class HeldTasks:
 
 @define(eq=False)
 class Taskjar:
-    """All pending and allocated tasks."""
+    """All tasks that have not ended."""
 
     algorithms: Algorithms = field(factory=Algorithms)
     """The task algorithms."""
     runnable: int = 0
-    """How many tasks are pending or allocated."""
+    """How many tasks are pending, delayed or allocated."""
     away: int = 0
     """How many tasks were submitted and are not pending any more."""
     ended: int = 0
@@ -99,6 +109,8 @@ class Taskjar:
     """How many of those that have ended were cancelled."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
+    delayed: DelayedTasks = field(factory=DelayedTasks)
+    """The tasks that pause before their next attempt."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
     """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
@@ -114,6 +126,7 @@ class Taskjar:
             records.ResultsReceived: self._received,
             records.TasksSubmitted: self._submitted,
             records.TasksReturned: self._returned,
+            records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
             records.TasksCancelled: self._cancelled,
             records.TasksCancelling: self._cancelling,
@@ -129,11 +142,12 @@ class Taskjar:
     @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        return self.runnable - self.pending.count
+        return self.runnable - self.pending.count - len(self.delayed)
 
     def spans(self) -> Iterator[Span]:
-        """All spans: pending ones, and those that slaves hold."""
+        """All spans: pending and delayed ones, and those that slaves hold."""
         yield from self.pending.spans()
+        yield from self.delayed.tasks.values()
         for held in self.held.values():
             yield from held.spans
 
@@ -175,24 +189,39 @@ class Taskjar:
 
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
         spans = self._take(record.sid, *_columns(record.tasks))
-        _move(spans, _RETURN)
+        _move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
             span.sid = None
-            self._count_away(span, -span.count)
         self.deaths.charge(spans, record.charges)
+        if record.pause_s:
+            return self.delayed.add(spans, record.pause_s)
+        for span in spans:
+            self._count_away(span, -span.count)
         if any(charge.cause.is_charged for charge in record.charges):
             self.pending.add(spans)
         else:
             self.pending.put_back(spans)
         return spans
 
+    def _due(self, record: records.TasksDue, _: Tags) -> list[Span]:
+        spans = self.delayed.remove(record.tasks)
+        _move(spans, _BE_DUE)
+        for span in spans:
+            self._count_away(span, -span.count)
+        self.pending.add(spans)
+        return spans
+
     def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
         sid, tasks = record.sid, record.tasks
-        spans = self._take(sid, *_columns(tasks)) if record.held else self.pending.remove(sid, tasks)
-        _move(spans, _GIVE_UP)
-        if not record.held:
+        if record.held:
+            spans = self._take(sid, *_columns(tasks))
+        elif tasks[0].first in self.delayed.tasks:
+            spans = self.delayed.remove(tasks)
+        else:
+            spans = self.pending.remove(sid, tasks)
             for span in spans:
                 self._count_away(span, span.count)
+        _move(spans, _GIVE_UP)
         self._count_ended(spans)
         self.failed += sum(map(count_of, spans))
         self.deaths.charge(spans, record.charges)
@@ -200,12 +229,16 @@ class Taskjar:
 
     def _cancelled(self, record: records.TasksCancelled, _: Tags) -> list[Span]:
         tasks, sid = record.tasks, record.sid
-        spans = self.pending.withdraw(tasks) if sid is None else self._take(sid, *_columns(tasks))
-        _check_found(spans, tasks)
-        _move(spans, _CANCEL)
-        if sid is None:
+        if sid is not None:
+            spans = self._take(sid, *_columns(tasks))
+        elif tasks[0].first in self.delayed.tasks:
+            spans = self.delayed.remove(tasks)
+        else:
+            spans = self.pending.withdraw(tasks)
             for span in spans:
                 self._count_away(span, span.count)
+        _check_found(spans, tasks)
+        _move(spans, _CANCEL)
         self._count_ended(spans)
         self.cancelled += sum(map(count_of, spans))
         return spans
@@ -285,11 +318,13 @@ class Taskjar:
     def check(self) -> None:
         """Recompute all derived values, and compare the places of the tasks with their states."""
         self.pending.check()
+        self.delayed.check()
         for sid, held in self.held.items():
             _check_held(sid, held)
         allocated = sum(held.count for held in self.held.values())
-        assert allocated == self.num_allocated, "a task is neither pending nor at a slave"
-        assert allocated == self.away - self.ended, "the tasks that are not pending any more were miscounted"
+        assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
+        not_pending = allocated + len(self.delayed)
+        assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
         for span in self.spans():
             runnable[span.algorithm.number] += span.count

@@ -22,7 +22,10 @@ from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer
 
-__all__ = ["JOURNAL_BYTES", "Journal"]
+__all__ = ["AGAIN", "FAILED", "JOURNAL_BYTES", "VALUE", "Journal"]
+
+VALUE, FAILED, AGAIN = range(3)
+"""What a result is: a value, a failure, or a failure after which the task is tried again if it has attempts left."""
 
 CAPACITY = MAX_TASKS
 """The largest number of results. A group that is sent every 10 ms has fewer."""
@@ -32,7 +35,7 @@ PAYLOAD_BYTES = 160 * 1024
 _LINE_BYTES = 64
 """The size of a cache line. The number has its own, because one side writes while the other reads."""
 _ROW = struct.Struct("=QdIII4x")
-"""Id, seconds, attempt, payload size, and whether it is a failure. Each column is read in one call."""
+"""Id, seconds, attempt, payload size, and what it is. Each column is read in one call."""
 _PAYLOADS = _LINE_BYTES + CAPACITY * _ROW.size
 JOURNAL_BYTES = _PAYLOADS + PAYLOAD_BYTES
 _FILLING = 1 << 32
@@ -60,14 +63,14 @@ class Journal:
         self._row, self._end = _LINE_BYTES, _PAYLOADS
         """Where the next row and the next payload are written."""
 
-    def add(self, task_id: int, attempt: int, seconds: float, failed: bool, payload: bytes) -> bool:
-        """Write a finished result. Return False if there is no room."""
+    def add(self, task_id: int, attempt: int, seconds: float, kind: int, payload: bytes) -> bool:
+        """Write a finished result: `VALUE`, `FAILED` or `AGAIN`. Return False if there is no room."""
         row, start = self._row, self._end
         end = start + len(payload)
         if row == _PAYLOADS or end > JOURNAL_BYTES:
             return False
         memory = self._memory
-        _write_row(memory, row, task_id, seconds, attempt, end - start, failed)
+        _write_row(memory, row, task_id, seconds, attempt, end - start, kind)
         memory[start:end] = payload
         self._row, self._end = row + _ROW_BYTES, end
         self.count += 1
@@ -96,12 +99,14 @@ class Journal:
         seconds: list[float] = self._floats[1 : 4 * count : 4].tolist()  # type: ignore[assignment]  # a stub of integers
         attempts = self._ints[4 : 8 * count : 8].tolist()
         sizes = self._ints[5 : 8 * count : 8].tolist()
-        failed = self._ints[6 : 8 * count : 8].tolist()
+        kinds = self._ints[6 : 8 * count : 8].tolist()
         payload = messages.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
         if self._counter[0] // _FILLING != number // _FILLING:
             return None
-        failures = [position for position, flag in enumerate(failed) if flag] if any(failed) else []
-        return messages.Results(slave, *messages.spans_of(ids, attempts), seconds, failures), [payload]
+        failed = [position for position, kind in enumerate(kinds) if kind] if any(kinds) else []
+        again = [position for position in failed if kinds[position] == AGAIN]
+        group = messages.Results(slave, *messages.spans_of(ids, attempts), seconds, failed, again=again)
+        return group, [payload]
 
     def close(self) -> None:
         """Release the memory."""

@@ -1,0 +1,74 @@
+"""Checks from outside which tasks are tried again after exceptions, and how long they pause before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import define, field
+
+from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
+from mwpy._values.causes import Cause
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.records import TaskRange
+from mwpy._values.task import Result
+
+__all__ = ["RetryChecker"]
+
+
+@define(eq=False)
+class RetryChecker:
+    """Checks the attempts of tasks."""
+
+    policies: dict[int, TaskPolicy]
+    """The policy of each task."""
+    charged: dict[int, int]
+    """How many attempts of each task were lost by its own fault, as far as the master knows."""
+    cancelled: dict[int, None]
+    """Tasks that must not be sent to a slave again."""
+    errors: dict[int, int] = field(factory=dict)
+    """How many of its first attempts each task ends with an exception."""
+    now: float = 0.0
+    """The time of the last records."""
+    _due_at: dict[int, float] = field(factory=dict)
+    """When the last pause of each task ends."""
+
+    def end_of(self, task: int, attempt: int) -> int:
+        """How an attempt of a task ends that kills nothing: with a value, a failure, or a reason to try again."""
+        if attempt > self.errors[task]:
+            return VALUE
+        return AGAIN if self.policies[task].retries_errors else FAILED
+
+    def sent(self, tasks: Sequence[TaskRange]) -> None:
+        """Tasks are sent to a slave."""
+        again = [task for task, _ in _each(tasks) if task in self.cancelled]
+        assert not again, f"tasks {again} are sent again although they are cancelled"
+        early = [task for task, _ in _each(tasks) if self.now < self._due_at.get(task, 0.0)]
+        assert not early, f"tasks {early} are sent again before their pauses are over"
+
+    def returned(self, tasks: Sequence[TaskRange], causes: Sequence[Cause], pause_s: float) -> None:
+        """Tasks come back, and pause for some seconds."""
+        for task, attempt in _each(tasks):
+            if Cause.ERROR in causes:
+                assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
+                assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
+                self.charged[task] = self.charged.get(task, 0) + 1
+            charged = any(cause.is_charged for cause in causes)
+            expected_s = self.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
+            assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
+            self._due_at[task] = self.now + pause_s
+
+    def finished(self, result: Result[Any]) -> None:
+        """The algorithm gets a result of a task that was not cancelled."""
+        task = result.task_id
+        if result.sid is None:
+            return  # it failed at its submission
+        end = self.end_of(task, result.attempts)
+        assert result.ok == (end == VALUE), f"task {task} has the result of another attempt"
+        used_up = self.charged.get(task, 0) + 1 >= self.policies[task].attempts_max
+        assert end != AGAIN or used_up or task in self.cancelled, f"task {task} was not tried again"
+
+
+def _each(tasks: Sequence[TaskRange]) -> list[tuple[int, int]]:
+    """The ids and attempts of all tasks."""
+    return [(each.first + place, each.attempt) for each in tasks for place in range(each.count)]
