@@ -14,6 +14,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from attrs import evolve
+
 from mwpy import slave
 from mwpy._system import script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
@@ -226,6 +228,7 @@ def _start_master(options: Options, rest: list[str]) -> Computation:
     published.append("--mw-slave")
     if options.resource_file is not None:
         published += ["--mw-resource-file", os.path.abspath(options.resource_file)]
+    published += options.for_agents(local=False)
     published += rest
     return start(
         options,
@@ -242,6 +245,9 @@ def local_master(
     *,
     max_failures: FailureLimit = None,
     lifetime: float | None = None,
+    slave_max_tasks: int | None = None,
+    slave_max_memory: int | str | None = None,
+    slave_start_timeout: float | None = None,
     **policy: Unpack[Policies],
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
@@ -255,6 +261,11 @@ def local_master(
             limit. The calls that wait for tasks then raise `TooManyFailures`.
         lifetime: how long the master may run, in seconds; None until the end of its job in a batch system, if there is
             one. Before the end, the calls that wait for tasks raise `OutOfTime`.
+        slave_max_tasks: a slave process is replaced by a new one after this many tasks; None for no limit. With
+            `slaves=0`, this argument and the next two have no effect.
+        slave_max_memory: a slave process is replaced by a new one when it has more memory than this after a task, in
+            bytes, or as a text such as `"4 GB"`; None for no limit.
+        slave_start_timeout: a slave that is not ready this long after its start, in seconds, is killed; None for 300.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -284,7 +295,11 @@ def local_master(
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     TaskPolicy.of(**policy)
-    options = Options(
+    about_slaves = Options.of(
+        slave_max_tasks=slave_max_tasks, slave_max_memory=slave_max_memory, slave_start_timeout=slave_start_timeout
+    )
+    options = evolve(
+        about_slaves,
         max_failures=MaxFailures.of(max_failures),
         lifetime=check_seconds("lifetime", lifetime),
         job_end=job_end(os.environ),

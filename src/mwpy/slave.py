@@ -140,7 +140,8 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
     _prepare_process(settings.agent_pid, end.fault)
     reseed()  # the script was loaded, and may have seeded the generators
-    runner = TaskRunner(end, settings.slave, settings.result_group, settings.max_result_bytes)
+    limits = settings.result_group, settings.max_result_bytes
+    runner = TaskRunner(end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes)
     slave = Slave(runner)
     try:
         if slave_algorithm is None:

@@ -43,7 +43,10 @@ class _Process:
     """How many slaves in a row before it could not load an algorithm."""
     load_failed: bool = False
     """Whether it could not load an algorithm, and is replaced."""
+    started_at: float = 0.0
     ready: bool = False
+    ran: int = 0
+    """How many tasks it has run, or runs."""
     unstarted: dict[int, int] = field(factory=dict)
     """Task and attempt of the tasks that it may start, in order."""
     positions: dict[int, int] = field(factory=dict)
@@ -60,6 +63,8 @@ class _Process:
     done: dict[int, int] = field(factory=dict)
     """Tasks whose results are in its journal and were not sent."""
     stopping: bool = False
+    hung: bool = False
+    """Whether the agent has ended it because it was not ready in time."""
     killed: bool = False
     ended: bool = False
     """Whether it has ended and was not yet collected by the agent."""
@@ -119,10 +124,14 @@ class _AgentMachine(RuleBasedStateMachine):
         """Tasks that came back and may be sent again."""
         self.welcomed = False
         self.failed_starts = 0
+        self.retiring: dict[int, None] = {}
+        """The slaves to which the master sends nothing any more, because they will be replaced."""
         self.failures: list[LoadFailure] = []
         """Why slaves could not load an algorithm, as far as the master heard and the model did not expect it."""
         self.replaced: list[int] = []
         """For each slave that ended and is not yet replaced: how many in a row could not load an algorithm."""
+        self.idle_from: float | None = None
+        """Since when no slave has a task."""
         self.code: ExitCode | None = None
         """The expected exit code, when the agent must leave."""
         self.kill_from = 0.0
@@ -130,10 +139,23 @@ class _AgentMachine(RuleBasedStateMachine):
         self.exited = False
         self.sound = False
 
-    @initialize(slaves=st.integers(1, 3), ready=st.integers(0, 3))
-    def begin(self, slaves: int, ready: int) -> None:
-        self.slaves = slaves
-        self.core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves), grace_s=5.0))
+    @initialize(
+        slaves=st.integers(1, 3),
+        ready=st.integers(0, 3),
+        most=st.sampled_from([inf, inf, 1, 2, 5]),
+        start_s=st.sampled_from([3.0, 1000.0]),
+        idle_s=st.sampled_from([inf, inf, 2.0]),
+    )
+    def begin(self, slaves: int, ready: int, most: float, start_s: float, idle_s: float) -> None:
+        self.slaves, self.most, self.start_s, self.idle_s = slaves, most, start_s, idle_s
+        agent_settings = AgentSettings(
+            messages.Hello("m", "g", "host", 1, "3.11", slaves),
+            grace_s=5.0,
+            idle_exit_s=None if idle_s == inf else idle_s,
+            slave_max_tasks=None if most == inf else int(most),
+            start_timeout_s=start_s,
+        )
+        self.core = AgentCore(agent_settings)
         self.sound = True
         if ready:
             self.master_welcomes()
@@ -176,6 +198,7 @@ class _AgentMachine(RuleBasedStateMachine):
         self.sound = False
         more = not self.exited
         while more:
+            self.leave_if_idle()
             self.core.decide(self.now)
             self.core.check()
             actions = self.core.take_actions()
@@ -183,10 +206,15 @@ class _AgentMachine(RuleBasedStateMachine):
             for number, wanted in actions.recall:
                 if number in self.processes:
                     self.happens(events.Recalled(number, self.processes[number].started, wanted))
+            for number in actions.abort:
+                process = self.processes[number]
+                assert not process.ready, f"slave {number} is ready, and is ended because of its start"
+                assert self.now >= process.started_at + self.start_s, f"slave {number} had no time to start"
+                process.hung = process.killed = True
             for number in actions.kill:
                 if self.is_over(self.processes[number], 0.0):
                     self.over[number] = None
-                elif not self.runs_cancelled_task(self.processes[number]):
+                elif not (self.processes[number].hung or self.runs_cancelled_task(self.processes[number])):
                     assert self.code is not None, f"slave {number} was killed without a reason"
                     assert self.now >= self.kill_from, f"slave {number} was killed too early"
                 self.processes[number].killed = True
@@ -215,13 +243,20 @@ class _AgentMachine(RuleBasedStateMachine):
             self.agree()
         self.sound = True
 
+    def leave_if_idle(self) -> None:
+        children = self.core.children.values()
+        is_idle = any(child.is_ready for child in children) and not any(child.held for child in children)
+        self.idle_from = None if not is_idle else self.now if self.idle_from is None else self.idle_from
+        if self.code is None and self.idle_from is not None and self.now >= self.idle_from + self.idle_s:
+            self.leave(ExitCode.OK, 5.0)
+
     def start_and_feed(self, actions: AgentActions) -> None:
         for number in actions.start:
             assert self.code is None, "a slave was started while the agent leaves"
             assert number > self.last_number, f"slave {number} is not new"
             self.last_number = number
             failed_before = self.replaced.pop(0) if self.replaced else 0
-            self.processes[number] = _Process(number, failed_before=failed_before)
+            self.processes[number] = _Process(number, failed_before=failed_before, started_at=self.now)
         for number, outgoing in actions.to_slaves:
             process = self.processes.get(number)
             message, _ = _sent(outgoing)
@@ -268,6 +303,10 @@ class _AgentMachine(RuleBasedStateMachine):
                     if self.fates[task, attempt] == "held":  # else the task was given back just before
                         self.settle_fate(task, attempt, "died")
                 self.admitted.pop(number, None)
+            case messages.SlaveRetiring(number):
+                assert number in self.admitted, f"slave {number} retires, and the master does not know it"
+                assert number not in self.retiring, f"slave {number} retires twice"
+                self.retiring[number] = None
             case messages.Leaving():
                 assert self.code is not None, "it leaves without a reason"
             case messages.Goodbye():
@@ -285,6 +324,11 @@ class _AgentMachine(RuleBasedStateMachine):
             on_time = not self.is_over(process, 2 * LOOK_S)
             assert on_time, f"slave {process.number} runs {process.running} for too long"
             assert not self.runs_cancelled_task(process), f"slave {process.number} still runs {process.running}"
+        for process in living.values():
+            hangs = not process.ready and not process.ended and self.now >= process.started_at + self.start_s
+            assert not hangs, f"slave {process.number} hangs in its start"
+            waits = process.number in self.retiring and not process.stopping and not self.held(process)
+            assert not waits, f"slave {process.number} retires, has nothing to do and does not end"
         if self.code is None:
             assert len(self.processes) == (self.slaves if self.welcomed else 0), "there are too few slaves"
         else:
@@ -335,7 +379,7 @@ class _AgentMachine(RuleBasedStateMachine):
         for task in tasks:
             self.attempts[task] = self.attempts.get(task, 0) + 1
             self.waiting.pop(task, None)
-            if number in self.processes and not self.processes[number].stopping:
+            if number in self.processes:
                 self.fates[task, self.attempts[task]] = "held"
             else:
                 self.waiting[task] = None
@@ -344,7 +388,7 @@ class _AgentMachine(RuleBasedStateMachine):
         firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
         limits = [Limits(seconds)] * len(firsts) if seconds else []
         group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), limits=[*limits])
-        self.happens(_heard(group, (b"",)))
+        self.happens(_heard(group, (messages.payload(len(tasks), [bytes(len(tasks))]),)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
@@ -395,7 +439,7 @@ class _AgentMachine(RuleBasedStateMachine):
 
     def gets_ready(self, process: _Process) -> None:
         process.ready = True
-        self.failed_starts = self.failed_starts if process.stopping else 0
+        self.failed_starts = self.failed_starts if process.stopping or process.killed else 0
         ready = messages.SlaveReady(process.number)
         self.happens(events.SlaveHeard(process.number, ready, wire.encode(ready)))
 
@@ -411,6 +455,20 @@ class _AgentMachine(RuleBasedStateMachine):
                 process.running = None
             if process.unstarted:
                 process.running = process.start(self.now)
+                process.ran += 1
+                assert process.ran <= self.most, f"slave {process.number} runs {process.ran} tasks"
+
+    @precondition(lambda self: not self.exited and self.running)
+    @rule(pick=picks)
+    def slave_grows(self, pick: int) -> None:
+        """A slave has too much memory, and reports it. It finishes its task, and ends."""
+        process = self.pick(pick)
+        if process.ready:
+            grown = messages.SlaveGrown(process.number, 1 << 30)
+            self.happens(events.SlaveHeard(process.number, grown, wire.encode(grown)))
+            self.act()
+            assert process.stopping or process.killed, f"slave {process.number} has too much memory and stays"
+            assert not process.unstarted or process.killed, f"slave {process.number} keeps unstarted tasks"
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, rescued=st.booleans())
@@ -451,7 +509,8 @@ class _AgentMachine(RuleBasedStateMachine):
             else:
                 expected = LoadFailure.REPEATED if failure is LoadFailure.PASSING else LoadFailure.SURE
                 assert self.failures.pop() is expected
-                assert process.stopping == stopping, "a slave that may run other algorithms was asked to stop"
+                retires = process.number in self.retiring  # this was the last task that it could get
+                assert process.stopping == stopping or retires, "a slave for other algorithms was asked to stop"
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(times=st.integers(1, 4))

@@ -221,6 +221,7 @@ class Attack:
                 messages.Results(1, column, [1] * len(column), [1] * len(column), [0.1] * len(column), []),
                 messages.Revoked(number, column, [number] * len(column), [1] * len(column), self.random.random() < 0.5),
                 messages.SlaveReady(number),
+                messages.SlaveRetiring(number),
                 messages.SlaveDied(number, number, Cause.CRASH, text, LastWords(text, text)),
                 messages.AlgorithmFailed(number, 0, text, column, column, column),
                 messages.Installed({text: text}),

@@ -35,6 +35,8 @@ hostile = st.one_of(
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.Cancel, columns, counts, st.booleans()),
     st.builds(messages.SlaveReady, numbers),
+    st.builds(messages.SlaveGrown, numbers, numbers),
+    st.builds(messages.SlaveRetiring, numbers),
     st.builds(messages.SlaveDied, numbers, numbers, causes, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, counts, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),

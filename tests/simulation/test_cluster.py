@@ -14,6 +14,9 @@ from msgspec.structs import replace
 
 import mwpy
 from mwpy._core.agent import enforcement, output, traffic, watch
+from mwpy._core.agent.departure import Departure
+from mwpy._core.agent.starts import Starts
+from mwpy._core.agent.wear import Wear
 from mwpy._core.master import long_tasks
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
@@ -204,6 +207,23 @@ def test_the_simulation_finds_wrong_decisions_about_suspects(
     """The master never isolates a task, or isolates it on an agent that is busy."""
     monkeypatch.setattr(part, name, replacement)
     assert any(found in reason for reason in map(reason_of_failure, range(100)))
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "mistake", "found"),
+    [
+        (Wear, "_room", lambda *_: 1000, "runs too many tasks"),
+        (Wear, "grown", lambda *_: None, "although it has too much memory"),
+        (Starts, "decide", lambda *_: None, "hangs and was not killed"),
+        (Departure, "_is_idle", True, "it left, but slaves"),
+    ],
+    ids=["too many tasks", "too much memory", "too long a start", "not idle"],
+)
+def test_the_simulation_finds_a_limit_that_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, mistake: object, found: str
+) -> None:
+    monkeypatch.setattr(part, name, mistake)
+    assert any(found in reason for reason in map(reason_of_failure, range(40)))
 
 
 def reason_of_failure(seed: int) -> str:

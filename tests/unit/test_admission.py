@@ -21,6 +21,7 @@ from mwpy._values.records import (
     PackagesCompared,
     PeerDropped,
     Record,
+    SlaveChanged,
 )
 from mwpy._values.task import SlaveState
 
@@ -198,3 +199,16 @@ def test_a_refused_peer_that_sends_on_and_on_is_disconnected(core: MasterCore) -
         assert not actions.records
         ends += [number] * len(actions.disconnect)
     assert ends == [MESSAGES_IGNORED, 2 * MESSAGES_IGNORED]
+
+
+def test_a_slave_that_retires_gets_no_more_tasks(core: MasterCore) -> None:
+    """The agent says so once. A message about a slave that is gone changes nothing."""
+    _connect(core)
+    [slave] = core.state.members.slaves.values()
+    assert slave.state is SlaveState.BUSY
+    assert SlaveChanged(slave.sid, SlaveState.SHUTTING_DOWN, slave.kind) in _receive(core, messages.SlaveRetiring(1))
+    assert _receive(core, messages.SlaveRetiring(1)) == _receive(core, messages.SlaveRetiring(2)) == []
+    group = messages.Revoked(1, [1], [1], [1])
+    _receive(core, group)
+    assert slave.held.count == 0
+    assert core.state.jar.pending.count == 1

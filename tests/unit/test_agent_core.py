@@ -224,11 +224,13 @@ def test_messages_that_are_not_for_this_agent_change_nothing(core: AgentCore) ->
 
 
 def test_tasks_for_a_slave_that_stops_are_not_passed_on(core: AgentCore) -> None:
-    """The master learns that the slave is gone, and counts these tasks as returned."""
+    """They go back to the master at once, and do not wait for the end of the slave."""
     core.handle(Terminated("evicted"), 0.0)
     core.take_actions()
-    core.handle(tasks(1), 0.0)
-    assert core.take_actions() == AgentActions()
+    core.handle(tasks(1, 2, 5), 0.0)
+    actions = core.take_actions()
+    assert to_master(actions) == [messages.Revoked(1, [1, 5], [2, 1], [1, 1])]
+    assert (actions.to_slaves, actions.recall) == ([], [])
     assert held(core) == []
 
 
@@ -394,8 +396,9 @@ def test_a_slave_that_overwrites_shared_memory_is_killed(core: AgentCore) -> Non
     assert actions.records == [records.Notice(f"slave 1 is killed: {why}")]
     core.handle(results(2), 0.0)
     core.handle(JournalRead(1, messages.Results(1, [2], [1], [1], [0.1], []), [b"", b""]), 0.0)
-    core.handle(tasks(4), 0.0)
     assert core.take_actions() == AgentActions()
+    core.handle(tasks(4), 0.0)
+    assert to_master(core.take_actions()) == [messages.Revoked(1, [4], [1], [1])]
     assert dies(core, 0) == messages.SlaveDied(1, 2, Cause.CRASH, f"killed by its agent because {why}", NO_WORDS)
 
 
@@ -637,7 +640,8 @@ def test_slaves_are_replaced_after_the_tasks_that_they_hold() -> None:
     core.handle(SlaveExited(2, "exit code 0", NO_WORDS, 0), 1.0)
     core.check()
     actions = core.take_actions()
-    assert (actions.start, actions.to_slaves, actions.to_master) == ([3], [], [])
+    assert (actions.start, actions.to_slaves) == ([3], [])
+    assert to_master(actions) == [messages.Revoked(1, [3], [1], [1])]
     core.handle(results(1, 2), 2.0)
     core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 2), 2.0)
     actions = core.take_actions()

@@ -10,7 +10,7 @@ from tests.master_state import Books
 from tests.spans import MAX, MIN
 
 from mwpy._core.master import allocation
-from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind
@@ -148,3 +148,14 @@ def test_nothing_is_taken_back_from_a_slave_with_one_task_or_with_addressed_ones
     books.send(addressed, 4)
     assert addressed.held.count == 4
     assert allocation.fullest(books.state.members, 100.0) == (None, None)
+
+
+def test_tasks_are_taken_back_from_a_slave_that_retires_but_not_from_an_agent_that_leaves(books: Books) -> None:
+    """A slave that retires runs the tasks that it holds. An agent that leaves returns them by itself."""
+    retires, leaves = books.slave(), books.slave()
+    books.state.members.pace[0] = 0.1
+    for slave, count in ((retires, 3), (leaves, 9)):
+        books.give(slave, count)
+        books.state.change(slave, SlaveEvent.SHUT_DOWN)
+    leaves.agent.leaving = "evicted"
+    assert allocation.fullest(books.state.members, 0.0) == (retires, None)

@@ -26,6 +26,7 @@ def path(tmp_path: Path) -> str:
     ended = [
         (0, "SLAVE-0", "killed", "task 7 (f), attempt 1", LastWords(LONG, "ow", "Fatal\n", 3 << 20)),
         (1, "SLAVE-1", "exit code 0", "", LastWords("asked to leave\n", peak_bytes=1 << 30)),
+        (1, "SLAVE-3", "replaced after 10 tasks", "", NO_WORDS),
         (2, "SLAVE-2", "exit code 1\nof two lines", "task 7 (f), attempt 2", NO_WORDS),
     ]
     for time, sid, cause, running, words in ended:
@@ -39,13 +40,14 @@ DEATHS = [
     "1970-01-01T00:00:02.000Z SLAVE-2               -  exit code 1 ... while it ran task 7 (f), attempt 2, crash",
 ]
 LEFT = "1970-01-01T00:00:01.000Z SLAVE-1         1.0 GiB  exit code 0"
+REPLACED = "1970-01-01T00:00:01.000Z SLAVE-3               -  replaced after 10 tasks"
 
 
 def test_without_an_id_it_lists_the_slaves_that_died(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", path]) == 0
     assert capsys.readouterr().out.splitlines() == DEATHS
     assert cli.main(["logs", "--all", path]) == 0
-    assert capsys.readouterr().out.splitlines() == [DEATHS[0], LEFT, DEATHS[1]]
+    assert capsys.readouterr().out.splitlines() == [DEATHS[0], LEFT, REPLACED, DEATHS[1]]
 
 
 def test_with_the_id_of_a_slave_it_prints_its_last_output(path: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,3 +138,27 @@ def test_a_local_agent_uses_the_options_of_its_environment_and_the_arguments_of_
 def test_directions_that_no_master_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_AGENT is set, but not by a master: unset it"):
         parse([], {"MWPY_AGENT": text})
+
+
+def test_a_master_passes_the_options_about_slaves_on_to_agents() -> None:
+    """Only those that were given. The agents on its own machine stay when they are idle."""
+    given = ["--mw-slave-max-tasks", "7", "--mw-slave-max-memory", "4 GB", "--mw-idle-exit", "60"]
+    options, _ = parse(given)
+    slaves = ["--mw-slave-max-tasks", "7", "--mw-slave-max-memory", str(4 << 30)]
+    assert options.for_agents(local=True) == slaves
+    assert options.for_agents(local=False) == [*slaves, "--mw-idle-exit", "60.0"]
+    assert parse(options.for_agents(local=False))[0] == options
+    assert Options().for_agents(local=False) == []
+
+
+def test_options_can_be_made_from_values_of_python() -> None:
+    options = Options.of(slave_max_tasks=None, slave_max_memory="1 KB", slave_start_timeout=7)
+    assert options == Options(slave_max_memory=1024, slave_start_timeout=7.0)
+    assert Options.of(slave_max_memory=5) == Options(slave_max_memory=5)
+    with pytest.raises(UsageError, match=r"slave_max_tasks=2\.5: the value must be a whole number"):
+        Options.of(slave_max_tasks=2.5)
+
+
+def test_an_amount_of_memory_has_a_limit() -> None:
+    with pytest.raises(UsageError, match="--mw-slave-max-memory 0: the value must be 1 or more"):
+        parse(["--mw-slave-max-memory", "0"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.phrases import amount, counted, first_of
+from mwpy._values.phrases import amount, bytes_in, counted, first_of
 
 
 def test_a_noun_is_plural_unless_it_is_one() -> None:
@@ -23,3 +23,26 @@ def test_of_a_long_list_only_the_first_are_named() -> None:
 )
 def test_an_amount_of_memory_as_a_text_for_people(count: int, text: str) -> None:
     assert amount(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("5", 5),
+        ("4 GB", 4 << 30),
+        ("1.5g", 3 << 29),
+        ("80MiB", 80 << 20),
+        (" 2 kb ", 2048),
+        ("1T", 1 << 40),
+        ("9 B", 9),
+    ],
+)
+def test_an_amount_of_memory_as_people_write_it(text: str, count: int) -> None:
+    """A unit has 1024 of the smaller unit."""
+    assert bytes_in(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "4 XB", "-1", "4  GB", "1e9", "four"])
+def test_a_text_that_is_no_amount_of_memory_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a number of bytes, such as 4000000000, 512 MB or 4 GB"):
+        bytes_in(text)

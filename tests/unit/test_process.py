@@ -51,6 +51,17 @@ def test_a_running_child_has_no_exit_code_and_can_be_terminated() -> None:
     child.kill()
 
 
+def test_a_python_process_that_is_aborted_writes_where_it_is() -> None:
+    """It needs the fault handler. A child that has ended cannot be aborted, and this is no error."""
+    script = "import signal\ndef here():\n    print(flush=True)\n    signal.pause()\nhere()"
+    child = python(script, environment={"PYTHONFAULTHANDLER": "1"}, keep_output=True)
+    select.select([child.outputs[1]], [], [])
+    child.abort()
+    assert b" in here" in read_all(child.outputs[2])
+    assert wait(child) == -signal.SIGABRT
+    child.abort()
+
+
 def test_standard_output_and_error_can_be_read_without_waiting() -> None:
     child = python("import sys; sys.stdin.read(); print('out'); sys.exit('last words')", keep_output=True)
     assert not any(os.get_blocking(fd) for fd in child.outputs.values())

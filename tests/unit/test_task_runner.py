@@ -13,7 +13,8 @@ import pytest
 
 import mwpy
 from mwpy._roles import task_runner
-from mwpy._roles.task_runner import TaskRunner
+from mwpy._roles.task_runner import MEASURE_S, TaskRunner
+from mwpy._system import memory
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
@@ -495,3 +496,29 @@ def test_a_slave_whose_agent_is_gone_has_no_id_and_ends_with_255(end: _End) -> N
         _ = slave.sid
     assert ended.value.code == 255
     assert slave.loop_simple() == 255
+
+
+def test_a_slave_reports_once_that_it_has_too_much_memory_after_a_task(
+    end: _End, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not measure before its first task, and not more often than it may."""
+    sizes = [100, 101]
+    monkeypatch.setattr(memory, "resident_bytes", lambda: sizes.pop(0))
+    runner = TaskRunner(cast(SlaveEnd, end), 7, 1, 1000, max_memory_bytes=100)
+    _define(end, int)
+    runner.turn(0.0, 100)
+    assert sizes == [100, 101]
+
+    def reports_after_a_task(first: int) -> list[messages.Message]:
+        end.sent.clear()
+        _give(end, first)
+        runner.turn(0.0, 100)
+        return [message for message, _ in end.sent if not isinstance(message, messages.Results)]
+
+    assert reports_after_a_task(1) == []
+    assert reports_after_a_task(2) == []
+    assert sizes == [101], "it was measured too often"
+    clock[:] = [1.0 + MEASURE_S]
+    assert reports_after_a_task(3) == [messages.SlaveGrown(7, 101)]
+    clock[:] = [2.0]
+    assert reports_after_a_task(4) == []

@@ -29,6 +29,8 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Revoked(1, [1], [1], [1]), []),
     (messages.Cancel([1, 5], [4, 1], True), []),
     (messages.SlaveReady(1), []),
+    (messages.SlaveGrown(1, 1 << 32), []),
+    (messages.SlaveRetiring(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
     (messages.SlaveDied(1, 0, Cause.CRASH, "why", LastWords("out", "err", "fault", 1 << 40)), []),
     (messages.AlgorithmFailed(1, 0, "why", [1], [1], [1]), []),
@@ -130,9 +132,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 9),
+        (wire.FROM_AGENT, "a master", 10),
         (wire.FROM_MASTER, "an agent", 10),
-        (wire.FROM_SLAVE, "an agent", 3),
+        (wire.FROM_SLAVE, "an agent", 4),
     ],
 )
 def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(

@@ -91,12 +91,20 @@ def _serve(
     link = connect(contact)
     audit.write([records.Started("AGENT", contact.member_id, f"MASTER {link.address}")], clock.wall())
     hello = replace(contact.hello(options.slave_processes), resumed=resumed)
-    settings = AgentSettings(hello, options.grace_period, ends_at, link.timeout_s)
+    settings = AgentSettings(
+        hello,
+        options.grace_period,
+        ends_at,
+        link.timeout_s,
+        idle_exit_s=options.idle_exit,
+        slave_max_tasks=options.slave_max_tasks,
+        start_timeout_s=options.slave_start_timeout,
+    )
     now = clock.monotonic()
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
     edges = Edges(
         link,
-        Launcher(list(command), options.slave_processes),
+        Launcher(list(command), options.slave_processes, options.slave_max_memory or 0),
         {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams},
         Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)),
         audit,
@@ -277,6 +285,9 @@ class Agent:
                 self._send_to_slave(number, message)
             if actions.recall:
                 self._recall(actions.recall, now)
+            for number in actions.abort:
+                if number in self._slaves:
+                    self._slaves[number].parts.process.abort()
             for number in actions.kill:
                 if number in self._slaves:
                     self._slaves[number].parts.process.kill()

@@ -223,4 +223,4 @@ def _directions(options: Options, host: str, port: int, slaves: int) -> list[str
     directions += ["--mw-master-port", str(port), "--mw-member-id", options.member_id]
     directions += ["--mw-slave-processes", str(slaves), "--mw-audit-file", os.devnull]
     directions += ["--mw-grace-period", str(options.grace_period)]
-    return [*directions, "--mw-client-timeout", str(options.silence_s())]
+    return [*directions, "--mw-client-timeout", str(options.silence_s()), *options.for_agents(local=True)]

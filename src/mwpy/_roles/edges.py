@@ -32,6 +32,7 @@ __all__ = [
     "SlaveChannel",
     "SlaveLauncher",
     "SlaveParts",
+    "SlaveProcess",
     "Trail",
 ]
 
@@ -75,6 +76,12 @@ class Process(Protocol):
     def kill(self) -> None: ...
     def describe_exit(self) -> str: ...
     def close(self) -> None: ...
+
+
+class SlaveProcess(Process, Protocol):
+    """The process of a slave: `process.Child`, too."""
+
+    def abort(self) -> None: ...
 
 
 class ProcessStarter(Protocol):
@@ -165,7 +172,7 @@ class OutputStream(Protocol):
 class SlaveParts:
     """A slave process that was started, and the agent's ends of its channel and pipes."""
 
-    process: Process
+    process: SlaveProcess
     channel: Channel
     outputs: Mapping[int, InputPipe]
     """Its standard output (1) and error (2)."""

@@ -29,10 +29,12 @@ class Launcher:
     Args:
         command: the command line that starts a slave.
         slaves: how many slaves share the cores of this agent.
+        max_memory_bytes: how much memory a slave may have between two tasks; 0 if there is no limit.
     """
 
     command: Sequence[str]
     slaves: int
+    max_memory_bytes: int = 0
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave of an agent that the master has accepted.
@@ -41,7 +43,7 @@ class Launcher:
             OSError: it cannot be started.
         """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
-        limits = welcome.result_group, welcome.max_result_bytes
+        limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
         settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), *limits)
         share = thread_limits(os.environ, process.count_cores(), self.slaves)
         try:

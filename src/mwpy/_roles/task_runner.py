@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count as counted
 from itertools import repeat
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
+from mwpy._system import memory
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
@@ -55,6 +57,8 @@ master. Longer times break the promise that a finished result leaves its slave w
 FOREVER_S = 86400.0
 """How long a slave without tasks waits at most before it looks again, in seconds."""
 
+MEASURE_S = 0.02
+"""Seconds between two measurements of this process's memory. One takes about 10 µs."""
 
 GARBAGE_BYTES = 32 << 20
 """After so many bytes of functions by value, what was forgotten is collected. Most functions of a notebook are in a
@@ -125,6 +129,7 @@ class TaskRunner:
         max_result_bytes: the largest result that the master accepts.
         codec: encodes results.
         ends_the_turn: exceptions of a task that are no failure of the task. They end the turn instead.
+        max_memory_bytes: how much memory this process may have between two tasks; 0 if there is no limit.
     """
 
     def __init__(
@@ -135,11 +140,15 @@ class TaskRunner:
         max_result_bytes: int,
         codec: Codec = CODEC,
         ends_the_turn: tuple[type[BaseException], ...] = (),
+        max_memory_bytes: int = 0,
     ) -> None:
         self._end = end
         self._number = number
         self.result_group = result_group
         self._limit = max_result_bytes
+        self._max_memory_bytes = max_memory_bytes
+        self._measure_at = 0.0 if max_memory_bytes else inf
+        """When to measure the memory of this process again."""
         self._codec = codec
         self._ends_the_turn = ends_the_turn
         self._functions: dict[int, Callable[..., Any]] = {}
@@ -328,13 +337,28 @@ class TaskRunner:
             )
 
     def flush(self) -> None:
-        """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them."""
+        """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
+
+        If it is time, also measure the memory of this process.
+        """
+        if self._measure_at < inf:
+            self._measure()
         journal = self._end.journal
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
             if not self._end.eof:
                 journal.clear()
             self._due = monotonic() + GATHER_S
+
+    def _measure(self) -> None:
+        """If this process has too much memory after a task, report this to the agent once."""
+        now = monotonic()
+        if now >= self._measure_at and self._end.journal.count:
+            self._measure_at = now + MEASURE_S
+            resident_bytes = memory.resident_bytes()
+            if resident_bytes > self._max_memory_bytes:
+                self._measure_at = inf
+                self._send(messages.SlaveGrown(self._number, resident_bytes))
 
     # ---- messages -------------------------------------------------------------------------------------------
 

@@ -105,7 +105,8 @@ class HistoryChecker:
     """The messages of each connection that must not come twice."""
     _dead: dict[tuple[bytes, int], None] = field(factory=dict)
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
-    """Slaves that were killed together with their agent, or because the task that they ran was cancelled."""
+    """Slaves that have ended well, or were killed together with their agent, or because the task that they ran was
+    cancelled."""
     _over: dict[tuple[bytes, int], int] = field(factory=dict)
     """Slaves that were killed when they had run a task for longer than it may run, and this task."""
     _leaving: dict[bytes, None] = field(factory=dict)
@@ -220,8 +221,8 @@ class HistoryChecker:
             self._alone[task] = len(here) == 1
             assert self.lost[task] <= LOST_AGENTS_ALLOWED + 1, f"task {task} was lost with {self.lost[task]} agents"
 
-    def killed_together(self, peer: bytes, slave: int) -> None:
-        """A batch system kills a slave, and then the agent of this connection."""
+    def blameless(self, peer: bytes, slave: int) -> None:
+        """A slave of this connection ends as it was asked to, or a batch system kills it and then its agent."""
         self._uncharged[peer, slave] = None
 
     def heard(self, peer: bytes, message: messages.Message) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from random import Random
 
 from attrs import define
 
@@ -26,7 +27,7 @@ from mwpy._roles.edges import Process
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
 from mwpy._simulation.faults import Faults
-from mwpy._simulation.machines import AgentHost, AgentProcess, Pace
+from mwpy._simulation.machines import AgentHost, AgentProcess, Limits, Pace
 from mwpy._simulation.master import GRACE_S, SimulatedMaster
 from mwpy._simulation.replay import Replay
 from mwpy._simulation.slaves import SIGKILL
@@ -92,7 +93,8 @@ class Cluster:
         self.master = SimulatedMaster(*arguments, self._start_local, self._master_ended)
         random = self.world.random
         for number in range(agents):
-            host = AgentHost(f"host {number}", partial(self._start_again, number), able=number == 0)
+            again = partial(self._start_again, number)
+            host = AgentHost(f"host {number}", again, limits=_draw_limits(random), able=number == 0)
             self.hosts.append(host)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
@@ -237,3 +239,13 @@ class Cluster:
         slaves = [] if host.process is None else host.process.slaves.values()
         kept = self.master.algorithm.kept
         return any(slave.code is None and (slave.running or slave.sid in kept) for slave in slaves)
+
+
+def _draw_limits(random: Random) -> Limits:
+    """Some agents have some limits, which are small enough to matter in a short history."""
+    return Limits(
+        max_tasks=random.choice((None, None, 1, 4, 15)),
+        max_memory=random.choice((None, None, 2, 10)),
+        start_timeout_s=random.choice((1.0, 5.0, 300.0)),
+        idle_exit_s=random.choice((None, None, 0.3, 3.0)),
+    )

@@ -11,17 +11,19 @@ from attrs import define, field, frozen
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
 from mwpy._core.agent.output import HELD_BACK_S
+from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S
 from mwpy._roles.agent import Agent, Edges
 from mwpy._roles.edges import SlaveParts
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
-from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedOutlet, SimulatedSlave, Workload
+from mwpy._simulation.outputs import SimulatedOutlet
+from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave, Workload
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode
 
-__all__ = ["AgentHost", "AgentProcess", "Pace", "due"]
+__all__ = ["AgentHost", "AgentProcess", "Limits", "Pace", "due"]
 
 SIGNALS_FD = 3
 
@@ -55,6 +57,18 @@ def due(now: float, timeout_s: float) -> float:
     return now + max(0.001, math.ceil(timeout_s * 1000) / 1000)
 
 
+@frozen
+class Limits:
+    """The limits of an agent and its slaves."""
+
+    max_tasks: int | None = None
+    """How many tasks a slave may run."""
+    max_memory: int | None = None
+    """How much memory a slave may have, in units of which a task leaks one on average."""
+    start_timeout_s: float = 300.0
+    idle_exit_s: float | None = None
+
+
 @define(eq=False)
 class _Signals:
     """The signals of an agent process."""
@@ -86,10 +100,16 @@ class _Signals:
 
 @define(eq=False)
 class _Trail:
-    """Takes an agent's records and drops them."""
+    """Takes an agent's records."""
+
+    why: str = ""
+    """Why the agent ended."""
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
-        """Drop them."""
+        """Keep only the reason of the end."""
+        for record in happened:
+            if isinstance(record, records.Ended):
+                self.why = record.why
 
     def close(self) -> None:
         """Do nothing."""
@@ -153,6 +173,8 @@ class AgentProcess:
             durations,
             start_s,
             host.able,
+            host.limits.max_tasks,
+            host.limits.max_memory,
             peer,
             self._is_attentive,
             lambda: self._frozen_until,
@@ -163,9 +185,17 @@ class AgentProcess:
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
         self._signals = _Signals(self._link)
         hello = messages.Hello("simulated", "g1", host.name, 1, "3.11", host.num_slaves, host.job)
-        self.core = AgentCore(AgentSettings(hello))
+        limits = host.limits
+        settings = AgentSettings(
+            hello,
+            idle_exit_s=limits.idle_exit_s,
+            slave_max_tasks=limits.max_tasks,
+            start_timeout_s=limits.start_timeout_s,
+        )
+        self.core = AgentCore(settings)
+        self._trail = _Trail()
         clock = _SettlingClock(world, self.slaves)
-        self._agent = Agent(self.core, Edges(self._link, self, self.outlets, self._signals, _Trail(), clock))
+        self._agent = Agent(self.core, Edges(self._link, self, self.outlets, self._signals, self._trail, clock))
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False
@@ -176,6 +206,10 @@ class AgentProcess:
         if self._world.chance(0.02):
             raise OSError("no memory")
         slave = SimulatedSlave(number, self._workload, self._link, self.outlets, self._slave_ended)
+        if self._world.chance(0.05):
+            slave.hang(closes=False)
+            limit = self._host.limits.start_timeout_s + ABORT_S + LONGEST_FREEZE_S + 1.0
+            self._world.after(limit, lambda: self._check_killed(slave))
         self.slaves[number] = slave
         return SlaveParts(slave, slave.channel, slave.outputs)
 
@@ -220,6 +254,8 @@ class AgentProcess:
     def _exit(self, code: ExitCode) -> None:
         self._world.note(f"the agent on {self._host.name} exits with {code.name}")
         self._check_output()
+        if "no task for" in self._trail.why:
+            self._check_idle()
         self._agent.close()
         self._over = True
         self._world.after(EXITS_S, lambda: self._host.end(self, code))
@@ -260,10 +296,17 @@ class AgentProcess:
 
     def kill_with(self, slave: SimulatedSlave) -> None:
         """The batch system kills a slave and then the agent: this death must not be charged."""
-        self._checker.killed_together(self.connection.peer, slave.number)
+        self._checker.blameless(self.connection.peer, slave.number)
         slave.end(SIGKILL)
         delay = self._world.random.random() * 0.9 * KILLED_TOO_S
         self._world.after(delay, lambda: self._host.end(self, None))
+
+    def _check_idle(self) -> None:
+        """Check an agent that has left because its slaves had no task."""
+        limit_s = self._host.limits.idle_exit_s
+        assert limit_s is not None, "it has no idle exit"
+        busy = [slave.number for slave in self.slaves.values() if self._world.now < slave.wear.busy_until + limit_s]
+        assert not busy, f"it left, but slaves {busy} had tasks"
 
     # ---- what the user sees --------------------------------------------------------------------------------
 
@@ -287,6 +330,7 @@ class AgentHost:
     """Called when the agent is gone, with its exit code; None if it was killed."""
     num_slaves: int = 2
     job: str = ""
+    limits: Limits = Limits()
     able: bool = True
     """Whether it can run every algorithm. If no host can, it is correct that tasks wait forever."""
     process: AgentProcess | None = None

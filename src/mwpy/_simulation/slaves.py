@@ -17,6 +17,8 @@ from attrs import define, field
 from mwpy._roles.task_runner import GATHER_S
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.network import SimulatedAgentLink
+from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
+from mwpy._simulation.wear import Wear
 from mwpy._simulation.world import World
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import AGAIN, VALUE
@@ -27,7 +29,7 @@ from mwpy._values.exits import describe_exit
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
 
-__all__ = ["SimulatedOutlet", "SimulatedSlave", "Workload"]
+__all__ = ["SimulatedSlave", "Workload"]
 
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
@@ -38,7 +40,7 @@ PROMISED_S = 0.05
 WAKE_S = 0.0005
 """How long it may take until an idle slave reads a message, in seconds."""
 
-SIGKILL, SIGSEGV = -9, -11
+SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
 
 FAILURE = Codec().dumps_failure(OSError("simulated"))
 
@@ -55,6 +57,10 @@ class Workload:
     """The longest start of a slave."""
     able: bool
     """Whether the slaves can run every algorithm."""
+    max_tasks: int | None
+    """How many tasks a slave may run; None if there is no limit."""
+    max_memory: int | None
+    """How much memory a slave may have between two tasks; None if there is no limit."""
     peer: bytes
     """The connection of their agent."""
     attentive: Callable[[], bool]
@@ -64,78 +70,6 @@ class Workload:
     running: Callable[[], list[int]]
     """The tasks that the slaves of this agent run."""
     kill_agent: Callable[[], None]
-
-
-@define(eq=False)
-class SimulatedOutlet:
-    """A standard stream of an agent."""
-
-    _world: World
-    data: bytearray = field(factory=bytearray)
-    full_until: float = 0.0
-    """Until when it accepts nothing."""
-    found_full: bool = False
-    """Whether the agent knows that it is full."""
-    waiting: bool = False
-
-    def patience_until(self) -> float | None:
-        """Until when slaves must wait because it is full; None if it is not full."""
-        self.found_full = self._world.now < self.full_until
-        return self.full_until if self.found_full else None
-
-    def pass_on(self, data: bytes | bytearray, now: float) -> None:
-        """Write."""
-        self.data += data
-
-    def flush(self, now: float, patience_s: float = 0.0) -> None:
-        """Do nothing: everything is written."""
-
-
-@define(eq=False)
-class SimulatedPipe:
-    """Standard output or error of a slave."""
-
-    _fd: int
-    _link: SimulatedAgentLink
-    _outlet: SimulatedOutlet
-    ended: bool = False
-    _closed: bool = False
-    _unread: bytearray = field(factory=bytearray)
-    _all: bytearray = field(factory=bytearray)
-
-    def write(self, text: str) -> None:
-        """The slave writes."""
-        self._unread += text.encode()
-        self._link.readable(self._fd, True)
-
-    def close(self) -> None:
-        """The slave ends."""
-        self._closed = True
-        self._link.readable(self._fd, True)
-
-    def fileno(self) -> int:
-        """The file descriptor to wait for."""
-        return self._fd
-
-    def read(self) -> bytes:
-        """Return what was written since the last call."""
-        assert not self._outlet.found_full, "an agent reads a slave's output though its own stream is full"
-        return self.read_rest()
-
-    def read_rest(self) -> bytes:
-        """Return the same, even if the agent's own stream is full."""
-        data = bytes(self._unread)
-        self._unread.clear()
-        self._all += data
-        self.ended = self._closed and not data
-        if self.ended or not self._closed:
-            self._link.readable(self._fd, False)
-        return data
-
-    @property
-    def end(self) -> str:
-        """Everything that was read."""
-        return self._all.decode()
 
 
 @define(eq=False)
@@ -292,6 +226,7 @@ class SimulatedSlave:
         self.is_up = False
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
+        self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""
         self.sid: SlaveId | None = None
@@ -332,6 +267,12 @@ class SimulatedSlave:
             self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *times)
         self.end(SIGKILL)
 
+    def abort(self) -> None:
+        """Its agent ends it because it hangs in its start. Sometimes only SIGKILL can end it."""
+        assert not self.is_up, f"slave {self.number} was ready, and is ended because of its start"
+        if self._world.random.random() < 0.5:
+            self.end(SIGABRT)
+
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
@@ -346,10 +287,11 @@ class SimulatedSlave:
                 pipe.close()
             self._ended(self)
 
-    def hang(self) -> None:
-        """Some code closes all file descriptors and never ends. The stream ends, but the process does not."""
+    def hang(self, *, closes: bool = True) -> None:
+        """Some code never ends. Usually it closes all file descriptors: the stream ends, but the process does not."""
         self._hangs = True
-        self.channel.end()
+        if closes:
+            self.channel.end()
 
     def hurry(self, until: float) -> None:
         """Finish the running task now if it would end before `until`, because the agent sleeps until then."""
@@ -404,6 +346,8 @@ class SimulatedSlave:
             )
         self._send()
         if self._stopping:
+            if not self.channel.spoilt:
+                self._work.checker.blameless(self._work.peer, self.number)
             self.end(0)
 
     def _hear(self, message: messages.Message, payload: Sequence[Buffer]) -> None:
@@ -448,6 +392,7 @@ class SimulatedSlave:
         checker = self._work.checker
         checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
         checker.started(task, self.sid, self._work.peer, self._work.running())
+        self.wear.start(self._work.frozen_until())
         self.running, self._attempt = task, attempt
         self._seconds = random.expovariate(1.0) * self._work.durations[algorithm % 2]
         if random.random() < 0.01:
@@ -461,7 +406,8 @@ class SimulatedSlave:
         if task in self._work.checker.killers:
             self.end(SIGSEGV)
             return
-        self._work.checker.runs_on(task, self._work.peer, self._work.frozen_until(), self._began, self._world.now)
+        times = self._work.frozen_until(), self._began, self._world.now
+        self._work.checker.runs_on(task, self._work.peer, *times)
         if task in self._work.checker.agent_killers:
             self._world.note(f"task {task} kills its agent")
             self._work.kill_agent()
@@ -473,6 +419,8 @@ class SimulatedSlave:
             self._send()
         else:
             self._world.after(PROMISED_S, lambda: self._check_promptness(result))
+        if self.wear.finish(wanted=task not in self._work.checker.killed_tasks):
+            self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
 
     def _check_promptness(self, result: tuple[int, int, float, int]) -> None:

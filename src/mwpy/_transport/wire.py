@@ -47,6 +47,8 @@ _KINDS: dict[int, type[messages.Message]] = {
     17: messages.Installed,
     18: messages.Renew,
     19: messages.Cancel,
+    20: messages.SlaveGrown,
+    21: messages.SlaveRetiring,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
@@ -67,7 +69,7 @@ FROM_AGENT = Route(
     frozenset(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
-            *(_M.Leaving, _M.Goodbye),
+            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -82,7 +84,11 @@ FROM_MASTER = Route(
     ),
     MAX_HEADER_BYTES,
 )
-FROM_SLAVE = Route("an agent", frozenset({_M.Results, _M.SlaveReady, _M.AlgorithmFailed}), MAX_MEMBER_HEADER_BYTES)
+FROM_SLAVE = Route(
+    "an agent",
+    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed}),
+    MAX_MEMBER_HEADER_BYTES,
+)
 ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)
 
 _PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}

@@ -90,6 +90,7 @@ class SlaveSettings:
         agent_pid: the agent's process id. A slave whose parent has another id has lost its agent.
         result_group: how many results the slave sends in one message; 0 lets the slave choose.
         max_result_bytes: the largest result that the master accepts.
+        max_memory_bytes: how much memory the slave may have between two tasks; 0 if there is no limit.
     """
 
     stream: int
@@ -98,6 +99,7 @@ class SlaveSettings:
     agent_pid: int
     result_group: int = 0
     max_result_bytes: int = 1 << 30
+    max_memory_bytes: int = 0
 
     def to_json(self) -> str:
         """Return the settings as text for the environment."""

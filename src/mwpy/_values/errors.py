@@ -42,7 +42,8 @@ class ExitCode(IntEnum):
     """The exit codes of mwpy's processes. A batch system keeps a job in the queue unless the job exits with 0."""
 
     OK = 0
-    """The master shut it down, or the resource file says `finished`."""
+    """The master shut it down, the resource file says `finished`, or it had no task for as long as `--mw-idle-exit`
+    says."""
     USAGE = 2
     """An option is wrong, a file is missing or incomplete, or a port is in use. Nothing was started."""
     REFUSED = 3

@@ -9,7 +9,10 @@ import signal
 
 from mwpy._values.errors import ExitCode
 
-__all__ = ["describe_exit", "returncode_of_shell"]
+__all__ = ["REPLACED", "describe_exit", "returncode_of_shell"]
+
+REPLACED = "replaced after"
+"""How the reason begins for which a slave ended with which nothing was wrong: it had run enough tasks, or had grown."""
 
 _USUAL_CAUSES = {
     signal.SIGKILL: "the kernel's out-of-memory killer, the batch system or a person's kill command",

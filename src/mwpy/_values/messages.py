@@ -15,6 +15,7 @@ tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5,
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from math import isfinite
@@ -51,11 +52,14 @@ __all__ = [
     "Revoked",
     "Shutdown",
     "SlaveDied",
+    "SlaveGrown",
     "SlaveNamed",
     "SlaveReady",
+    "SlaveRetiring",
     "Tasks",
     "Welcome",
     "check",
+    "divide",
     "each_task",
     "entries",
     "payload",
@@ -205,6 +209,19 @@ class SlaveNamed(Struct, frozen=True):
     sid: SlaveId
 
 
+class SlaveGrown(Struct, frozen=True):
+    """Slave to agent: this slave process has more memory than it may have between two tasks."""
+
+    slave: Number
+    resident_bytes: Number
+
+
+class SlaveRetiring(Struct, frozen=True):
+    """Agent to master: send this slave no more tasks. It ends after the tasks that it holds, and is replaced."""
+
+    slave: Number
+
+
 class SlaveDied(Struct, frozen=True):
     """Agent to master: a slave process has ended. `running` is the task that it ran, or 0."""
 
@@ -294,6 +311,8 @@ Message = (
     | Cancel
     | SlaveReady
     | SlaveNamed
+    | SlaveGrown
+    | SlaveRetiring
     | SlaveDied
     | AlgorithmFailed
     | Probe
@@ -421,6 +440,26 @@ def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], 
             counts.append(1)
             tried.append(attempt)
     return firsts, counts, tried
+
+
+def divide(group: Tasks, frames: Sequence[Buffer], count: int) -> tuple[Tasks, list[Buffer], Revoked]:
+    """Divide a group of tasks behind its first `count` tasks, of which there are at least one and not all.
+
+    Returns:
+        The first tasks as a group, the payload frames of this group, and the spans of the other tasks.
+    """
+    whole = bisect_right([*accumulate(group.counts)], count)
+    more = count - sum(group.counts[:whole])
+    end, buffers = whole + bool(more), group.buffers[:count]
+    counts = [*group.counts[:whole], more][:end]
+    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
+    kept = Tasks(group.slave, group.tasks[:end], *columns)
+    payload_kept = payload(count, split_list(frames[0])[:count])
+    firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
+    rest = Revoked(
+        group.slave, firsts, [group.counts[whole] - more, *group.counts[whole + 1 :]], group.attempts[whole:]
+    )
+    return kept, [payload_kept, *frames[1 : 1 + sum(buffers)]], rest
 
 
 def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:

@@ -17,12 +17,24 @@ from mwpy._values.bounds import MAX_NAME, MAX_SECONDS, MAX_SLAVES
 from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import MaxFailures
+from mwpy._values.phrases import bytes_in
 from mwpy._values.policy import ATTEMPTS_MAX, Policies
 
-__all__ = ["DEFAULT_CLIENT_TIMEOUT_S", "OPTIONS", "Option", "Options", "Role", "help_text", "job_end", "parse"]
+__all__ = [
+    "DEFAULT_CLIENT_TIMEOUT_S",
+    "DEFAULT_START_TIMEOUT_S",
+    "OPTIONS",
+    "Option",
+    "Options",
+    "Role",
+    "help_text",
+    "job_end",
+    "parse",
+]
 
 DEFAULT_MEMBER_ID = "default-member-id"
 DEFAULT_CLIENT_TIMEOUT_S = 30.0
+DEFAULT_START_TIMEOUT_S = 300.0
 
 
 class Role(Enum):
@@ -31,6 +43,9 @@ class Role(Enum):
     LOCAL = "local"
     MASTER = "master"
     SLAVE = "slave"
+
+
+_FOR_AGENTS = ("slave-max-tasks", "slave-max-memory", "slave-start-timeout", "idle-exit")
 
 
 @frozen
@@ -62,6 +77,10 @@ class Options:
     grace_period: float = 5.0
     lifetime: float | None = None
     max_failures: MaxFailures | None = None
+    idle_exit: float | None = None
+    slave_max_tasks: int | None = None
+    slave_max_memory: int | None = None
+    slave_start_timeout: float = DEFAULT_START_TIMEOUT_S
     policies: Policies = field(factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None
@@ -70,11 +89,41 @@ class Options:
     """Which of master_host, master_port and member_id were given after `--mw-resource-file`. In a slave they override
     the file, as in CL-MW."""
 
+    @classmethod
+    def of(cls, **given: object) -> Options:
+        """Create options from values that a caller gave in Python; None is the default.
+
+        Raises:
+            UsageError: a value is wrong; the caller's fault.
+        """
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            convert = _BY_NAME[name.replace("_", "-")].convert
+            if value is not None and convert is not None:
+                try:
+                    values[name] = convert(str(value))
+                except ValueError as error:
+                    raise UsageError(f"{name}={value!r}: the value {error}") from None
+        return cls(**values)
+
     def seconds_left(self, wall: float) -> float | None:
         """How long this process may run from the Unix time `wall` on, by its lifetime or its job; or None."""
         if self.lifetime is not None:
             return self.lifetime
         return None if self.job_end is None else self.job_end - wall
+
+    def for_agents(self, *, local: bool) -> list[str]:
+        """Return the options that a master passes on to agents and that are not the default, as a command line.
+
+        Args:
+            local: whether the agent is the master's own. Such an agent stays when it is idle.
+        """
+        words: list[str] = []
+        for name in _FOR_AGENTS[:-1] if local else _FOR_AGENTS:
+            value = getattr(self, _BY_NAME[name].field)
+            if value != getattr(_DEFAULTS, _BY_NAME[name].field):
+                words += f"--mw-{name}", str(value)
+        return words
 
     def silence_s(self, published: float = DEFAULT_CLIENT_TIMEOUT_S) -> float:
         """Return after which silence of the network a peer is gone: the user's value, or else the master's."""
@@ -104,6 +153,11 @@ def _number(least: float, most: float, unit: Callable[[str], Any]) -> Callable[[
         return number
 
     return convert
+
+
+def _amount(value: str) -> int:
+    number = bytes_in(value)
+    return int(_BYTES(str(number)))
 
 
 def _group(value: str) -> int | None:
@@ -218,6 +272,34 @@ OPTIONS: tuple[Option, ...] = (
         f"until {END_VARIABLE}, which a batch system may set",
     ),
     Option(
+        "idle-exit",
+        "SECONDS",
+        _SECONDS,
+        "An agent ends, with exit code 0, when its slaves had no task for this time. The slaves of --mw-local stay.",
+        "it stays",
+    ),
+    Option(
+        "slave-max-tasks",
+        "N",
+        _COUNT,
+        "A slave process is replaced by a new one after it has run N tasks.",
+        "no limit",
+    ),
+    Option(
+        "slave-max-memory",
+        "BYTES",
+        _amount,
+        "A slave process is replaced by a new one when it has more memory than this after a task, for example 4 GB.",
+        "no limit",
+    ),
+    Option(
+        "slave-start-timeout",
+        "SECONDS",
+        _SECONDS,
+        "A slave that is not ready for tasks this long after its start is killed. This counts as a failed start.",
+        f"{DEFAULT_START_TIMEOUT_S:.0f}",
+    ),
+    Option(
         "attempts-max",
         "N",
         _COUNT,
@@ -295,6 +377,7 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 _BY_NAME = {option.name: option for option in OPTIONS}
+_DEFAULTS = Options()
 _DIRECTING = ("master_host", "master_port", "member_id")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 
-__all__ = ["amount", "counted", "first_of"]
+__all__ = ["amount", "bytes_in", "counted", "first_of"]
 
 NAMED = 5
 """How many members of a long list are named."""
@@ -29,3 +30,19 @@ def amount(count: int) -> str:
         size /= 1024
         del units[0]
     return f"{size:.0f} {units[0]}" if units[0] == "bytes" else f"{size:.1f} {units[0]}"
+
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(?:([KMGT])i?B?|B|bytes)?", re.IGNORECASE)
+
+
+def bytes_in(text: str) -> int:
+    """Return the number of bytes that a text such as `4000000000`, `512 MB` or `4 GB` names. A KB has 1024 bytes.
+
+    Raises:
+        ValueError: the text does not name a number of bytes.
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("must be a number of bytes, such as 4000000000, 512 MB or 4 GB")
+    number, unit = found.groups()
+    return int(float(number) * 1024 ** " KMGT".index((unit or " ").upper()))

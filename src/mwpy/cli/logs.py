@@ -1,6 +1,6 @@
 """mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]: show what an audit file says about slaves and tasks.
 
-Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended with exit code 0. With the
+Without an id, it lists the slaves that died. With `--all`, it also lists slaves that ended as planned. With the
 id of a slave, it prints all last output of this slave. With the number of a task, it prints all last output of the
 slaves that died while they ran this task. With `--stats`, it sums up what was done and what was lost.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mwpy._values import records
 from mwpy._values.errors import ExitCode, UsageError
-from mwpy._values.exits import describe_exit
+from mwpy._values.exits import REPLACED, describe_exit
 from mwpy._values.phrases import counted
 from mwpy.audit import End, read_ends, read_totals
 from mwpy.cli._arguments import Parser
@@ -52,14 +52,15 @@ def _parser() -> Parser:
     parser.add_argument("path", type=Path, metavar="AUDIT_FILE", help="the audit file that the master writes")
     name = "show all last output of this slave (SLAVE-0), or of the slaves that died while they ran this task (7)"
     parser.add_argument("id", nargs="?", metavar="SLAVE-ID | TASK-ID", help=name)
-    parser.add_argument("--all", action="store_true", help="also list slaves that ended with exit code 0")
+    parser.add_argument("--all", action="store_true", help="also list slaves that ended as planned")
     name = "sum up the tasks, failures and lost attempts of the last run, by algorithm, host and cause"
     parser.add_argument("--stats", action="store_true", help=name)
     return parser
 
 
 def _list(ends: Iterable[End], path: Path, include_all: bool) -> None:
-    shown = [end for end in ends if include_all or end.reason != describe_exit(0)]
+    planned = describe_exit(0), REPLACED
+    shown = [end for end in ends if include_all or not end.reason.startswith(planned)]
     for end in shown:
         print(_line(end))
     if not shown:

@@ -109,6 +109,16 @@ class Child:
     """Whether it could not load an algorithm, and will be replaced."""
     passed_on: int = 0
     """How many tasks were ever passed on to it: the position of the last."""
+    unrun: int = 0
+    """How many of these it will not run, because they were taken back or refused."""
+    retiring: bool = False
+    """Whether it gets no more tasks, and is replaced when it has none left; see `wear.py`."""
+    grown_bytes: int = 0
+    """How much memory it had when this was too much; 0 if it was not."""
+    ready_by: float | None = None
+    """When it is killed unless it is ready; None once it is ready or killed."""
+    overdue: bool = False
+    """Whether it was killed because it was not ready in time."""
     is_replaced: bool = False
     """Whether it is replaced before it was ready: the master never hears of it."""
     is_up: bool = False
@@ -187,7 +197,10 @@ class Child:
         """
         if self.doomed is not None and _names(message, self.doomed):
             self.doomed = self.spared_until = None
-        return take_named(self.held, message)
+        ended = take_named(self.held, message)
+        if isinstance(message, messages.AlgorithmFailed):
+            self.unrun += len(ended)
+        return ended
 
     def cancel(self, ids: TaskIds, started: int, spared_until: float | None) -> messages.Revoked:
         """Remove cancelled tasks from those that it holds.
@@ -248,6 +261,7 @@ class Child:
 
     def _revoked(self, unstarted: Sequence[HeldSpan], *, cancelled: bool = False) -> messages.Revoked:
         firsts, counts = [span.first for span in unstarted], [span.count for span in unstarted]
+        self.unrun += sum(counts)
         return messages.Revoked(self.number, firsts, counts, [span.attempt for span in unstarted], cancelled)
 
     def believes(self, started: int) -> bool:

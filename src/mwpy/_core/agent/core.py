@@ -1,7 +1,7 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Watch`, `Trust`, `Enforcement`, `StartOutput` and `Departure`. This module only distributes the events.
+`Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput` and `Departure`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from mwpy._core.agent.state import AgentState
 from mwpy._core.agent.traffic import Traffic
 from mwpy._core.agent.trust import Trust
 from mwpy._core.agent.watch import Watch
+from mwpy._core.agent.wear import Wear, reason_of
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS, shortened
 from mwpy._values.causes import Cause
@@ -64,6 +65,7 @@ class AgentCore:
         self._watch = Watch(self._state)
         self._trust = Trust(self._state)
         self._enforcement = Enforcement(self._state, self._trust)
+        self._wear = Wear(self._state)
         self._output = StartOutput(self._state)
         self._departure = Departure(self._state)
         self.children = self._state.children
@@ -91,6 +93,7 @@ class AgentCore:
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._trust.believes(child, started):
                     self._traffic.recalled(child, started, wanted, now)
+                    self._wear.settle(child)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
@@ -110,6 +113,7 @@ class AgentCore:
             case Resumed(stopped_s):
                 self._resumed_at, self._stopped_s = now, stopped_s
                 self._enforcement.resumed(stopped_s, now)
+                self._starts.resumed(stopped_s)
             case Disconnected(reason):
                 self._disconnected(reason, now)
 
@@ -118,12 +122,7 @@ class AgentCore:
             case messages.Tasks():
                 child = self.children.get(message.slave)
                 if child is not None:
-                    was_idle = not child.held
-                    self._traffic.pass_on(child, message, frames)
-                    if message.limits:
-                        self._enforcement.passed_on(child, message.limits, now)
-                    if was_idle:
-                        self._watch.active(child, now)
+                    self._pass_on(child, message, frames, now)
             case messages.Revoke(number, count):
                 child = self.children.get(number)
                 if child is not None:
@@ -159,6 +158,16 @@ class AgentCore:
         cause = Cause.SUSPENDED if self.comes_back else Cause.NETWORK
         self._departure.leave(ExitCode.FAILED, "the master is lost", cause, FAREWELL_S, now)
 
+    def _pass_on(self, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float) -> None:
+        admitted = self._wear.admit(child, group, frames)
+        if admitted is not None:
+            was_idle = not child.held
+            self._traffic.pass_on(child, *admitted)
+            if group.limits:
+                self._enforcement.passed_on(child, admitted[0].limits, now)
+            if was_idle:
+                self._watch.active(child, now)
+
     def _renew(self) -> None:
         """Let each slave end after the tasks that it holds. When a slave has ended, a new one is started."""
         if not self.leaving:
@@ -185,6 +194,8 @@ class AgentCore:
                 self._traffic.results(child, message, frames)
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._slave_ready(child, message, frames)
+            case messages.SlaveGrown(child.number, resident_bytes):
+                self._wear.grown(child, resident_bytes)
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
                 self._traffic.algorithm_failed(child, message, frames)
             case _:
@@ -192,10 +203,12 @@ class AgentCore:
                 return
         if not child.is_up:
             self._output.is_up(child)
+        self._wear.settle(child)
         self._watch.active(child, now)
 
     def _slave_ready(self, child: Child, message: messages.SlaveReady, frames: Sequence[Buffer]) -> None:
         child.change(ChildEvent.GET_READY)
+        child.ready_by = None
         if child.is_ready:
             self._starts.succeeded()
             self._state.actions.to_master.append(Outgoing(message, (), frames))
@@ -205,6 +218,7 @@ class AgentCore:
             self._watch.journal_emptied(child, now)
         elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
+            self._wear.settle(child)
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         if self._trust.believes(child, event.started):
@@ -222,7 +236,7 @@ class AgentCore:
         started = self._trust.last_started(child, event.started)
         running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
-        reason, cause = _reason_of(child, event.reason), _cause_of(child, event)
+        reason, cause = _reason_of(child, event.reason, running), _cause_of(child, event)
         memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, memory_alone))
         if not child.is_replaced:
@@ -230,12 +244,12 @@ class AgentCore:
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), event.words, lost)
             self._state.to_master(died)
         if not self.leaving:
-            self._replace(child, was, event.reason, now)
+            self._replace(child, was, reason, now)
         self._departure.exit_if_alone()
 
     def _replace(self, child: Child, was: ChildState, reason: str, now: float) -> None:
         """Start another slave, or give up if too many have failed in a row."""
-        has_failed = was is ChildState.STARTING or (bool(child.condemned) and not child.is_up)
+        has_failed = was is ChildState.STARTING or (not child.is_up and (bool(child.condemned) or child.overdue))
         why = self._starts.failed(reason) if has_failed else None
         if why is None:
             self._starts.fill(now, child.failed_before + 1 if child.load_failed else 0)
@@ -251,13 +265,14 @@ class AgentCore:
         for child in self.children.values():
             if child.print_at is not None:
                 self._output.decide(child, now)
+            self._starts.decide(child, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         deadline = self._departure.deadline
         for child in self.children.values():
-            waits_for = child.look_at, child.spared_until, child.kill_at, child.collect_at
+            waits_for = child.ready_by, child.look_at, child.spared_until, child.kill_at, child.collect_at
             for time in (child.read_journal_at, child.check_at, child.print_at, *waits_for):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
@@ -278,12 +293,14 @@ class AgentCore:
             assert len(self.children) == self.settings.hello.slaves, "too few slaves"
 
 
-def _reason_of(child: Child, reason: str) -> str:
-    """Why a slave ended."""
+def _reason_of(child: Child, reason: str, running: int) -> str:
+    """Why a slave ended, while it ran this task, or none."""
     if child.killed_because:
         reason = f"killed by its agent {child.killed_because}"
     elif child.condemned:
         reason = f"{reason}; {child.condemned}"
+    elif child.retiring and not running:
+        reason = reason_of(child, reason)
     return f"replaced, because it could not load an algorithm ({reason})" if child.load_failed else reason
 
 

@@ -5,6 +5,8 @@ The first reason to leave decides the exit code. The shortest grace period count
 
 from __future__ import annotations
 
+from math import inf
+
 from attrs import define, field
 
 from mwpy._core.agent.state import AgentState
@@ -34,6 +36,8 @@ class Departure:
     """The cause of the loss of the tasks that do not finish in time."""
     _deadline: float | None = None
     """When slaves are killed. After that: when the agent stops waiting for their exit."""
+    _idle_since: float | None = None
+    """Since when no slave holds a task, if the agent then leaves some time later."""
     _leave_at: float | None = field(init=False)
     """When to begin to leave, if it is known when the batch system ends this agent."""
 
@@ -65,6 +69,8 @@ class Departure:
 
     def decide(self, now: float) -> None:
         """Leave when the time has come, and kill the slaves that outlive their grace period."""
+        if self.code is None and self._state.settings.idle_exit_s is not None:
+            self._leave_if_idle(self._state.settings.idle_exit_s, now)
         if self.code is None and self._leave_at is not None and now >= self._leave_at:
             self.leave(ExitCode.EVICTED, "its time limit is near", Cause.WALLTIME, self._state.settings.grace_s, now)
         if self._deadline is None or now < self._deadline:
@@ -79,6 +85,21 @@ class Departure:
             self._state.children.clear()  # they were killed, but the kernel cannot end them: do not wait for them
         self.exit_if_alone()
 
+    def _leave_if_idle(self, limit_s: float, now: float) -> None:
+        if not self._is_idle:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        elif now >= self._idle_since + limit_s:
+            why = f"its slaves had no task for {limit_s:g} s (--mw-idle-exit)"
+            self.leave(ExitCode.OK, why, Cause.SCALED_DOWN, self._state.settings.grace_s, now)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is a slave for tasks, and no slave holds any."""
+        children = self._state.children.values()
+        return any(child.is_ready for child in children) and not any(child.held for child in children)
+
     def exit_if_alone(self) -> None:
         """Say goodbye and exit if the agent leaves and has no slave."""
         state = self._state
@@ -91,7 +112,13 @@ class Departure:
     @property
     def deadline(self) -> float | None:
         """When `decide` is due; None if there is no such moment."""
-        return self._leave_at if self.code is None else self._deadline
+        if self.code is not None:
+            return self._deadline
+        limit_s = self._state.settings.idle_exit_s
+        if limit_s is None or not self._is_idle:
+            return self._leave_at
+        idle_until = -inf if self._idle_since is None else self._idle_since + limit_s
+        return idle_until if self._leave_at is None else min(idle_until, self._leave_at)
 
     def check(self) -> None:
         """An agent that leaves has a deadline."""

@@ -12,6 +12,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
+from mwpy._values.options import DEFAULT_START_TIMEOUT_S
 
 __all__ = [
     "AgentActions",
@@ -47,6 +48,12 @@ class AgentSettings:
     """When the batch system will end this agent, if that is known. The agent leaves early enough to end cleanly."""
     client_timeout_s: float = 30.0
     """After this silence, the master counts this agent as lost."""
+    idle_exit_s: float | None = None
+    """The agent leaves when its slaves held no task for this long; None if it stays."""
+    slave_max_tasks: int | None = None
+    """A slave is replaced after this many tasks; None if there is no limit."""
+    start_timeout_s: float = DEFAULT_START_TIMEOUT_S
+    """A slave that is not ready after this time is killed, and counts as a failed start."""
 
 
 # ---- events --------------------------------------------------------------------------------------------------------
@@ -219,6 +226,8 @@ class AgentActions(Struct):
     to_slaves: list[tuple[int, Outgoing]] = []
     recall: list[tuple[int, int | messages.Cancel | None]] = []
     """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""
+    abort: list[int] = []
+    """Slaves that hang: let them write where, and end."""
     kill: list[int] = []
     read_journal: list[int] = []
     """Slaves that are silent: report `JournalRead` or `MemoryBroken`."""

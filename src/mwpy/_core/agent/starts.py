@@ -7,17 +7,21 @@ from itertools import chain, islice
 
 from attrs import define, field
 
-from mwpy._core.agent.child import Child
+from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages
 from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES
+from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId
 
 __all__ = ["Starts"]
 
 FAILED_STARTS_ALLOWED = 3
 """When this many slaves in a row end before they are ready, the agent gives up."""
+
+ABORT_S = 2.0
+"""Seconds that a slave that hangs gets to write where it hangs, before it is killed."""
 
 
 @define(eq=False)
@@ -44,6 +48,7 @@ class Starts:
             self._last_number += 1
             name = SlaveId(f"slave {self._last_number}")
             child = Child(self._last_number, name, now, failed_before=failed_before)
+            child.ready_by = now + self._state.settings.start_timeout_s
             self._state.children[child.number] = child
             self._state.actions.start.append(child.number)
             if self._definitions:
@@ -75,6 +80,24 @@ class Starts:
         for start in range(0, len(packages), MAX_PACKAGES):
             some = islice(packages.items(), start, start + MAX_PACKAGES)
             self._state.to_master(messages.Installed({name: version[:MAX_NAME] for name, version in some}))
+
+    def decide(self, child: Child, now: float) -> None:
+        """Kill a slave that hangs in its start. Before that, let it write where it hangs."""
+        if child.ready_by is None or now < child.ready_by:
+            return
+        child.ready_by = None
+        if not child.ended and child.state is not ChildState.KILLED:
+            limit = self._state.settings.start_timeout_s
+            child.kill(f"because it was not ready after {limit:g} s (--mw-slave-start-timeout)", Cause.START_UP)
+            child.overdue = True
+            child.kill_at = now + ABORT_S
+            self._state.actions.abort.append(child.number)
+
+    def resumed(self, stopped_s: float) -> None:
+        """The agent was stopped, most likely with its slaves: those that start get more time."""
+        for child in self._state.children.values():
+            if child.ready_by is not None:
+                child.ready_by += stopped_s
 
     def succeeded(self) -> None:
         """A slave is ready."""

@@ -45,21 +45,15 @@ class Traffic:
 
     _state: AgentState
 
-    def pass_on(self, child: Child, group: messages.Tasks, received: Sequence[Buffer]) -> None:
-        """Pass tasks on to a slave.
-
-        A slave that is not ready is stopping or killed. The master soon learns that the slave ended, and then counts
-        these tasks as returned.
-        """
-        if not child.is_ready:
-            return
+    def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
+        """Pass tasks on to a slave. It is ready, and may run them (see `Wear.admit`)."""
         actions = self._state.actions
         if not child.held:
             actions.feed.append(child.number)
         before = child.passed_on
         child.hold(group)
         actions.records.append(records.TasksReceived(child.name, child.passed_on - before))
-        actions.to_slaves.append((child.number, Outgoing(group, (), received)))
+        actions.to_slaves.append((child.number, outgoing))
 
     def revoke(self, child: Child, count: int) -> None:
         """The master wants tasks back: recall them. If the slave holds none, answer at once."""

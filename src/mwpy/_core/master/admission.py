@@ -120,8 +120,12 @@ class Admission:
 
     def _stop_feeding(self, agent: ConnectedAgent) -> None:
         for slave in agent.slaves.values():
-            if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
-                self.state.change(slave, SlaveEvent.SHUT_DOWN)
+            self.retire_slave(slave)
+
+    def retire_slave(self, slave: ConnectedSlave) -> None:
+        """Send no more tasks to a slave. It ends after the tasks that it holds."""
+        if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
+            self.state.change(slave, SlaveEvent.SHUT_DOWN)
 
     def _send_away(self, peer: bytes, message: messages.Message) -> None:
         self.state.actions.sends.append(Send(peer, message))
@@ -196,8 +200,7 @@ class Admission:
                     f"which tries again: {reason}",
                     key=f"passing {name} {reason}",
                 )
-                if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
-                    self.state.change(slave, SlaveEvent.SHUT_DOWN)
+                self.retire_slave(slave)
             case LoadFailure.REPEATED if number not in slave.refused:
                 algorithms.defined[number].refused = True
                 self.state.record(records.AlgorithmRefused(agent.name, name, reason, number, slave.sid))

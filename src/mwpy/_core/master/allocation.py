@@ -18,7 +18,7 @@ from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = ["fullest", "is_full", "learn", "pace_of", "room"]
 
-_BUSY = SlaveState.BUSY
+_BUSY, _SHUTTING_DOWN = SlaveState.BUSY, SlaveState.SHUTTING_DOWN
 
 AHEAD_S = 0.25
 """Seconds of work that a slave should hold: much longer than a round trip, and too short for a user to notice idle
@@ -135,7 +135,8 @@ def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float 
 
 def _has_to_spare(slave: ConnectedSlave) -> bool:
     return (
-        slave.state is _BUSY
+        slave.state in (_BUSY, _SHUTTING_DOWN)
+        and not slave.agent.leaving
         and not slave.asked_back
         and not slave.gave_nothing_back
         and slave.held.count >= 2

@@ -223,6 +223,9 @@ class MasterCore:
                     self.results.refuse(agent.slaves[number], message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
+            case messages.SlaveRetiring(number):
+                if number in agent.slaves:
+                    self.admission.retire_slave(agent.slaves[number])
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
             case messages.Installed(packages):

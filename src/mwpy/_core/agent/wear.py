@@ -1,0 +1,95 @@
+"""Slaves that are replaced between tasks, although nothing is wrong with them.
+
+A slave may run a limited number of tasks (`slave_max_tasks`). The agent counts the tasks that it passes on to the
+slave. It cuts the group that exceeds the limit, so the slave never has more tasks than it may run. The others go back
+to the master. When the slave has no task left, it ends.
+
+A slave may have a limited amount of memory between two tasks. It measures its own memory, and reports once that it has
+grown too large. It then finishes the task that it runs by now, and ends. The agent takes the others back.
+
+The agent tells the master at once that such a slave retires, so that the master sends it no more tasks. Tasks that are
+already on their way go back as soon as they arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define
+
+from mwpy._core.agent.child import Child
+from mwpy._core.agent.events import Outgoing
+from mwpy._core.agent.state import UNBOUNDED, AgentState
+from mwpy._values import messages
+from mwpy._values.bounds import MAX_TASKS
+from mwpy._values.exits import REPLACED, describe_exit
+from mwpy._values.ids import Buffer
+from mwpy._values.phrases import amount, counted
+
+__all__ = ["Wear", "reason_of"]
+
+
+@define(eq=False)
+class Wear:
+    """Decides when a slave retires."""
+
+    _state: AgentState
+
+    def admit(
+        self, child: Child, group: messages.Tasks, received: Sequence[Buffer]
+    ) -> tuple[messages.Tasks, Outgoing] | None:
+        """Give those tasks of a group back to the master that a slave must not run.
+
+        Returns:
+            The other tasks, and the message for the slave; None if there are no other tasks.
+        """
+        room, count = self._room(child), sum(group.counts)
+        if room <= count and child.is_ready:
+            self._retire(child)
+        if room >= count:
+            return group, Outgoing(group, (), received)
+        if not room:
+            self._give_back(child, group)
+            return None
+        kept, payload, rest = messages.divide(group, received[1:], room)
+        self._give_back(child, rest)
+        return kept, Outgoing(kept, payload)
+
+    def _room(self, child: Child) -> int:
+        """How many more tasks a slave may get."""
+        if child.retiring or not child.is_ready:
+            return 0
+        limit = self._state.settings.slave_max_tasks
+        return UNBOUNDED if limit is None else limit - child.passed_on + child.unrun
+
+    def grown(self, child: Child, resident_bytes: int) -> None:
+        """A slave has more memory than it may have between two tasks."""
+        if child.is_ready:
+            child.grown_bytes = resident_bytes
+            self._retire(child)
+            self._state.stop(child, finished=False)
+
+    def settle(self, child: Child) -> None:
+        """End a slave that retires if it has no task left."""
+        if child.retiring and child.is_ready and not child.held:
+            self._state.stop(child, finished=False)
+
+    def _retire(self, child: Child) -> None:
+        if not child.retiring:
+            child.retiring = True
+            self._state.to_master(messages.SlaveRetiring(child.number))
+
+    def _give_back(self, child: Child, group: messages.Tasks | messages.Revoked) -> None:
+        """Return tasks to the master that were not passed on. One message names at most `MAX_TASKS` spans."""
+        for start in range(0, len(group.tasks), MAX_TASKS):
+            some = slice(start, start + MAX_TASKS)
+            columns = group.tasks[some], group.counts[some], group.attempts[some]
+            self._state.to_master(messages.Revoked(child.number, *columns))
+
+
+def reason_of(child: Child, reason: str) -> str:
+    """Why a slave that retired ended, if its process ended for this reason."""
+    ran = child.passed_on - child.unrun - child.num_held
+    grown = f", because it had grown to {amount(child.grown_bytes)}" if child.grown_bytes else ""
+    replaced = f"{REPLACED} {counted(ran, 'task')}{grown}"
+    return replaced if reason == describe_exit(0) else f"{replaced} ({reason})"

@@ -1,0 +1,94 @@
+"""Slaves that are replaced between tasks, slaves that hang in their start, and agents without work: real processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.apps.stage import Stage, until
+
+import mwpy
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with Stage(tmp_path) as stage:
+        yield stage
+
+
+def lines(stage: Stage, about: str) -> list[str]:
+    """Return the lines of the master's audit file that contain a text."""
+    return [line for line in stage.audit.read_text().splitlines() if about in line]
+
+
+def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> None:
+    """All tasks together leak 500 MB. Each slave is replaced before it is large, and no task is lost or runs twice."""
+    own = ("--mw-local", 2, "--mw-audit-file", stage.audit, "--mw-slave-max-memory", "80 MB")
+    run = stage.start("worn.py", *own, 10_000, 50_000, 0.0001)
+    assert run.end() == 0, run.err
+    report = run.report
+    assert report["tasks"] == 10_000
+    assert report["largest"] < 160 * MEGABYTE, report
+    assert report["slaves"] >= 4, report
+    replaced = lines(stage, "because it had grown to")
+    assert report["slaves"] - 2 <= len(replaced) <= report["slaves"]
+    assert lines(stage, "-> gone while it ran") == []
+    assert run.err == ""
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize(("most", "tasks"), [(1, 6), (40, 400)])
+def test_a_slave_runs_exactly_as_many_tasks_as_it_may(stage: Stage, most: int, tasks: int) -> None:
+    """The number does not depend on the size of the groups."""
+    own = ("--mw-local", 1, "--mw-audit-file", stage.audit, "--mw-slave-max-tasks", most)
+    run = stage.start("worn.py", *own, tasks, 1, 0)
+    assert run.end() == 0, run.err
+    report = run.report
+    assert (report["tasks"], report["most_tasks"], report["slaves"]) == (tasks, most, tasks // most)
+    word = "task" if most == 1 else "tasks"
+    assert len(lines(stage, f"-> gone: replaced after {most} {word}")) >= tasks // most - 1
+    assert run.err == ""
+    stage.no_process_left()
+
+
+@pytest.mark.parametrize("where", ["loading", "algorithm"])
+def test_a_slave_that_hangs_in_its_start_is_killed_and_shows_where(stage: Stage, where: str) -> None:
+    """The agent tries three times, and gives up. The master shows the line where the slaves hung."""
+    master = stage.master("slow_start.py", where)
+    agent = stage.agent("slow_start.py", "--mw-slave-start-timeout", 2, where)
+    assert agent.end() == 6, agent.err
+    assert "3 slaves in a row ended before they could take a task: killed by its agent" in agent.err
+    until(lambda: "was not ready after 2 s (--mw-slave-start-timeout)" in master.err, "a report of the master")
+    function = "hang_while_loading" if where == "loading" else "in slave"
+    assert function in master.err, master.err
+    assert len(lines(stage, "before it could take a task: killed by its agent")) >= 3
+
+
+def test_an_agent_without_work_ends_its_job(stage: Stage) -> None:
+    """Its exit code is 0, so that no batch system starts it again. The computation goes on with another agent."""
+    begun, enough = stage.folder / "begun", stage.folder / "enough"
+    master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
+    busy = stage.agent("behind.py", "--mw-idle-exit", 1)
+    until(begun.exists, "a long task")
+    until(lambda: len(lines(stage, "SLAVE-0 <- 1 task")) >= 1, "tasks at one slave")
+    idle = stage.agent("behind.py", "--mw-idle-exit", 1)
+    assert idle.end() == 0, idle.err
+    assert lines(stage, "its slaves had no task for 1 s (--mw-idle-exit)")
+    assert busy.process.poll() is None
+    enough.touch()
+    assert (master.end(), busy.end()) == (0, 0), master.err + busy.err
+    stage.no_process_left()
+
+
+def test_a_local_master_replaces_its_slaves(capfd: pytest.CaptureFixture[str]) -> None:
+    """An amount of memory can be a text. A wrong limit is an error before anything is started."""
+    with pytest.raises(mwpy.UsageError, match="slave_max_memory='much': the value must be a number of bytes"):
+        mwpy.local_master(slave_max_memory="much")
+    with mwpy.local_master(slaves=1, slave_max_tasks=5, slave_max_memory="1 TB", slave_start_timeout=100) as mw:
+        pids = list(mw.map(lambda _: os.getpid(), range(12)))
+    assert sorted(map(pids.count, set(pids))) == [2, 5, 5]
+    assert capfd.readouterr().err == ""
