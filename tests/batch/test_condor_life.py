@@ -195,6 +195,8 @@ def test_evictions_are_charged_to_no_task(jobs: Jobs) -> None:
     assert json.loads(jobs.text(f"master.{master}.0.out")) == {"came": list(range(4)), "unrunnable": []}
     assert jobs.count(master, "AGENT-.* -> left: evicted") == 3 + 3 + 1
     assert jobs.count(master, "AGENT-.* -> lost: ") == 3
+    assert jobs.count(master, "SLAVE-.* back .*, evicted: AGENT") == 3 + 3 + 1
+    assert jobs.count(master, "SLAVE-.* back .*, agent lost: AGENT") == 3
     assert jobs.count(master, "UNRUNNABLE|its slave died") == 0
 
 
@@ -211,6 +213,7 @@ def test_slaves_leave_before_their_time_limit_and_run_again(jobs: Jobs) -> None:
     jobs.until_gone()
     assert jobs.exit_codes(master) == jobs.exit_codes(slaves) == [0]
     assert jobs.count(master, "AGENT-.* -> left: its time limit is near") >= 2
+    assert jobs.count(master, "SLAVE-.* back .*, walltime: AGENT") >= 2
 
 
 def test_a_restart_of_the_whole_pool_loses_nothing(jobs: Jobs) -> None:

@@ -198,6 +198,8 @@ def test_a_slave_leaves_before_its_time_limit(cluster: Cluster) -> None:
     assert cluster.report(master)["unrunnable"] == []
     assert "-> left: its time limit is near" in cluster.audit(master)
     assert "-> left: evicted (SIGTERM)" in cluster.audit(master)
+    assert ", walltime: AGENT-" in cluster.audit(master)
+    assert ", evicted: AGENT-" in cluster.audit(master)
 
 
 def test_each_slave_of_an_array_knows_its_time_limit(cluster: Cluster) -> None:
