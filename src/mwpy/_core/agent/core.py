@@ -93,7 +93,8 @@ class AgentCore:
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._trust.believes(child, started):
                     self._traffic.recalled(child, started, wanted, now)
-                    self._wear.settle(child)
+                    if child.retiring:
+                        self._wear.settle(child)
             case ErrorOutput(number, data):
                 self._output.wrote(self.children[number], data, now)
             case ExitSeen(number, by_sigkill):
@@ -203,7 +204,8 @@ class AgentCore:
                 return
         if not child.is_up:
             self._output.is_up(child)
-        self._wear.settle(child)
+        if child.retiring:
+            self._wear.settle(child)
         self._watch.active(child, now)
 
     def _slave_ready(self, child: Child, message: messages.SlaveReady, frames: Sequence[Buffer]) -> None:
@@ -218,7 +220,8 @@ class AgentCore:
             self._watch.journal_emptied(child, now)
         elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
-            self._wear.settle(child)
+            if child.retiring:
+                self._wear.settle(child)
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
         if self._trust.believes(child, event.started):
@@ -265,7 +268,8 @@ class AgentCore:
         for child in self.children.values():
             if child.print_at is not None:
                 self._output.decide(child, now)
-            self._starts.decide(child, now)
+            if child.ready_by is not None:
+                self._starts.decide(child, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:

@@ -36,10 +36,16 @@ class Departure:
     """The cause of the loss of the tasks that do not finish in time."""
     _deadline: float | None = None
     """When slaves are killed. After that: when the agent stops waiting for their exit."""
+    _idle_exit_s: float | None = field(init=False)
+    """The agent leaves when its slaves held no task for this long; None if it stays."""
     _idle_since: float | None = None
     """Since when no slave holds a task, if the agent then leaves some time later."""
     _leave_at: float | None = field(init=False)
     """When to begin to leave, if it is known when the batch system ends this agent."""
+
+    @_idle_exit_s.default
+    def _of_settings(self) -> float | None:
+        return self._state.settings.idle_exit_s
 
     @_leave_at.default
     def _before_the_end(self) -> float | None:
@@ -69,8 +75,8 @@ class Departure:
 
     def decide(self, now: float) -> None:
         """Leave when the time has come, and kill the slaves that outlive their grace period."""
-        if self.code is None and self._state.settings.idle_exit_s is not None:
-            self._leave_if_idle(self._state.settings.idle_exit_s, now)
+        if self._idle_exit_s is not None and self.code is None:
+            self._leave_if_idle(self._idle_exit_s, now)
         if self.code is None and self._leave_at is not None and now >= self._leave_at:
             self.leave(ExitCode.EVICTED, "its time limit is near", Cause.WALLTIME, self._state.settings.grace_s, now)
         if self._deadline is None or now < self._deadline:
@@ -114,7 +120,7 @@ class Departure:
         """When `decide` is due; None if there is no such moment."""
         if self.code is not None:
             return self._deadline
-        limit_s = self._state.settings.idle_exit_s
+        limit_s = self._idle_exit_s
         if limit_s is None or not self._is_idle:
             return self._leave_at
         idle_until = -inf if self._idle_since is None else self._idle_since + limit_s

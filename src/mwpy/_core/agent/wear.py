@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define
+from attrs import define, field
 
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
@@ -34,6 +34,12 @@ class Wear:
     """Decides when a slave retires."""
 
     _state: AgentState
+    _max_tasks: int | None = field(init=False)
+    """How many tasks a slave may run; None if there is no limit."""
+
+    @_max_tasks.default
+    def _of_settings(self) -> int | None:
+        return self._state.settings.slave_max_tasks
 
     def admit(
         self, child: Child, group: messages.Tasks, received: Sequence[Buffer]
@@ -43,6 +49,8 @@ class Wear:
         Returns:
             The other tasks, and the message for the slave; None if there are no other tasks.
         """
+        if self._max_tasks is None and child.is_ready:
+            return group, Outgoing(group, (), received)
         room, count = self._room(child), sum(group.counts)
         if room <= count and child.is_ready:
             self._retire(child)
@@ -59,8 +67,7 @@ class Wear:
         """How many more tasks a slave may get."""
         if child.retiring or not child.is_ready:
             return 0
-        limit = self._state.settings.slave_max_tasks
-        return UNBOUNDED if limit is None else limit - child.passed_on + child.unrun
+        return UNBOUNDED if self._max_tasks is None else self._max_tasks - child.passed_on + child.unrun
 
     def grown(self, child: Child, resident_bytes: int) -> None:
         """A slave has more memory than it may have between two tasks."""
@@ -70,8 +77,8 @@ class Wear:
             self._state.stop(child, finished=False)
 
     def settle(self, child: Child) -> None:
-        """End a slave that retires if it has no task left."""
-        if child.retiring and child.is_ready and not child.held:
+        """A slave that retires has fewer tasks: end it if it has none left."""
+        if child.is_ready and not child.held:
             self._state.stop(child, finished=False)
 
     def _retire(self, child: Child) -> None:
