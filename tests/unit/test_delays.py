@@ -127,12 +127,12 @@ def test_the_end_of_the_pause_of_a_cancelled_task_is_forgotten(books: Books, del
 
 
 def test_many_outdated_ends_are_dropped(books: Books, delays: Delays) -> None:
-    count = OUTDATED_ALLOWED + 1
-    delay(books, delays, 10.0, 0.0, count=count)
+    count = OUTDATED_ALLOWED + 2
+    delay(books, delays, 20.0, 0.0, count=count)
     HandBack(books.state).cancel(None, [TaskRange(1, count, 1, 0, "max")], "in its pause", discard=True)
-    delay(books, delays, 20.0, 0.0)
+    delay(books, delays, 10.0, 0.0)
     assert len(delays._ends) == 1
-    assert delays.deadline == 20.0
+    assert delays.deadline == 10.0
 
 
 def test_delayed_tasks_are_handed_back_when_the_slave_is_gone_to_which_they_are_addressed(

@@ -91,10 +91,10 @@ class _Master:
         for number in range(1, slaves + 1):
             self.receive(messages.SlaveReady(number), peer)
 
-    def submit(self, algorithm: int = 0, sid: str | None = None, anyway: bool = False) -> None:
+    def submit(self, algorithm: int = 0, sid: str | None = None, anyway: bool = False, after: float = 0.0) -> None:
         """Submit one task."""
         self.tasks += 1
-        policy = TaskPolicy(SlaveId(sid) if sid else None, do_it_anyway=anyway)
+        policy = TaskPolicy(SlaveId(sid) if sid else None, do_it_anyway=anyway, after=after)
         self.core.submit([span(self.tasks, ALGORITHMS[algorithm], policy=policy)])
         self.decide()
 
@@ -419,6 +419,22 @@ def test_the_first_notice_comes_in_time_when_progress_ends_again(cause: _Cause) 
     master.run(PROMISED_S)
     assert len(master.silence_notices) == before + 1
     assert "no slave is connected" in master.silence_notices[-1][1]
+
+
+def test_if_all_tasks_pause_the_notice_says_when_the_next_attempt_starts() -> None:
+    """A pending task that cannot run has precedence, also if the next attempt starts soon."""
+    master = _Master()
+    master.connect(1)
+    master.submit(after=1000.0)
+    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", LastWords()))
+    master.run(100.0)
+    assert not master.silence_notices
+    texts = [text for text in master.other_notices if "pause before their next attempt" in text]
+    assert [text.rpartition(" in ")[2] for text in texts] == ["995 s", "980 s", "935 s"]
+    master.submit()
+    master.run(PROMISED_S)
+    [(_, text)] = master.silence_notices
+    assert "no slave is connected (2 tasks wait)" in text
 
 
 def test_a_task_is_handed_back_with_the_reason_when_its_slave_cannot_run_it() -> None:
