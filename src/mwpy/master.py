@@ -74,7 +74,7 @@ class Master:
         watch = CodeWatch(access) if main_by_value and is_interactive() else None
         self._definitions = Definitions(codec, main_by_value, watch)
         self._terms = TermsOf(self._definitions, for_all, codec)
-        self._inbox = Inbox(access, access.io.core.state.settings.max_failures)
+        self._inbox = Inbox(access, access.io.core.state.settings)
         self._seeds = Seeds()
         self._targets = TargetNumbers()
 

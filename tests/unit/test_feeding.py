@@ -12,7 +12,7 @@ from mwpy._values import messages
 
 
 class Master:
-    """A master with one agent and one slave, which is sent one task at a time."""
+    """A master with one agent and one slave."""
 
     def __init__(self, settings: MasterSettings) -> None:
         self.core = MasterCore(settings)
@@ -60,3 +60,44 @@ def test_some_time_before_its_end_a_master_sends_no_more_tasks() -> None:
     assert (actions.ends_at, master.held, actions.sends) == (None, [], [])
     assert "nothing has progressed" not in str(actions.records)
     assert (master.core.next_deadline(), master.core.counts().slaves_needed) == (None, 0)
+
+
+def test_while_too_many_results_wait_no_task_is_sent_and_the_user_learns_why() -> None:
+    """They may be fetched late, so the message comes only after some seconds."""
+    master = Master(MasterSettings("m", "g", task_group=1, max_waiting_bytes=1000))
+    master.core.submit([span(1, MAX, 9)])
+    master.turn()
+    master.core.feeding.unfetched = 1001
+    for task in list(master.held):
+        master.finish(task)
+    actions = master.turn()
+    assert (master.held, actions.sends) == ([], [])
+    assert actions.result_bytes >= 200 * len(actions.results) > 0
+    notices = [str(master.turn(now).records) for now in (1.0, 6.1)]
+    assert ("nothing has progressed" in notices[0], "nothing has progressed" in notices[1]) == (False, True)
+    assert "results of about 1001 bytes wait for the master algorithm" in notices[1]
+    assert (
+        "Fetch them with mw.results() or from the maps that are open, or raise --mw-max-waiting-results" in notices[1]
+    )
+    master.core.feeding.unfetched = 1000
+    master.turn(7.0)
+    assert master.held
+
+
+def test_an_algorithm_that_waits_is_never_blocked_by_results_that_wait() -> None:
+    """It may wait for a task that was not sent yet. But while a slave works, it waits for that."""
+    master = Master(MasterSettings("m", "g", task_group=4, max_waiting_bytes=1000))
+    master.core.submit([span(1, MAX, 9)])
+    master.core.feeding.unfetched = 1001
+    master.turn()
+    assert master.held == []
+    master.core.waiting = Waiting.FOREVER
+    master.turn()
+    assert master.held == [1, 2, 3, 4]
+    for task in (1, 2, 3):
+        master.finish(task)
+        master.turn()
+    assert master.held == [4]
+    master.finish(4)
+    master.turn()
+    assert master.held == [5, 6, 7, 8]

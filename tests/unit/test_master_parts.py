@@ -18,14 +18,15 @@ from tests.spans import MAX
 
 from mwpy._core.master.algorithms import OVERHEAD_BYTES, Defined
 from mwpy._core.master.commands import CancelTasks, Command, Running, Waiting
-from mwpy._core.master.state import Actions
+from mwpy._core.master.state import Actions, MasterSettings
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._roles import map_run
 from mwpy._roles.access import Access
 from mwpy._roles.definitions import Definitions
-from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox, MapTasks
+from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox
 from mwpy._roles.map_run import Call, MapRun
+from mwpy._roles.map_tasks import MapTasks
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
@@ -39,6 +40,7 @@ from mwpy._values.task import Origin, Result, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
 ALGORITHM = Defined(MAX)
+SETTINGS = MasterSettings("m", "g")
 ORIGIN = Origin("max", SID, "node7", 1, 1000.0)
 
 
@@ -80,6 +82,8 @@ class _Io:
         self.commands: list[Command] = []
         self.runs = True
         """Whether submitted tasks are run."""
+        self.holds_back = False
+        self.fetched_bytes = 0
         self.most_open = 0
         """The most tasks that were open at once."""
 
@@ -131,7 +135,7 @@ def _unrunnable(number: int, tag: object = None) -> UnrunnableTask:
 
 
 def test_outcomes_are_sorted_by_kind(io: _Io, access: Access) -> None:
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     assert inbox.counts() == (0, 0, 0, 0)
     results, unrunnable = [_result(1), _result(2)], [_unrunnable(3)]
     io.outcomes.put(Actions(results=results[:1], unrunnable=unrunnable[:], connected=[SID]))
@@ -144,7 +148,7 @@ def test_outcomes_are_sorted_by_kind(io: _Io, access: Access) -> None:
 
 def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) -> None:
     """An unrunnable task of a map is a failed result there. Outcomes of other tasks stay in the inbox."""
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     mine = inbox.open_map()
     closed = MapTasks(closed=True)
     results = [_result(1), _result(2, mine), _result(5, closed)]
@@ -162,7 +166,7 @@ def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) ->
 
 def test_a_cancellation_waits_for_its_own_answer(io: _Io, access: Access) -> None:
     """Answers to other cancellations are dropped. What comes meanwhile can be fetched afterwards."""
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     io.outcomes.put(Actions(cancelled=[(CancelTasks([(5, 1)], Running.DISCARD), [TaskId(5)])]))
     inbox.receive()
     command = CancelTasks([(7, 1)], Running.KILL)
@@ -176,7 +180,7 @@ def test_the_core_knows_whether_the_algorithm_waits_with_a_timeout(
     io: _Io, access: Access, timeout: float | None, expected: Waiting
 ) -> None:
     """A wait also ends without an outcome. There is no wait if an outcome is in the queue already."""
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     inbox.wait(timeout)
     assert io.outcomes.waits == [(expected, timeout)]
     assert io.waiting is Waiting.NOT
@@ -187,7 +191,7 @@ def test_the_core_knows_whether_the_algorithm_waits_with_a_timeout(
 
 def test_an_exception_in_the_io_thread_is_an_internal_error(io: _Io, access: Access) -> None:
     """Each later use raises it again, because no outcome will come."""
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     cause = ValueError("seven")
     io.outcomes.put(cause)
     for _ in range(2):
@@ -197,7 +201,7 @@ def test_an_exception_in_the_io_thread_is_an_internal_error(io: _Io, access: Acc
 
 
 def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None:
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     access.close()
     for use in (inbox.receive, inbox.wait, lambda: access.io.submissions):
         with pytest.raises(UsageError, match="over"):
@@ -206,7 +210,7 @@ def test_every_use_after_the_end_raises_an_error_at_once(access: Access) -> None
 
 def test_a_loop_that_fetches_nothing_is_warned_about_once(io: _Io, access: Access) -> None:
     """The warning names what can be fetched, and how. A fetch starts the count again."""
-    inbox = Inbox(access)
+    inbox = Inbox(access, SETTINGS)
     io.outcomes.put(Actions(results=[_result(1)], unrunnable=[_unrunnable(2)]))
     inbox.receive()
     with warnings.catch_warnings():
@@ -240,7 +244,7 @@ def _results(
 
 @pytest.fixture
 def inbox(access: Access) -> Inbox:
-    return Inbox(access)
+    return Inbox(access, SETTINGS)
 
 
 def _cancelled(io: _Io) -> list[int]:
@@ -452,7 +456,7 @@ def test_a_map_of_a_map_runs(io: _Io, inbox: Inbox) -> None:
 def test_an_interrupt_anywhere_loses_no_result_of_other_tasks(io: _Io, access: Access) -> None:
     """The map is closed each time, and its tasks are cancelled. The result of the other task arrives exactly once."""
     for moment in moments():
-        inbox = Inbox(access)
+        inbox = Inbox(access, SETTINGS)
         io.outcomes = cast(_Queue, SimpleQueue())  # no Python code runs in its methods
         io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x07", (), "another")
         before = io.submissions.total
@@ -472,7 +476,7 @@ def test_an_interrupt_anywhere_loses_no_result_of_other_tasks(io: _Io, access: A
 def test_an_interrupt_anywhere_in_the_call_of_a_map_leaves_no_task(io: _Io, access: Access) -> None:
     """All tasks that were submitted before the interrupt are cancelled, and no other task."""
     for moment in moments():
-        inbox = Inbox(access)
+        inbox = Inbox(access, SETTINGS)
         before = io.submissions.total
         opened: list[object] = []
         moment.interrupt(lambda inbox=inbox, opened=opened: opened.append(_results(io, inbox, iter(range(5)))))  # type: ignore[misc]

@@ -19,18 +19,20 @@ from attrs import define, field
 from mwpy._core.master.commands import CancelTasks, GoOn, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
+from mwpy._roles.map_tasks import MapTasks
 from mwpy._roles.replay import calls_of_newest_master
+from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
 from mwpy._values.errors import InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.max_failures import FailuresByKind, MaxFailures
+from mwpy._values.max_failures import FailuresByKind
 from mwpy._values.task import Result, UnrunnableTask, failed
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
-    from mwpy._core.master.state import Stopped
+    from mwpy._core.master.state import MasterSettings, Stopped
 
-__all__ = ["Inbox", "MapTasks"]
+__all__ = ["Inbox"]
 
 T = TypeVar("T")
 
@@ -48,29 +50,11 @@ FETCHES = (
 
 
 @define(eq=False)
-class MapTasks:
-    """The tasks of one map. This object is the tag of each of them."""
-
-    open: dict[int, tuple[int, Any, int]] = field(factory=dict)
-    """The tasks whose results were not taken from `arrived`, by id: position in the map, item, bytes of arguments."""
-    arrived: deque[Result[Any]] = field(factory=deque)
-    """Results that arrived. An interrupt may leave the result of one task here twice."""
-    closed: bool = False
-    """Whether nobody will take a result."""
-    last: int = 0
-    """The id of the last task that was submitted before the map was closed."""
-
-
-@define(eq=False)
 class Inbox:
-    """Receives outcomes from the I/O thread, and separates those of maps from the others.
-
-    Args:
-        max_failures: at how many failures the whole computation stops; None for no limit.
-    """
+    """Receives outcomes from the I/O thread, and separates those of maps from the others."""
 
     access: Access
-    max_failures: MaxFailures | None = None
+    settings: MasterSettings
     results: list[Result[Any]] = field(factory=list)
     unrunnable: list[UnrunnableTask] = field(factory=list)
     connected: list[SlaveId] = field(factory=list)
@@ -88,10 +72,15 @@ class Inbox:
     _failures: FailuresByKind = field(factory=FailuresByKind)
     """The failures since the last stop, if there is a limit."""
     _failed: FailedCalls = field(factory=calls_of_newest_master)
+    _unfetched: Unfetched = field(init=False)
     _has_mapped: bool = False
     """Whether some of the results may belong to a map."""
     _returns: int = 0
     """How many calls of `mw.loop()` returned at once since something was fetched."""
+
+    @_unfetched.default
+    def _count_unfetched(self) -> Unfetched:
+        return Unfetched(self.access, self.settings.max_waiting_bytes)
 
     # ---- receiving -----------------------------------------------------------------------------------------
 
@@ -118,6 +107,8 @@ class Inbox:
         while self._received:
             self._sort(self._received[0])
             self._received.popleft()
+        if self._unfetched.is_much:
+            self._unfetched.settle(self.results)
 
     def wait(self, timeout: float | None = None) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
@@ -136,6 +127,8 @@ class Inbox:
         if io.outcomes.empty() and not self._received:
             io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
+                if io.holds_back:
+                    io.link.wake()
                 if self.access.drive is not None:
                     self.access.drive(timeout)
                     timeout = 0.0
@@ -189,7 +182,7 @@ class Inbox:
         if stopped is not None:
             task_ids = self.ask(GoOn())
             self._stopped = None
-            limit, kinds = str(self.max_failures), self._failures.take()
+            limit, kinds = str(self.settings.max_failures), self._failures.take()
             raise TooManyFailures(limit, stopped.failed, stopped.ended, kinds, task_ids)
 
     def _sort(self, outcome: Actions | BaseException) -> None:
@@ -197,13 +190,14 @@ class Inbox:
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
         results, unrunnable = outcome.results, outcome.unrunnable
-        if self.max_failures is not None:
+        if self.settings.max_failures is not None:
             _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
         if self._has_mapped:
             results = _without_those_of_maps(results)
             of_maps = [task.result() for task in unrunnable if type(task.tag) is MapTasks]
             _without_those_of_maps(of_maps)
             unrunnable = [task for task in unrunnable if type(task.tag) is not MapTasks]
+        self._unfetched.arrived(outcome, len(results))
         # no interrupt comes between emptying a list and the end of the call after it
         outcome.results = []
         self.results.extend(results)
@@ -229,6 +223,8 @@ class Inbox:
         self.receive()
         fetched = waiting[:]
         waiting.clear()
+        if self._unfetched.is_much:
+            self._unfetched.settle(self.results)
         if fetched:
             self._returns = 0
         return fetched
@@ -260,7 +256,9 @@ class Inbox:
         if self.abandoned:
             self.end_abandoned()
         self._has_mapped = True
-        return MapTasks()
+        tasks = MapTasks()
+        self._unfetched.maps.add(tasks)
+        return tasks
 
     def end_abandoned(self) -> None:
         """Cancel the tasks of closed maps.
@@ -276,6 +274,7 @@ class Inbox:
                 self.access.io.command(CancelTasks.of(ids, Running.DISCARD))
             tasks.open.clear()
             tasks.arrived.clear()
+            tasks.early.clear()
             self.abandoned.pop(tasks, None)
 
 

@@ -20,7 +20,8 @@ from attrs import define, field
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
-from mwpy._roles.inbox import Inbox, MapTasks
+from mwpy._roles.inbox import Inbox
+from mwpy._roles.map_tasks import MapTasks
 from mwpy._roles.progress import Progress, Report
 from mwpy._roles.terms import Extras, Terms
 from mwpy._system import clock
@@ -136,8 +137,6 @@ class MapRun:
     max_failures: MaxFailures | None = None
     _tasks: MapTasks = field(init=False)
     _submitted: int = 0
-    _early: dict[int, Result[Any]] = field(factory=dict)
-    """Results of later items, by position."""
     _bytes: int = 0
     """Bytes of arguments in flight, and of early results."""
     _exhausted: bool = False
@@ -159,13 +158,13 @@ class MapRun:
         except BaseException:
             given.close()  # an interrupt that came between is raised here, not in the generator
             raise
-        stops = self.max_failures is not None or self.inbox.max_failures is not None
+        stops = self.max_failures is not None or self.inbox.settings.max_failures is not None
         return self._until_stopped(given) if stops and not self.values else given
 
     def _run(self) -> Generator[Any, None, None]:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
         tasks, submissions = self._tasks, self.access.io.submissions
-        values, early, turn = self.values, self._early, 0
+        values, early, turn = self.values, tasks.early, 0
         try:
             self._read(at_call=True)
             yield  # `start` takes it
@@ -206,7 +205,7 @@ class MapRun:
         except TooManyFailures as error:
             if self.values:
                 unended = [(position, item) for position, item, _ in self._tasks.open.values()]
-                unended += [(position, result.tag) for position, result in self._early.items()]
+                unended += [(position, result.tag) for position, result in self._tasks.early.items()]
                 error.remaining = chain([item for _, item in sorted(unended, key=itemgetter(0))], self._unread())
                 raise
             self._stopped, self._exhausted = error, True
@@ -280,7 +279,7 @@ class MapRun:
         tasks = self._tasks
         pending = self.access.io.submissions.pending()  # of the whole master, so at most all open tasks are own ones
         room = MAP_PENDING - min(pending + len(tasks.arrived), len(tasks.open))
-        return min(room, MAP_WINDOW - len(tasks.open) - len(self._early)) if self.ordered else room
+        return min(room, MAP_WINDOW - len(tasks.open) - len(tasks.early)) if self.ordered else room
 
     def _arrived(self) -> Iterator[tuple[int, Result[Any]]]:
         """Take some of the results that arrived, each with its position."""

@@ -92,6 +92,12 @@ class MasterIo:
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.waiting = Waiting.NOT
+        self.fetched_bytes = 0
+        """About how many bytes of results the algorithm has fetched."""
+        self.holds_back = False
+        """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""
+        self._handed_bytes = 0
+        """About how many bytes of results were handed over to it."""
         self.interrupted = False
         """Whether the algorithm was stopped for lack of time. Then the computation is not finished."""
         self.resource: ResourceKeeper | None = None
@@ -147,7 +153,9 @@ class MasterIo:
             self._note(event, now)
         self._take_commands()
         self.core.waiting = self.waiting
+        self.core.feeding.unfetched = self._handed_bytes - self.fetched_bytes
         self.core.decide(now)
+        self.holds_back = self.core.feeding.holds_back
         self._do(self.core.take_actions())
         closing = self.core.state.closing
         if now >= self._tick_at:
@@ -205,6 +213,7 @@ class MasterIo:
         for peer in actions.disconnect:
             self.link.disconnect(peer)
         fetchable = actions.results or actions.unrunnable or actions.connected or actions.disconnected
+        self._handed_bytes += actions.result_bytes
         if fetchable or actions.cancelled or actions.stopped or actions.ends_at is not None:
             self._news = actions
 

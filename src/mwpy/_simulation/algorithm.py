@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from attrs import evolve
 
@@ -31,6 +32,9 @@ STATES = 6
 
 CANCEL_S = 3.0
 """The longest pause between two cancellations, in seconds."""
+
+FETCH_S = 0.5
+"""The longest time until the algorithm fetches results, in seconds."""
 
 GO_ON_S = 2.0
 """The longest time until the algorithm learns of a stop, in seconds."""
@@ -108,6 +112,8 @@ class SimulatedAlgorithm:
         while not self._io.outcomes.empty():
             outcome = self._io.outcomes.get_nowait()
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
+            self._checker.unfetched_bytes += outcome.result_bytes
+            self._world.after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
             for result in outcome.results:
                 self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
                 self._checker.finished(result)
@@ -163,6 +169,13 @@ class SimulatedAlgorithm:
             self._wake()
         if not self.complete:
             self._world.after(random.random() * CANCEL_S, self._cancel_some)
+
+    def _fetch(self, size: int) -> None:
+        """Take results of this size out of the master's memory."""
+        self._checker.unfetched_bytes -= size
+        self._io.fetched_bytes += size
+        if self._io.holds_back:
+            self._wake()
 
     def _let_go_on(self) -> None:
         """Learn of the stop."""

@@ -79,6 +79,10 @@ class HistoryChecker:
     """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
     killed_tasks: dict[int, float] = field(factory=dict)
     """Tasks that must be killed if they run, and when the algorithm learned this. Nobody waits for their results."""
+    unfetched_bytes: int = 0
+    """How many bytes of results the algorithm got and did not fetch."""
+    most_waiting: int = 0
+    """How many of them may wait when a task is sent."""
     stops: StopChecker = field(factory=StopChecker)
     """Checks the stops because of failures."""
     _host_of: dict[str, str] = field(factory=dict)
@@ -173,6 +177,8 @@ class HistoryChecker:
                 self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
                 self.retries.sent(tasks)
+                waiting = self.unfetched_bytes
+                assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid], _each(tasks))
             case records.ResultsReceived(sid, results):
                 self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))

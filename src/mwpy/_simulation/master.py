@@ -74,8 +74,15 @@ class SimulatedMaster:
         kept = world.random.choice([5000, 15_000, 1 << 20])  # about one function by value, three, and all
         limit = world.random.choice([None] * 5 + [MaxFailures(3), MaxFailures(2, finish=True), MaxFailures(5, True)])
         settings = MasterSettings(
-            "simulated", "g1", group, max_call_bytes=1000, max_definition_bytes=kept, max_failures=limit
+            "simulated",
+            "g1",
+            group,
+            max_call_bytes=1000,
+            max_definition_bytes=kept,
+            max_failures=limit,
+            max_waiting_bytes=world.random.choice([1 << 30, 1 << 30, 2000]),
         )
+        checker.most_waiting = settings.max_waiting_bytes
         trail = _Trail(checker, replay)
         self.io = MasterIo(MasterCore(settings), self.network.master, trail, world, start)
         self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake)

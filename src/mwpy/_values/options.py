@@ -81,6 +81,7 @@ class Options:
     slave_max_tasks: int | None = None
     slave_max_memory: int | None = None
     slave_start_timeout: float = DEFAULT_START_TIMEOUT_S
+    max_waiting_results: int = 1 << 30
     policies: Policies = field(factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None
@@ -343,6 +344,13 @@ OPTIONS: tuple[Option, ...] = (
         "BYTES",
         _BYTES,
         "The largest result of one task; a task with a larger result fails. The master's value is used.",
+        str(1 << 30),
+    ),
+    Option(
+        "max-waiting-results",
+        "BYTES",
+        _BYTES,
+        "While more bytes of results than this wait for the master algorithm, no more tasks are sent.",
         str(1 << 30),
     ),
     Option(

@@ -106,7 +106,7 @@ class MasterCore:
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
-        self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays)
+        self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
@@ -254,12 +254,12 @@ class MasterCore:
         if self.state.closing is None:
             self.delays.decide(now)
             self.stop.decide()
-            if self.feeding.is_allowed(now):
+            self.feeding.decide(self.waiting, now)
+            if self.feeding.is_allowed:
                 self.dispatch.decide(now)
-                self.silence.decide(self.waiting, now)
             else:
                 self.dispatch.look_again = None
-                self.silence.watch.reset(None)
+            self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
             self.totals.decide(now)
 

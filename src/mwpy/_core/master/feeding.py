@@ -1,32 +1,62 @@
-"""Whether slaves are sent tasks at all."""
+"""Whether slaves are sent tasks at all.
+
+Results wait in memory until the algorithm fetches them. If too many wait, no more tasks are sent.
+This must not block an algorithm that waits: it waits only when it has fetched what it can fetch, and what it waits for
+may be a task that was not sent yet. An example is a map in order, which keeps the results of later items. So tasks are
+sent if the algorithm waits and no slave has a task.
+"""
 
 from __future__ import annotations
 
 from attrs import define
 
+from mwpy._core.master.commands import Waiting
 from mwpy._core.master.state import MasterState
+from mwpy._values.phrases import amount
 
 __all__ = ["Feeding"]
 
 
 @define(eq=False)
 class Feeding:
-    """Stops the feeding of slaves some time before the master must end, so that the algorithm can save what it has."""
+    """Stops the feeding of slaves while too many results wait, and some time before the master must end."""
 
     state: MasterState
+    unfetched: int = 0
+    """About how many bytes of results the algorithm has not fetched."""
+    holds_back: bool = False
+    """Whether tasks are held back until the algorithm fetches results."""
     out_of_time: bool = False
-    """Whether the time for tasks is over."""
+    """Whether the time for tasks is over, so that the algorithm can save what it has."""
 
-    def is_allowed(self, now: float) -> bool:
-        """Whether tasks may be sent at this time."""
-        until = self.state.settings.feeds_until
-        if until is not None and now >= until and not self.out_of_time:
+    @property
+    def is_allowed(self) -> bool:
+        """Whether tasks may be sent."""
+        return not (self.holds_back or self.out_of_time)
+
+    def decide(self, waiting: Waiting, now: float) -> None:
+        """Decide whether tasks may be sent at this time.
+
+        Args:
+            waiting: whether the master algorithm waits.
+        """
+        settings = self.state.settings
+        works = self.state.jar.num_allocated > 0 or waiting is Waiting.NOT
+        self.holds_back = self.unfetched > settings.max_waiting_bytes and works
+        if settings.feeds_until is not None and now >= settings.feeds_until and not self.out_of_time:
             self.out_of_time = True
-            self.state.actions.ends_at = self.state.settings.ends_at
+            self.state.actions.ends_at = settings.ends_at
             self.state.notice("the time of the master is nearly over, so no more tasks are sent")
-        return not self.out_of_time
 
     @property
     def deadline(self) -> float | None:
         """When to decide even if nothing happens, on the core's clock; None if there is no need."""
         return None if self.out_of_time else self.state.settings.feeds_until
+
+    @property
+    def reason(self) -> str:
+        """Why tasks are held back, and what to do."""
+        return (
+            f"results of about {amount(self.unfetched)} wait for the master algorithm, so no more tasks are sent. "
+            f"Fetch them with mw.results() or from the maps that are open, or raise --mw-max-waiting-results"
+        )

@@ -37,6 +37,9 @@ from mwpy._values.task import Origin, Result, TaskState
 
 __all__ = ["Results"]
 
+RESULT_BYTES = 200
+"""About how many bytes a result takes without its value."""
+
 _result: type[Result[object]] = Result
 
 
@@ -83,6 +86,7 @@ class Results:
         buffers: Sequence[Sequence[Buffer]],
     ) -> None:
         """Give the results of tasks to the algorithm."""
+        self.state.actions.result_bytes += sum(map(len, frames)) + RESULT_BYTES * len(values)
         failed = [False] * len(values)
         for position in group.failed:
             failed[position] = True

@@ -12,6 +12,7 @@ from attrs import define, field
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.delays import Delays
+from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.state import MasterState
@@ -105,6 +106,7 @@ class Silence:
     admission: Admission
     losses: Losses
     delays: Delays
+    feeding: Feeding
     watch: SilenceWatch = field(factory=SilenceWatch)
 
     def decide(self, waiting: Waiting, now: float) -> None:
@@ -115,6 +117,7 @@ class Silence:
             now: the time on the core's clock, in seconds.
         """
         waited_for = self.state.jar.runnable > 0 or self._is_waited_for_without_tasks(waiting)
+        waited_for = waited_for and not self.feeding.out_of_time
         actions = self.state.actions
         if actions.results or actions.unrunnable or actions.connected or not waited_for:
             self.watch.reset(now + LOOK_AGAIN_S if waited_for else None)
@@ -145,6 +148,8 @@ class Silence:
     def _why_stuck(self) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""
         jar = self.state.jar
+        if self.feeding.holds_back:
+            return "unfetched", self.feeding.reason
         slaves = self.state.members.slaves.values()
         serving = [slave for slave in slaves if slave.state is not SlaveState.SHUTTING_DOWN]
         vacancies = [kind.value for kind in self.kinds.vacancies()]

@@ -61,6 +61,8 @@ class MasterSettings:
     """How many files the process may have open, which limits the number of agents."""
     max_failures: MaxFailures | None = None
     """At how many failures the computation stops; None for no limit."""
+    max_waiting_bytes: int = 1 << 30
+    """About how many bytes of results may wait for the algorithm until no more tasks are sent."""
     feeds_until: float | None = None
     """When no more tasks are sent, because the master ends soon, on the core's clock; None if its time has no limit."""
     ends_at: float | None = None
@@ -91,6 +93,8 @@ class Actions(Struct):
     """The calls of those results that are failures of tasks."""
     cancelled: list[tuple[CancelTasks | GoOn, list[TaskId]]] = []
     """The answers to `CancelTasks`: those of its tasks that had not ended; to `GoOn`: the tasks that did not run."""
+    result_bytes: int = 0
+    """About how many bytes `results` take."""
     stopped: Stopped | None = None
     """Whether the run is stopped just now."""
     ends_at: float | None = None

@@ -1,0 +1,82 @@
+"""How many bytes of results the algorithm has received and not fetched.
+
+The sizes of single results are not known, because the core counts the bytes of whole groups. So each result counts for
+the mean of those that wait with it. Nothing is counted per result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from attrs import define, field
+
+from mwpy._roles.access import Access
+
+if TYPE_CHECKING:
+    from mwpy._core.master.core import Actions
+    from mwpy._roles.map_tasks import MapTasks
+
+__all__ = ["Unfetched"]
+
+SHARE = 8
+"""Below one in eight of the bytes that may wait, nothing is counted again. So small results cost nothing."""
+
+
+@define(eq=False)
+class _Waiting:
+    """Results that wait together."""
+
+    count: int = 0
+    size: int = 0
+
+    def keep(self, count: int) -> None:
+        """Only this many wait now."""
+        if count < self.count:
+            self.count, self.size = count, self.size * count // self.count
+
+
+@define(eq=False)
+class Unfetched:
+    """Tells the I/O thread how much was fetched.
+
+    Args:
+        most: how many bytes may wait.
+    """
+
+    access: Access
+    most: int
+    maps: WeakSet[MapTasks] = field(factory=WeakSet)
+    """The maps, whose results are counted apart."""
+    _alone: _Waiting = field(factory=_Waiting)
+    _of_maps: _Waiting = field(factory=_Waiting)
+    _total: int = 0
+    """How many bytes have ever arrived."""
+
+    @property
+    def is_much(self) -> bool:
+        """Whether so much may wait that it must be counted."""
+        return (self._alone.size + self._of_maps.size) * SHARE > self.most
+
+    def arrived(self, outcome: Actions, alone: int) -> None:
+        """Results arrived. This many of them belong to no map."""
+        count = len(outcome.results)
+        if count:
+            # no call from here on, so that no interrupt comes between
+            size, outcome.result_bytes = outcome.result_bytes, 0
+            share = size * alone // count
+            self._total += size
+            self._alone.count += alone
+            self._alone.size += share
+            self._of_maps.count += count - alone
+            self._of_maps.size += size - share
+
+    def settle(self, alone: Sized) -> None:
+        """Count the results that wait. Those outside of maps are `alone`."""
+        self._alone.keep(len(alone))
+        self._of_maps.keep(sum(len(tasks.arrived) + len(tasks.early) for tasks in self.maps if not tasks.closed))
+        io = self.access.io
+        io.fetched_bytes = self._total - self._alone.size - self._of_maps.size
+        if io.holds_back:
+            io.link.wake()
