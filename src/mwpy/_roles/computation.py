@@ -71,11 +71,10 @@ class Computation:
             UsageError: another thread started it.
         """
         if self._unused.alive:
-            io = self.access.io
+            end, finished = self.access.io.end, finished and not self.access.io.interrupted
             self._unused.detach()
             self.access.close()
-            finished = finished and not io.interrupted
-            io.end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
+            end(finished, FINISH_GRACE_S if finished else INTERRUPT_GRACE_S)
 
     def leave_to_parent(self) -> None:
         """Let only the parent of this process, which was forked just now, use the computation and end it."""
