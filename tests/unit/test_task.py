@@ -16,7 +16,7 @@ from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled
 from mwpy._values.policy import Limits, TaskPolicy
-from mwpy._values.task import Origin, Result, UnrunnableTask, size_of
+from mwpy._values.task import Origin, Result, UnrunnableTask, failed, size_of
 
 SID = SlaveId("SLAVE-0")
 ORIGIN = Origin("f", SID, "node7", 2, 1000.0)
@@ -35,6 +35,15 @@ def test_a_value_is_unpickled_once_and_then_kept() -> None:
     assert result.error is None
     assert result.ok
     assert "ok, tag='tag'" in repr(result)
+
+
+def test_whether_a_task_failed_is_known_without_unpickling() -> None:
+    """A value that cannot be unpickled makes it a failure later."""
+    assert failed(_result(None, failed=True, payload=b"not a pickle"))
+    result = _result(None, payload=b"not a pickle")
+    assert not failed(result)
+    assert result.error is not None
+    assert failed(result)
 
 
 def test_a_failed_result_raises_with_the_remote_traceback() -> None:
