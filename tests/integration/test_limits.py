@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.integration.apps.over import NEIGHBOURS
-from tests.integration.apps.stage import Stage
+from tests.integration.apps.stage import APPS, Stage
 
 import mwpy
 
@@ -23,10 +24,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def run_over(stage: Stage, how: str, *options: object, **policies: object) -> dict[str, Any]:
+def run_over(
+    stage: Stage, how: str, *options: object, program: list[str] | None = None, **policies: object
+) -> dict[str, Any]:
     """Run one task that is over a limit among its neighbours. Check the neighbours; return the end of the task."""
     log = stage.folder / "log"
-    running = stage.start("over.py", how, log, json.dumps(policies), "--mw-local", 2, *options)
+    arguments = how, log, json.dumps(policies), "--mw-local", 2, *options
+    running = stage.start("over.py", *arguments, program=program)
     assert running.end() == 0, running.err
     [ended] = running.report["unrunnable"]
     assert ended["tag"] == NEIGHBOURS
@@ -88,3 +92,62 @@ def test_the_time_begins_when_the_task_starts() -> None:
     with mwpy.local_master(slaves=1) as mw:
         [*pids] = mw.map(slave_of, [0.1] * 30, seconds_max=1.5, attempts_max=1)
     assert len({*pids}) == 1
+
+
+def own_group() -> Path | None:
+    """The folder of this process's control group for memory, if this process may make groups in it."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            folder = Path(f"/sys/fs/cgroup/memory{path}")
+            return folder if os.access(folder, os.W_OK) else None
+    return None
+
+
+def without_groups() -> list[str] | None:
+    """The beginning of a command that hides the control groups from a program; None if that is not needed."""
+    if own_group() is None:
+        return None
+    hide = 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", hide, "sh", sys.executable, str(APPS / "over.py")]
+
+
+@pytest.mark.parametrize("how", ["memory", "child"])
+def test_a_task_over_its_memory_is_killed_without_a_control_group(stage: Stage, how: str) -> None:
+    """The memory of the slave counts, and that of the processes that the task started."""
+    ended = run_over(stage, how, program=without_groups(), memory_max="200 MiB", attempts_max=2)
+    assert [death["cause"] for death in ended["deaths"]] == ["OUT_OF_MEMORY"] * 2
+    for death in ended["deaths"]:
+        assert f"because task {NEIGHBOURS + 1} and its processes used 3" in death["text"]
+        assert "MiB of memory, more than 200.0 MiB, its memory_max: raise this limit" in death["text"]
+        assert "(peak memory 3" in death["text"]
+
+
+@pytest.mark.skipif(own_group() is None, reason="this process may not make control groups")
+@pytest.mark.parametrize("how", ["memory", "child"])
+def test_a_task_over_its_memory_is_killed_in_a_control_group(stage: Stage, how: str) -> None:
+    """The kernel kills the process that uses most. If that is not the slave, the agent kills the slave."""
+    ended = run_over(stage, how, "--mw-memory-max", "200 MiB", attempts_max=2)
+    assert [death["cause"] for death in ended["deaths"]] == ["OUT_OF_MEMORY"] * 2
+    assert all("its memory_max" in death["text"] for death in ended["deaths"])
+
+
+def hold(size: int, folder: str) -> int:
+    """Use memory for as long as it takes until it was measured several times."""
+    kept = b"x" * size
+    time.sleep(2.0)
+    return len(kept) + len(folder)
+
+
+def test_tasks_within_their_memory_are_not_disturbed() -> None:
+    """This also holds for tasks with different limits in one slave."""
+    limits = [None, "600 MiB", "400 MiB", None, "600 MiB"]
+    with mwpy.local_master(slaves=1) as mw:
+        for limit in limits:
+            mw.submit(mwpy.task(hold, 100 << 20, ""), memory_max=limit, attempts_max=1)
+        found: list[mwpy.Result[Any]] = []
+        while len(found) < len(limits):
+            mw.loop()
+            found += mw.results()
+    assert [result.value for result in found] == [100 << 20] * len(limits)
+    assert {result.sid for result in found} == {"SLAVE-0"}

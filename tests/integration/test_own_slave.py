@@ -393,4 +393,4 @@ def test_a_limit_that_nobody_enforces_is_reported_once(mw: mwpy.Master, capfd: p
         mw.loop()
         [result] = mw.results()
         assert result.ok
-    assert capfd.readouterr().err.count("the limits of tasks (seconds_max) do not hold here") == 1
+    assert capfd.readouterr().err.count("the limits of tasks (seconds_max, memory_max) do not hold here") == 1

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from mwpy._core.agent import events
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.enforcement import LOOK_S
+from mwpy._core.agent.enforcement import LOOK_S, MEASURE_S
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED, SPARED_S
 from mwpy._transport import wire
@@ -57,6 +57,10 @@ class _Process:
     """The position of the last task that it started."""
     limits: dict[int, float] = field(factory=dict)
     """For each task with a limit of time: this limit."""
+    memory: dict[int, int] = field(factory=dict)
+    """For each task with a limit of memory: this limit."""
+    grown_at: float = inf
+    """When the task that it runs began to use more memory than any limit."""
     began: float = 0.0
     """When it started the task that it runs."""
     running: tuple[int, int] | None = None
@@ -76,7 +80,7 @@ class _Process:
 
     def start(self, now: float) -> tuple[int, int]:
         task = next(iter(self.unstarted))
-        self.began = now
+        self.began, self.grown_at = now, inf
         self.started = self.positions[task]
         return task, self.unstarted.pop(task)
 
@@ -117,8 +121,8 @@ class _AgentMachine(RuleBasedStateMachine):
         """The attempts that the master has cancelled, and when a slave may be killed that runs one."""
         self.killed: dict[int, None] = {}
         """The slaves that the agent has killed."""
-        self.over: dict[int, None] = {}
-        """The slaves that were killed because a task was over its limit of time."""
+        self.over: dict[int, Cause] = {}
+        """The slaves that were killed because a task was over a limit, and the cause."""
         self.attempts: dict[int, int] = {}
         self.waiting: dict[int, None] = {}
         """Tasks that came back and may be sent again."""
@@ -212,8 +216,8 @@ class _AgentMachine(RuleBasedStateMachine):
                 assert self.now >= process.started_at + self.start_s, f"slave {number} had no time to start"
                 process.hung = process.killed = True
             for number in actions.kill:
-                if self.is_over(self.processes[number], 0.0):
-                    self.over[number] = None
+                if cause := self.over_limit(self.processes[number]):
+                    self.over[number] = cause
                 elif not (self.processes[number].hung or self.runs_cancelled_task(self.processes[number])):
                     assert self.code is not None, f"slave {number} was killed without a reason"
                     assert self.now >= self.kill_from, f"slave {number} was killed too early"
@@ -226,6 +230,10 @@ class _AgentMachine(RuleBasedStateMachine):
                 runs_timed = process.running is not None and process.running[0] in process.limits
                 began = process.began if runs_timed else 0.0
                 self.happens(events.MemoryRead(number, process.started, began, len(process.done)))
+            for number, exact_above in actions.measure:
+                process = self.processes[number]
+                used = 2 * exact_above if process.running is not None and self.now >= process.grown_at else 0
+                self.happens(events.Measured(number, process.started, used, 0))
             for number in actions.collect:
                 assert self.processes[number].ended, f"slave {number} is collected though it runs"
                 self.exits(self.processes[number])
@@ -237,8 +245,8 @@ class _AgentMachine(RuleBasedStateMachine):
                 assert actions.exit is self.code, f"it exits with {actions.exit.name}"
                 assert all(process.killed for process in self.processes.values()), "it left a slave behind"
                 self.exited = True
-            causes = actions.recall, actions.start, actions.read_journal, actions.check_memory, actions.collect
-            more = any(causes) and not self.exited
+            looked = actions.read_journal, actions.check_memory, actions.measure
+            more = any((*looked, actions.recall, actions.start, actions.collect)) and not self.exited
         if not self.exited:
             self.agree()
         self.sound = True
@@ -266,8 +274,11 @@ class _AgentMachine(RuleBasedStateMachine):
                 case messages.Tasks():
                     process.receive(messages.each_task(message))
                     for first, count, limits in zip(message.tasks, message.counts, message.limits, strict=False):
+                        ids = range(first, first + count)
                         if limits is not None and limits.seconds is not None:
-                            process.limits.update(dict.fromkeys(range(first, first + count), limits.seconds))
+                            process.limits |= dict.fromkeys(ids, limits.seconds)
+                        if limits is not None and limits.memory is not None:
+                            process.memory |= dict.fromkeys(ids, limits.memory)
                 case messages.Revoked():
                     for task, attempt in messages.each_task(message):
                         assert process.unstarted.pop(task) == attempt, f"task {task} was taken back in a wrong attempt"
@@ -296,7 +307,8 @@ class _AgentMachine(RuleBasedStateMachine):
                     self.settle_fate(task, attempt, "refused")
             case messages.SlaveDied(number, running, cause):
                 ran, held = self.deaths.pop(number)
-                assert (cause is Cause.TIME_LIMIT) == (number in self.over), f"slave {number} ended: {cause}"
+                limited = cause if cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY) else None
+                assert limited is self.over.get(number), f"slave {number} ended: {cause}"
                 assert running == ran, f"slave {number} ran {ran} when it died, and {running} is charged"
                 assert not ran or self.fates[ran, held[ran]] == "held", f"task {ran} ran, and had another fate before"
                 for task, attempt in held.items():
@@ -321,8 +333,9 @@ class _AgentMachine(RuleBasedStateMachine):
         mine = {number: self.held(process) for number, process in living.items()}
         assert held == mine, "the agent and its slaves disagree about the tasks that are held"
         for process in [process for process in living.values() if process.running and not process.ended]:
-            on_time = not self.is_over(process, 2 * LOOK_S)
-            assert on_time, f"slave {process.number} runs {process.running} for too long"
+            assert not self.over_limit(process, 2 * LOOK_S, 2 * MEASURE_S), (
+                f"slave {process.number} runs {process.running} for too long"
+            )
             assert not self.runs_cancelled_task(process), f"slave {process.number} still runs {process.running}"
         for process in living.values():
             hangs = not process.ready and not process.ended and self.now >= process.started_at + self.start_s
@@ -343,10 +356,13 @@ class _AgentMachine(RuleBasedStateMachine):
         last = next((task for task, position in process.positions.items() if position == process.started), 0)
         return self.now >= self.killed_from.get((last, self.attempts.get(last, 0)), inf)
 
-    def is_over(self, process: _Process, more_s: float) -> bool:
-        """Whether a slave has run a task for its limit of time and `more_s`, or for longer."""
+    def over_limit(self, process: _Process, late_s: float = 0.0, grown_s: float = 0.0) -> Cause | None:
+        """The limit that the task of a slave exceeds: that of time for `late_s`, or that of memory for `grown_s`."""
         task = process.running[0] if process.running else 0
-        return task in process.limits and self.now >= process.began + process.limits[task] + more_s
+        if task in process.memory and self.now >= process.grown_at + grown_s:
+            return Cause.OUT_OF_MEMORY
+        late = task in process.limits and self.now >= process.began + process.limits[task] + late_s
+        return Cause.TIME_LIMIT if late else None
 
     def held(self, process: _Process) -> list[tuple[int, int, int]]:
         """Task, attempt and position of the tasks that a slave holds, in order, except tasks that were reported."""
@@ -369,9 +385,9 @@ class _AgentMachine(RuleBasedStateMachine):
         count=st.integers(1, 4),
         again=st.booleans(),
         cut=st.integers(0, 4),
-        seconds=st.sampled_from([0.0, 0.0, 0.2, 3.0]),
+        limits=st.sampled_from([None, None, Limits(0.2), Limits(3.0), Limits(None, 500), Limits(3.0, 900)]),
     )
-    def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int, seconds: float = 0.0) -> None:
+    def master_sends_tasks(self, pick: int, count: int, again: bool, cut: int, limits: Limits | None = None) -> None:
         """Send new tasks, or tasks that came back, in one or two groups of spans. The slave may already have ended."""
         number = self.named[pick % len(self.named)]
         tasks = list(self.waiting)[:count] if again else []
@@ -386,8 +402,8 @@ class _AgentMachine(RuleBasedStateMachine):
         parts = [[(task, self.attempts[task]) for task in part] for part in (tasks[:cut], tasks[cut:]) if part]
         columns = zip(*(messages.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
         firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
-        limits = [Limits(seconds)] * len(firsts) if seconds else []
-        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), limits=[*limits])
+        column: list[Limits | None] = [limits] * len(firsts) if limits else []
+        group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), limits=column)
         self.happens(_heard(group, (messages.payload(len(tasks), [bytes(len(tasks))]),)))
         self.act()
 
@@ -469,6 +485,11 @@ class _AgentMachine(RuleBasedStateMachine):
             self.act()
             assert process.stopping or process.killed, f"slave {process.number} has too much memory and stays"
             assert not process.unstarted or process.killed, f"slave {process.number} keeps unstarted tasks"
+
+    @precondition(lambda self: not self.exited and self.running)
+    @rule(pick=picks)
+    def task_uses_memory(self, pick: int) -> None:
+        self.pick(pick).grown_at = self.now
 
     @precondition(lambda self: not self.exited and self.running)
     @rule(pick=picks, rescued=st.booleans())

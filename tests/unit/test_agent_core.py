@@ -443,8 +443,9 @@ def test_results_that_are_lost_condemn_the_slave_at_the_second_check(core: Agent
         core.handle(MemoryRead(1, 3, 0.0, unsent), CHECK_S)
         assert core.take_actions() == AgentActions()
     core.handle(results(1), CHECK_S)
-    core.handle(MemoryRead(1, 3, 0.0, 0), 2 * CHECK_S)
-    assert core.take_actions().kill == []
+    for now in (2 * CHECK_S, 2 * CHECK_S + 0.05):  # the agent may look for another reason
+        core.handle(MemoryRead(1, 3, 0.0, 0), now)
+        assert core.take_actions().kill == []
     core.handle(MemoryRead(1, 3, 0.0, 0), 3 * CHECK_S)
     assert core.take_actions().kill == [1]
     died = dies(core, 3)

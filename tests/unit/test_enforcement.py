@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import pytest
 
 from mwpy._core.agent.core import AgentCore
-from mwpy._core.agent.enforcement import LOOK_S
+from mwpy._core.agent.enforcement import LOOK_S, MEASURE_S
 from mwpy._core.agent.events import (
     AgentActions,
     AgentSettings,
     ExitSeen,
     Heard,
+    Measured,
     MemoryRead,
     Recalled,
     Resumed,
@@ -213,3 +215,98 @@ def test_a_slave_that_says_nonsense_about_its_task_is_not_looked_at(core: AgentC
     core.handle(MemoryRead(1, 2, 0.5, 0), 12.0)
     actions = core.take_actions()
     assert (actions.kill, actions.recall) == ([1], [])
+
+
+# Memory
+
+
+def send_large(core: AgentCore, first: int, *memory: int | None, now: float = 0.0) -> list[tuple[int, int | None]]:
+    """The master sends tasks to slave 1, each with its own limit of memory. Return the limits that the kernel gets."""
+    count = len(memory)
+    limits = [None if each is None else Limits(None, each) for each in memory]
+    firsts = [*range(first, first + count)]
+    group = messages.Tasks(1, firsts, [1] * count, [1] * count, [0] * count, limits=limits if any(memory) else [])
+    core.handle(heard(group, b""), now)
+    return core.take_actions().limit_memory
+
+
+def measure(
+    core: AgentCore, started: int, used: int, *, at: float, kills: int = 0, bound: int = 1 << 20
+) -> AgentActions:
+    """The next moment comes at which the agent measures the memory of slave 1."""
+    assert core.children[1].measure_at == at
+    core.decide(at)
+    assert core.take_actions().measure == [(1, bound)]
+    core.handle(Measured(1, started, used, kills), at)
+    core.check()
+    return core.take_actions()
+
+
+def test_a_slave_is_killed_if_its_task_uses_too_much_memory(core: AgentCore) -> None:
+    """It is measured at once, and then twice a second. The peak is a part of its last words."""
+    assert send_large(core, 1, 1 << 30, 1 << 20) == [(1, 1 << 30)]
+    assert measure(core, 0, 5 << 20, at=0.0) == AgentActions()
+    assert measure(core, 1, 5 << 20, at=MEASURE_S) == AgentActions()
+    core.handle(results(1), 0.6)
+    core.take_actions()
+    actions = measure(core, 2, 3 << 19, at=2 * MEASURE_S)
+    assert (actions.recall, actions.limit_memory) == ([(1, None)], [(1, 1 << 20)])
+    core.handle(Recalled(1, 2, None), 1.0)
+    assert core.take_actions().kill == [1]
+    died = ends(core, 2)
+    assert (died.running, died.cause, died.words.peak_bytes) == (2, Cause.OUT_OF_MEMORY, 5 << 20)
+    assert died.reason == (
+        "killed by its agent because task 2 and its processes used 1.5 MiB of memory, more than 1.0 MiB, its "
+        "memory_max: raise this limit, or let such tasks need less"
+    )
+
+
+def test_the_kernel_enforces_the_largest_limit_of_the_tasks_that_a_slave_holds(core: AgentCore) -> None:
+    """A task without a limit may use all memory. So the others are only measured while the slave holds it."""
+    assert send_large(core, 1, None) == []
+    assert send_large(core, 2, 1 << 20) == []
+    core.handle(results(1), 0.1)
+    core.take_actions()
+    assert measure(core, 2, 1, at=0.0).limit_memory == [(1, 1 << 20)]
+    assert send_large(core, 3, None, now=0.2) == [(1, None)]
+    core.handle(results(2), 0.3)
+    core.take_actions()
+    core.decide(MEASURE_S)
+    assert core.take_actions().measure == [], "it holds no task with a limit"
+    assert core.children[1].measure_at is None
+
+
+@pytest.mark.parametrize(("started", "is_charged"), [(1, True), (2, False)])
+def test_a_process_that_the_kernel_killed_for_lack_of_memory_charges_the_task(
+    core: AgentCore, started: int, is_charged: bool
+) -> None:
+    """If another task has started meanwhile, nobody knows which task started that process."""
+    send_large(core, 1, 1 << 20, 1 << 20)
+    measure(core, 0, 1, at=0.0)
+    actions = measure(core, started, 1, at=MEASURE_S, kills=1)
+    assert actions.recall == ([(1, None)] if is_charged else [])
+    assert measure(core, started, 1, at=2 * MEASURE_S, kills=1).recall == []
+    core.handle(Recalled(1, started, None), 1.0)
+    if is_charged:
+        assert "because task 1 and its processes needed more than 1.0 MiB, its memory_max" in ends(core, started).reason
+
+
+def test_a_slave_that_the_kernel_killed_at_the_limit_of_its_task_names_the_limit(core: AgentCore) -> None:
+    """A task without a limit of its own may run out of memory, too."""
+    send_large(core, 1, 1 << 20, None)
+    for started, more in ((1, "; its memory_max is 1.0 MiB: raise this limit, or let such tasks need less"), (2, "")):
+        other = deepcopy(core)
+        other.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, started, out_of_memory=True), 1.0)
+        [died] = [each.message for each in other.take_actions().to_master]
+        assert isinstance(died, messages.SlaveDied)
+        assert (died.cause, died.reason) == (Cause.OUT_OF_MEMORY, f"killed by signal 9{more}")
+
+
+def test_a_slave_that_has_ended_or_is_not_trusted_is_not_measured(core: AgentCore) -> None:
+    send_large(core, 1, 1 << 20)
+    core.handle(ExitSeen(1, by_sigkill=True), 0.5)
+    core.handle(Measured(1, 1, 1 << 30, 0), 0.5)
+    assert (core.take_actions().recall, core.children[1].measure_at) == ([], None)
+    core.handle(Measured(1, 9, 1 << 30, 0), 0.5)
+    core.handle(Measured(1, 1, 1 << 30, 0), 0.5)
+    assert core.take_actions().recall == []

@@ -120,8 +120,8 @@ def test_the_help_explains_every_option_with_its_default() -> None:
 
 
 def test_options_set_the_policies_of_all_tasks() -> None:
-    options, _ = parse(["--mw-attempts-max", "2", "--mw-seconds-max", "0.5"])
-    assert options.policies == {"attempts_max": 2, "seconds_max": 0.5}
+    options, _ = parse(["--mw-attempts-max", "2", "--mw-seconds-max", "0.5", "--mw-memory-max=4 GB"])
+    assert options.policies == {"attempts_max": 2, "seconds_max": 0.5, "memory_max": 4 << 30}
     assert parse([])[0].policies == {}
 
 

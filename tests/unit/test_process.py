@@ -170,6 +170,57 @@ def test_an_interrupt_during_a_command_is_not_lost() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_the_memory_of_a_child_and_of_what_it_has_started_is_measured() -> None:
+    """Up to a bound, a rough number is enough. A child that has ended uses nothing."""
+    uses = f"kept = b'x' * {100 << 20}; print(len(kept), flush=True); import signal; signal.pause()"
+    child = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {uses!r}])", keep_output=True)
+    select.select([child.outputs[1]], [], [])
+    rough, exact = child.used_memory(1 << 40), child.used_memory(0)
+    assert 100 << 20 <= exact <= rough < 200 << 20
+    child.kill()
+    assert wait(child) == -signal.SIGKILL
+    assert child.used_memory(0) == 0
+
+
+def test_shared_memory_counts_once_and_mapped_files_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100 << 20))
+    code = (
+        "import mmap, os, signal, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "mapped, shared = mmap.mmap(file.fileno(), 0), mmap.mmap(-1, 50 << 20)\n"
+        "shared.write(bytes(50 << 20))\n"
+        "read = mapped.find(b'x'), os.fork(), shared.find(b'x')\n"
+        "print('.', end='', flush=True)\n"
+        "signal.pause()\n"
+    )
+    child = start([sys.executable, "-c", code, str(tmp_path / "file")], keep_output=True)
+    os.set_blocking(child.outputs[1], True)
+    assert os.read(child.outputs[1], 1) + os.read(child.outputs[1], 1) == b".."
+    assert 50 << 20 <= child.used_memory(0) < 100 << 20
+    child.kill()
+    wait(child)
+
+
+def test_a_child_over_its_limit_of_memory_is_killed_by_the_kernel() -> None:
+    """If this process cannot make a control group, nothing happens. The group is removed with the child."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line.split(":", 2)[2] for line in lines if ":memory:" in line), "")
+    reading, writing = os.pipe()
+    child = python(f"import os; os.read({reading}, 1); kept = b'x' * {300 << 20}", pass_fds=[reading])
+    for limit in (100 << 20, None, 200 << 20):
+        child.limit_memory(limit)
+    group = Path(f"/sys/fs/cgroup/memory{own}/mwpy-{os.getpid()}-{child.pid}")
+    limited = group.exists()
+    os.write(writing, b"x")
+    code = wait(child)
+    assert code == (-signal.SIGKILL if limited else 0)
+    assert ("at its own limit" in child.describe_exit()) == limited == bool(child.limit_kills)
+    assert child.out_of_memory or not limited
+    assert not group.exists()
+    os.close(reading)
+    os.close(writing)
+
+
 def test_a_helper_answers_a_line_with_a_line() -> None:
     """Long answers arrive whole."""
     helper = Helper([sys.executable, "-c", "while True: print(input() * 100_000, flush=True)"])

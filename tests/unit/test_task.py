@@ -141,6 +141,29 @@ def test_a_limit_of_time_is_a_positive_number(value: object) -> None:
         TaskPolicy.of(seconds_max=value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        (7, 7),
+        ("7B", 7),
+        ("7 bytes", 7),
+        ("4 GB", 4 << 30),
+        ("500 MiB", 500 << 20),
+        ("1.5kb", 1536),
+        (" 2 TiB ", 2 << 40),
+    ],
+)
+def test_a_limit_of_memory_is_a_number_of_bytes_or_a_text_with_a_unit(value: int | str, count: int) -> None:
+    assert TaskPolicy.of(memory_max=value).limits == Limits(None, count)
+    assert TaskPolicy.of(memory_max=None).limits is None
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.5, "", "4 IB", "-4 GB", "0 GB", "1e9 B", 10**16, object])
+def test_another_limit_of_memory_is_an_error_that_shows_the_forms(value: object) -> None:
+    with pytest.raises(UsageError, match=r'^memory_max=.*: give a number of bytes, or a text such as "4 GB", or None'):
+        TaskPolicy.of(memory_max=value)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", [-1, 2e9, math.nan, "1", True, None])
 def test_a_pause_is_a_number_of_seconds(value: object) -> None:
     assert TaskPolicy.of(after=1).after == 1.0

@@ -281,6 +281,9 @@ class Agent:
             for number in actions.feed:
                 if number in self._slaves:
                     self._slaves[number].channel.feed(now)
+            for number, most in actions.limit_memory:
+                if number in self._slaves:
+                    self._slaves[number].parts.process.limit_memory(most)
             for number, message in actions.to_slaves:
                 self._send_to_slave(number, message)
             if actions.recall:
@@ -297,6 +300,9 @@ class Agent:
             for number in actions.check_memory:
                 if number in self._slaves:
                     self._check_memory(self._slaves[number], now)
+            for number, exact_above in actions.measure:
+                if number in self._slaves:
+                    self._measure(self._slaves[number], exact_above, now)
             for number in actions.collect:
                 self._collect(self._slaves[number], now)
             for message in actions.to_master:
@@ -305,8 +311,8 @@ class Agent:
                 return actions.exit
             if actions.look_up:
                 core.handle(events.LookedUp(packages.versions(actions.look_up)), now)
-            caused_events = actions.recall, actions.start, actions.read_journal, actions.check_memory, actions.collect
-            if not any(caused_events) and not actions.look_up:
+            looked = actions.read_journal, actions.check_memory, actions.measure
+            if not any((*looked, actions.recall, actions.start, actions.collect, actions.look_up)):
                 return None
 
     def _send_to_slave(self, number: int, message: events.Outgoing) -> None:
@@ -368,6 +374,13 @@ class Agent:
             unsent = None if found is None else len(found[0].seconds)
             later = self._clock.monotonic()  # the slave may have started the task after `now`
             self._core.handle(events.MemoryRead(slave.number, started, began, unsent), later)
+
+    def _measure(self, slave: SlaveHandle, exact_above: int, now: float) -> None:
+        """Report how much memory a slave uses."""
+        if self._is_intact(slave, now):
+            process, started = slave.parts.process, slave.channel.started  # first: the slave may go on meanwhile
+            used = process.used_memory(exact_above)
+            self._core.handle(events.Measured(slave.number, started, used, process.limit_kills), now)
 
     def _collect(self, slave: SlaveHandle, now: float) -> None:
         """Report the remaining results and output of an ended slave, and its exit."""

@@ -188,10 +188,10 @@ class SimulatedAlgorithm:
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
         retry, anyway = random.random() > 0.15, random.random() < 0.5
         attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
-        after = random.choice(PAUSES)
+        after, memory = random.choice(PAUSES), random.choice((None, None, 500, 800))
         policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds, after=after)
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
-        policy = evolve(policy, retries_errors=retry and random.random() < 0.7)
+        policy = evolve(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 from attrs import Factory, define, field
@@ -112,7 +113,7 @@ class HistoryChecker:
     """Slaves that have ended well, or were killed together with their agent, or because the task that they ran was
     cancelled."""
     _over: dict[tuple[bytes, int], int] = field(factory=dict)
-    """Slaves that were killed when they had run a task for longer than it may run, and this task."""
+    """Slaves that were killed when they ran a task that was over a limit, and this task."""
     _leaving: dict[bytes, None] = field(factory=dict)
     """Connections of agents that have announced that they leave. No task is charged for what happens there."""
 
@@ -242,7 +243,7 @@ class HistoryChecker:
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
             return
         self._dead[peer, message.slave] = None
-        if message.running and message.cause is Cause.TIME_LIMIT:
+        if message.running and message.cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
             over = self._over.get((peer, message.slave))
             assert over == message.running, f"task {message.running} is said to be over its limit, not task {over}"
         if message.running and message.cause.is_charged and peer not in self._leaving:
@@ -320,20 +321,22 @@ class HistoryChecker:
         ended = [task for task, _ in command.ranges if task not in unended]
         assert all(task in self.ended for task in ended), f"not all of {ended} have ended, but none is cancelled"
 
-    def runs_on(self, task: int, peer: bytes, frozen_until: float, began: float, now: float) -> None:
-        """A slave has run a task since `began` up to this moment. Its agent was frozen until some earlier moment, or
-        never."""
-        if (most := self._policies[task].seconds_max) is not None:
-            in_time = now < max(began + most, frozen_until) + KILLED_WITHIN_S
-            assert in_time, f"task {task} ran on for {now - began} s, but it may run for {most} s"
+    def runs_on(self, task: int, peer: bytes, frozen_until: float, began: float, grown_at: float, now: float) -> None:
+        """A slave has run a task since `began` up to this moment, and used much memory since `grown_at`. Its agent was
+        frozen until some earlier moment, or never."""
+        over_from = _over_from(self._policies[task], began, grown_at)
+        in_time = now < max(over_from, frozen_until) + KILLED_WITHIN_S
+        assert in_time, f"task {task} ran on although it was over its limit from {over_from} on"
         if task in self.killed_tasks and peer not in self.unheard:
             in_time = now < max(self.killed_tasks[task], frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on although it was cancelled"
 
-    def killed(self, task: int, peer: bytes, slave: int, is_faulty: bool, began: float, now: float) -> None:
-        """An agent kills a slave that has run a task since `began`. A faulty slave may be killed at any time."""
-        most = self._policies[task].seconds_max
-        if most is not None and now >= began + most:
+    def killed(
+        self, task: int, peer: bytes, slave: int, is_faulty: bool, began: float, grown_at: float, now: float
+    ) -> None:
+        """An agent kills a slave that has run a task since `began`, and uses much memory since `grown_at`. A faulty
+        slave may be killed at any time."""
+        if now >= _over_from(self._policies[task], began, grown_at):
             self._over[peer, slave] = task
         elif is_faulty:
             return
@@ -360,3 +363,9 @@ def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:
     """The ids of all tasks."""
     for span in tasks:
         yield from range(span.first, span.first + span.count)
+
+
+def _over_from(policy: TaskPolicy, began: float, grown_at: float) -> float:
+    """When a task is over one of its limits; infinity if it never is."""
+    late = inf if policy.seconds_max is None else began + policy.seconds_max
+    return late if policy.memory_max is None else min(late, grown_at)

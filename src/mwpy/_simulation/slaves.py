@@ -1,4 +1,4 @@
-"""Simulated slave processes: the process, its channel to the agent, and its standard output and error.
+"""Simulated slave processes: the process, and its channel to the agent.
 
 A simulated slave follows the protocol of the real one (see `_transport/channel` and `_roles/task_runner.py`). Before it
 starts a task, it writes down the task's position. It starts nothing between a recall and the message that names the
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
+from math import inf
 
 from attrs import define, field
 
@@ -39,6 +40,12 @@ PROMISED_S = 0.05
 
 WAKE_S = 0.0005
 """How long it may take until an idle slave reads a message, in seconds."""
+
+GROWN_S = 2.0
+"""How many seconds longer a task runs if it needs much memory."""
+
+LARGE_BYTES = 1000
+"""What a task uses that needs much memory. Other tasks use none."""
 
 SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
 
@@ -70,6 +77,12 @@ class Workload:
     running: Callable[[], list[int]]
     """The tasks that the slaves of this agent run."""
     kill_agent: Callable[[], None]
+
+    def load(self) -> LoadFailure | None:
+        """Why a slave cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
+        if not self.able and self.world.chance(0.05):
+            return LoadFailure.SURE
+        return LoadFailure.PASSING if self.world.chance(0.1) else None
 
 
 @define(eq=False)
@@ -205,6 +218,7 @@ class SimulatedSlave:
 
     peak_bytes = 0
     out_of_memory = False
+    limit_kills = 0
 
     def __init__(
         self,
@@ -242,6 +256,8 @@ class SimulatedSlave:
         self._attempt = 0
         self._seconds = 0.0
         self._began = self._finishes_at = 0.0
+        self._grown_at = inf
+        """When the running task begins to use much memory."""
         self._send_by = 0.0
         """Results that are in the journal at this time are sent after the task that runs."""
         self._stopping = False
@@ -263,8 +279,8 @@ class SimulatedSlave:
     def kill(self) -> None:
         """Its agent ends it."""
         if self.running and self.code is None:
-            is_faulty, times = self._hangs or self.channel.spoilt, (self._began, self._world.now)
-            self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *times)
+            is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
+            self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *moments)
         self.end(SIGKILL)
 
     def abort(self) -> None:
@@ -272,6 +288,13 @@ class SimulatedSlave:
         assert not self.is_up, f"slave {self.number} was ready, and is ended because of its start"
         if self._world.random.random() < 0.5:
             self.end(SIGABRT)
+
+    def used_memory(self, exact_above: int) -> int:
+        """How much memory it uses."""
+        return LARGE_BYTES if self.running and self._world.now >= self._grown_at else 0
+
+    def limit_memory(self, most: int | None) -> None:
+        """Do nothing: there are no control groups."""
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
@@ -358,7 +381,7 @@ class SimulatedSlave:
                 pickles = iter(payload)
                 for each in definitions:
                     packed = b"" if each.reference else bytes(next(pickles))
-                    self.define(each.number, (self._load(), each.reference, packed))
+                    self.define(each.number, (self._work.load(), each.reference, packed))
             case messages.SlaveNamed(_, sid):
                 self.sid = sid
             case messages.Tasks():
@@ -381,12 +404,6 @@ class SimulatedSlave:
         """Keep an algorithm."""
         self.algorithms[number] = algorithm
 
-    def _load(self) -> LoadFailure | None:
-        """Why it cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
-        if not self._work.able and self._world.chance(0.05):
-            return LoadFailure.SURE
-        return LoadFailure.PASSING if self._world.chance(0.1) else None
-
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random
         checker = self._work.checker
@@ -397,6 +414,10 @@ class SimulatedSlave:
         self._seconds = random.expovariate(1.0) * self._work.durations[algorithm % 2]
         if random.random() < 0.01:
             self._seconds += LONG_S
+        self._grown_at = inf
+        if random.random() < 0.05:
+            self._grown_at = self._world.now + random.random() * self._seconds
+            self._seconds += GROWN_S
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
 
@@ -406,30 +427,30 @@ class SimulatedSlave:
         if task in self._work.checker.killers:
             self.end(SIGSEGV)
             return
-        times = self._work.frozen_until(), self._began, self._world.now
-        self._work.checker.runs_on(task, self._work.peer, *times)
+        moments = self._work.frozen_until(), self._began, self._grown_at, self._world.now
+        self._work.checker.runs_on(task, self._work.peer, *moments)
         if task in self._work.checker.agent_killers:
             self._world.note(f"task {task} kills its agent")
             self._work.kill_agent()
             return
         self.running, self.channel.began = 0, 0.0
+        journal, killed_tasks = self.channel.journal, self._work.checker.killed_tasks
         result = task, attempt, self._seconds, self._work.checker.retries.end_of(task, attempt)
-        self.channel.journal.results.append(result)
+        journal.results.append(result)
+
+        def check_promptness() -> None:
+            """Check that the result does not wait long for the next task: the agent must read it in the journal."""
+            if task not in killed_tasks and self.code is None and not self._hangs and self._work.attentive():
+                unread = journal.results[journal.num_read :]
+                assert result not in unread, f"the result of task {task} waits in slave {self.number}"
+
         if self._world.now > self._send_by or self._world.random.random() < 0.3:
             self._send()
         else:
-            self._world.after(PROMISED_S, lambda: self._check_promptness(result))
-        if self.wear.finish(wanted=task not in self._work.checker.killed_tasks):
+            self._world.after(PROMISED_S, check_promptness)
+        if self.wear.finish(wanted=task not in killed_tasks):
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
         self._step()
-
-    def _check_promptness(self, result: tuple[int, int, float, int]) -> None:
-        """Check that no result waits long for the next task: the agent must read it in the journal."""
-        journal = self.channel.journal
-        wanted = result[0] not in self._work.checker.killed_tasks
-        if wanted and self.code is None and not self._hangs and self._work.attentive():
-            unread = journal.results[journal.num_read :]
-            assert result not in unread, f"the result of task {result[0]} waits in slave {self.number}"
 
     def _sends_now(self) -> bool:
         """Whether it sends its results at the moment when the agent reads them."""

@@ -23,7 +23,7 @@ from typing import IO
 
 from attrs import frozen
 
-from mwpy._system import clock
+from mwpy._system import clock, memory
 from mwpy._values.exits import describe_exit
 
 __all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "count_cores", "run", "start"]
@@ -40,6 +40,10 @@ class Child:
     def __init__(self, process: subprocess.Popen[bytes], *, detached: bool = False) -> None:
         self._process = process
         self._detached = detached
+        self._group: memory.MemoryGroup | None = None
+        """The control group that limits its memory."""
+        self._may_make_group = True
+        self._limit_kills = 0
         self._kills_before = _count_kills()
         self.pid: int = process.pid
         self.peak_bytes = 0
@@ -83,23 +87,53 @@ class Child:
         """Ask it to end (SIGTERM), but not the processes that it forked. No error if it has ended already."""
         self._process.terminate()
 
+    def used_memory(self, exact_above: int) -> int:
+        """How many bytes of memory it and its descendants use; up to `exact_above`, this may be too many."""
+        return memory.used_by(self.pid, exact_above)
+
+    def limit_memory(self, most: int | None) -> None:
+        """Let the kernel limit the memory of it and its descendants to so many bytes; None for no limit.
+
+        This does nothing if this process cannot make a control group. Memory that is in use when the first limit is set
+        does not count.
+        """
+        if self._group is None and self._may_make_group:
+            try:
+                self._group = memory.MemoryGroup(f"mwpy-{os.getpid()}-{self.pid}")
+            except OSError:
+                self._may_make_group = False
+            else:
+                self._group.add(memory.family(self.pid))
+        if self._group is not None:
+            self._group.limit(most)
+
+    @property
+    def limit_kills(self) -> int:
+        """How many of its descendants, and itself, the kernel has killed because of that limit."""
+        return self._limit_kills if self._group is None else self._group.kills
+
     def describe_exit(self) -> str:
         """Describe its end in words. Call this after `poll` has returned its end."""
         assert self._process.returncode is not None, "poll has not returned its end"
         here, anywhere = self._kills_meanwhile()
-        return describe_exit(self._process.returncode, cause=OUT_OF_MEMORY[0 if here else 1 if anywhere else 2])
+        kind = 0 if self.limit_kills else 1 if here else 2 if anywhere else 3
+        return describe_exit(self._process.returncode, cause=OUT_OF_MEMORY[kind])
 
     @property
     def out_of_memory(self) -> bool:
         """Whether the kernel killed it for lack of memory, as far as can be known. It has ended."""
-        return self._process.returncode == -signal.SIGKILL and any(self._kills_meanwhile())
+        return self._process.returncode == -signal.SIGKILL and any((self.limit_kills, *self._kills_meanwhile()))
 
     def _kills_meanwhile(self) -> list[int]:
         """How many processes the kernel has killed for lack of memory since it started: see `_count_kills`."""
         return [after - before for after, before in zip(_count_kills(), self._kills_before, strict=True)]
 
     def close(self) -> None:
-        """Close the pipes of its standard output and error."""
+        """Close the pipes of its standard output and error. Remove its control group."""
+        if self._group is not None:
+            self._limit_kills = self._group.kills
+            self._group.remove()
+            self._group = None
         for file in (self._process.stdout, self._process.stderr):
             if file is not None:
                 file.close()
@@ -296,11 +330,13 @@ class Helper:
 
 
 OUT_OF_MEMORY = (
+    "out of memory: the kernel's out-of-memory killer killed it, or a process that it started, at its own limit",
     "out of memory: the kernel's out-of-memory killer killed a process of this job's control group meanwhile",
     "out of memory, most likely: the kernel's out-of-memory killer killed a process on this machine meanwhile",
     "",
 )
-"""Why a child was killed: the out-of-memory killer killed in this control group, or on this machine, or neither."""
+"""Why a child was killed: the out-of-memory killer killed in the child's own control group, in that of this process, or
+on this machine, or nowhere."""
 
 
 def _count_kills() -> tuple[int, int]:
@@ -309,22 +345,10 @@ def _count_kills() -> tuple[int, int]:
     0 if the kernel does not count them.
     """
     group = 0
-    for line in _lines("/proc/self/cgroup"):
+    for line in memory.read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
-            group += _read_count(f"/sys/fs/cgroup{path}/memory.events")
+            group += memory.count_kills(f"/sys/fs/cgroup{path}/memory.events")
         elif controllers == "memory":
-            group += _read_count(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-    return group, _read_count("/proc/vmstat")
-
-
-def _read_count(path: str) -> int:
-    return next((int(line.split()[1]) for line in _lines(path) if line.startswith("oom_kill ")), 0)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+            group += memory.count_kills(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+    return group, memory.count_kills("/proc/vmstat")

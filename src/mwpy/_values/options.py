@@ -314,6 +314,7 @@ OPTIONS: tuple[Option, ...] = (
         "An attempt of a task is killed after this time, unless its policy says otherwise.",
         "no limit",
     ),
+    Option("memory-max", "SIZE", bytes_in, "The memory that a task may use, unless its policy differs.", "no limit"),
     Option(
         "max-failures",
         "N|P%",

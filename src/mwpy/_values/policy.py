@@ -12,6 +12,7 @@ from msgspec import Struct
 from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
+from mwpy._values.phrases import bytes_in
 
 __all__ = [
     "ATTEMPTS_MAX",
@@ -27,6 +28,9 @@ __all__ = [
 
 Condition = tuple[type[Exception], ...] | Callable[[Exception], object]
 """After which exceptions a task is tried again: types, or a predicate."""
+
+MAX_BYTES = 10**15
+"""The largest limit of memory, in bytes."""
 
 ATTEMPTS_MAX = 3
 """The default of `attempts_max`. The manual names this number."""
@@ -59,6 +63,10 @@ class Policies(TypedDict, total=False):
     seconds_max: float | None
     """How long an attempt may run, in seconds. Then the agent kills its slave, with all processes that the task
     started, and the attempt is lost by the task's own fault. None, the default, for no limit."""
+    memory_max: int | str | None
+    """How much memory the slave and all processes that the task started may use together: a number of bytes, or a text
+    such as "4 GB" (a KB has 1024 bytes). A task that uses more is killed as for `seconds_max`. None, the default,
+    for no limit."""
     retry_errors: type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool] | None
     """After which exceptions of the task it is tried again, up to `attempts_max` attempts: a type, several types in a
     tuple or list, or a function that gets the exception and returns whether. The function runs in the slave. None, the
@@ -72,8 +80,10 @@ class Policies(TypedDict, total=False):
 class Limits(Struct, frozen=True, array_like=True):
     """The limits that an agent enforces while a task runs."""
 
-    seconds: float | None
+    seconds: float | None = None
     """How long it may run; None for no limit."""
+    memory: int | None = None
+    """How many bytes of memory it may use, with its slave and all its processes; None for no limit."""
 
 
 @frozen(slots=True)
@@ -89,13 +99,15 @@ class TaskPolicy:
     seeded: bool = False
     attempts_max: int = ATTEMPTS_MAX
     seconds_max: float | None = None
+    memory_max: int | None = None
     retries_errors: bool = False
     after: float = 0.0
 
     @property
     def limits(self) -> Limits | None:
         """The limits that agents enforce; None if there are none."""
-        return None if self.seconds_max is None else Limits(self.seconds_max)
+        seconds, memory = self.seconds_max, self.memory_max
+        return None if seconds is None and memory is None else Limits(seconds, memory)
 
     @classmethod
     def of(cls, **policy: Unpack[Policies]) -> TaskPolicy:
@@ -169,6 +181,19 @@ def check_seconds(name: str, value: object) -> float | None:
     return float(value)
 
 
+def _bytes(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    try:
+        count = bytes_in(value) if isinstance(value, str) else _whole(name, value)  # type: ignore[arg-type]
+        if not 0 < count <= MAX_BYTES:
+            raise ValueError
+    except (ValueError, UsageError):
+        example = 'a number of bytes, or a text such as "4 GB", or None for no limit'
+        raise UsageError(f"{name}={value!r}: give {example}") from None
+    return count
+
+
 def _pause(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
         raise UsageError(f"{name}={value!r}: give a number of seconds from 0 on")
@@ -203,6 +228,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": _seed,
     "attempts_max": _count,
     "seconds_max": check_seconds,
+    "memory_max": _bytes,
     "retry_errors": _condition,
     "after": _pause,
 }

@@ -12,8 +12,18 @@ from pathlib import Path
 
 import mwpy
 
+LARGE_BYTES = 300 << 20
+"""What a task allocates that needs much memory."""
+
 NEIGHBOURS = 20
 """Number of harmless tasks before the task that is over a limit. The same number of tasks follows it."""
+
+
+def hold(size: int) -> None:
+    """Use memory until this process is killed."""
+    kept = b"x" * size
+    while kept:
+        signal.pause()
 
 
 @mwpy.task_algorithm
@@ -29,6 +39,12 @@ def run(number: int, how: str, log: str) -> int:
             signal.pause()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ctypes.PyDLL(None).sleep(1000)  # holds the interpreter
+    elif how == "memory":
+        hold(LARGE_BYTES)
+    while how == "child":
+        if (child := os.fork()) == 0:
+            hold(LARGE_BYTES)
+        os.waitpid(child, 0)
     return number
 
 

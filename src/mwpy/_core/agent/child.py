@@ -144,6 +144,16 @@ class Child:
     """When to check the memory that it shares with the agent, if it stays silent until then."""
     look_at: float | None = None
     """When to look how long its task runs; None if it holds no task with a limit."""
+    measure_at: float | None = None
+    """When to measure the memory that it uses; None if it holds no task with a limit of memory."""
+    measured: int = 0
+    """Position of the task that it ran when its memory was measured. If it ran none: of the next task."""
+    peak_bytes: int = 0
+    """The most memory that was measured."""
+    kills: int = 0
+    """How many of its processes the kernel had killed then for lack of memory."""
+    memory_limit: int | None = None
+    """The limit that the kernel enforces for it, if it can."""
     missing_from: float | None = None
     """Since when results are missing, and the slave is silent; None if there are none."""
     started: int = 0
@@ -168,7 +178,7 @@ class Child:
         """Record that the agent kills it, and why. `cause` is that of the loss of the task that it runs."""
         self.change(ChildEvent.KILL)
         self.killed_because, self.loss = because, cause
-        self.doomed = self.spared_until = self.look_at = None
+        self.doomed = self.spared_until = self.look_at = self.measure_at = None
 
     @property
     def is_ready(self) -> bool:
@@ -201,6 +211,11 @@ class Child:
         if isinstance(message, messages.AlgorithmFailed):
             self.unrun += len(ended)
         return ended
+
+    @property
+    def memory_limits(self) -> list[int | None]:
+        """The limit of memory of each span that it holds."""
+        return [None if span.limits is None else span.limits.memory for span in self.held]
 
     def cancel(self, ids: TaskIds, started: int, spared_until: float | None) -> messages.Revoked:
         """Remove cancelled tasks from those that it holds.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.departure import FAREWELL_S, Departure
 from mwpy._core.agent.enforcement import Enforcement
@@ -21,6 +23,7 @@ from mwpy._core.agent.events import (
     Heard,
     JournalRead,
     LookedUp,
+    Measured,
     MemoryBroken,
     MemoryRead,
     Outgoing,
@@ -89,6 +92,8 @@ class AgentCore:
                 self._journal_read(self.children[event.slave], event, now)
             case MemoryRead():
                 self._memory_read(self.children[event.slave], event, now)
+            case Measured():
+                self._measured(self.children[event.slave], event, now)
             case Recalled(number, started, wanted):
                 child = self.children.get(number)  # an agent that leaves may have given it up meanwhile
                 if child is not None and not child.condemned and self._trust.believes(child, started):
@@ -164,7 +169,7 @@ class AgentCore:
         if admitted is not None:
             was_idle = not child.held
             self._traffic.pass_on(child, *admitted)
-            if group.limits:
+            if group.limits or child.memory_limit is not None:
                 self._enforcement.passed_on(child, admitted[0].limits, now)
             if was_idle:
                 self._watch.active(child, now)
@@ -230,6 +235,10 @@ class AgentCore:
             if not child.condemned:
                 self._enforcement.looked(child, event.began, now)
 
+    def _measured(self, child: Child, event: Measured, now: float) -> None:
+        if not child.condemned and self._trust.believes(child, event.started):
+            self._enforcement.measured(child, event.used, event.kills, now)
+
     def _slave_exited(self, child: Child, event: SlaveExited, now: float) -> None:
         was = child.state
         child.change(ChildEvent.EXIT)
@@ -239,12 +248,15 @@ class AgentCore:
         started = self._trust.last_started(child, event.started)
         running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
-        reason, cause = _reason_of(child, event.reason, running), _cause_of(child, event)
-        memory_alone = LastWords(peak_bytes=event.words.peak_bytes)  # the rest was printed on the agent's own streams
+        cause = _cause_of(child, event)
+        limit = self._enforcement.named(child, started) if cause is Cause.OUT_OF_MEMORY else ""
+        reason = _reason_of(child, event.reason + limit, running)
+        words = evolve(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
+        memory_alone = LastWords(peak_bytes=words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, memory_alone))
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
-            died = messages.SlaveDied(child.number, running, cause, shortened(reason), event.words, lost)
+            died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost)
             self._state.to_master(died)
         if not self.leaving:
             self._replace(child, was, reason, now)
@@ -276,8 +288,9 @@ class AgentCore:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
         deadline = self._departure.deadline
         for child in self.children.values():
-            waits_for = child.ready_by, child.look_at, child.spared_until, child.kill_at, child.collect_at
-            for time in (child.read_journal_at, child.check_at, child.print_at, *waits_for):
+            looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
+            waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
+            for time in (*looks, *waits_for):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
         return deadline

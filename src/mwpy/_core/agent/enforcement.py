@@ -1,10 +1,15 @@
-"""The limits of tasks: when the agent looks how long a task runs, and when it kills its slave.
+"""The limits of tasks: when the agent looks at a slave, and when it kills the slave.
 
-Before a slave starts a task with a limit of time, it writes the time into the memory that it shares with its agent. The
-agent does not follow each start. No task that it passes on now can be over its limit before the shortest limit has
-passed. Then the agent looks once, and knows from the start of the running task when to look again.
+*Time.* Before a slave starts a task with a limit of time, it writes the time into the memory that it shares with its
+agent. The agent does not follow each start. No task that it passes on now can be over its limit before the shortest
+limit has passed. Then the agent looks once, and knows from the start of the running task when to look again.
 
-A slave whose task is over its limit is killed as for a cancelled task: after a recall, and only if it still runs this
+*Memory.* While a slave holds a task with a limit of memory, its agent measures the memory of the slave and its
+descendants every `MEASURE_S`. Where the agent may make a control group, the kernel enforces the limit, too. Then it
+kills one process, and this may be a process of the task instead of the slave. If no other task has run since the
+measurement before, this task is over its limit.
+
+A slave whose task is over a limit is killed as for a cancelled task: after a recall, and only if it still runs this
 task. So no other task is killed or charged. If the task has just finished, its result counts.
 """
 
@@ -19,12 +24,16 @@ from mwpy._core.agent.child import Child, Doom
 from mwpy._core.agent.state import AgentState
 from mwpy._core.agent.trust import Trust
 from mwpy._values.causes import Cause
+from mwpy._values.phrases import amount
 from mwpy._values.policy import Limits
 
-__all__ = ["LOOK_S", "Enforcement"]
+__all__ = ["LOOK_S", "MEASURE_S", "Enforcement"]
 
 LOOK_S = 0.05
 """The agent looks at a slave at most this often, in seconds. So a task may run for this time beyond its limit."""
+
+MEASURE_S = 0.5
+"""Seconds between two measurements of the memory of a slave."""
 
 STOPS_KEPT = 100
 """How many stops of this agent are remembered."""
@@ -45,9 +54,12 @@ class Enforcement:
 
     def passed_on(self, child: Child, limits: Iterable[Limits | None], now: float) -> None:
         """Tasks with some limits were passed on to a slave."""
+        if not child.is_ready:
+            return
         times = _times(limits)
-        if times and child.is_ready:
+        if times:
             self._look_at(child, now + min(times), now)
+        self._limit_memory(child, now)
 
     def looked(self, child: Child, began: float, now: float) -> None:
         """The agent has looked at a slave, which started its last task at the time `began`, or runs none (0)."""
@@ -62,21 +74,56 @@ class Enforcement:
                 return
             over_at = began + most + sum(stopped_s for resumed_at, stopped_s in self._stops if resumed_at > began)
             if now >= over_at:
-                self._doom(child, most)
+                why = f"because it ran {{}} for more than {most:g} s, its seconds_max"
+                self._doom(child, f"{why}: raise this limit, or give such tasks less to do", Cause.TIME_LIMIT)
             else:
                 due = min(due, over_at)
         self._look_at(child, due, now)
+
+    def measured(self, child: Child, used: int, kills: int, now: float) -> None:
+        """The memory was measured that a slave and its descendants use, and the `kills` of the kernel were counted."""
+        if child.ended:
+            return
+        killed = kills > child.kills and child.measured == child.started
+        span = child.span_at(child.started)
+        child.measured = child.started if span is not None else child.started + 1
+        child.kills, child.peak_bytes = kills, max(child.peak_bytes, used)
+        self._limit_memory(child, now + MEASURE_S)
+        most = None if span is None or span.limits is None else span.limits.memory
+        if most is None or not (killed or used > most):
+            return
+        what = "its processes needed" if killed and used <= most else f"its processes used {amount(used)} of memory,"
+        why = f"because {{}} and {what} more than {amount(most)}, its memory_max"
+        self._doom(child, f"{why}: {_REMEDY}", Cause.OUT_OF_MEMORY)
+
+    def named(self, child: Child, started: int) -> str:
+        """The limit of memory of the task at a position, as the end of a sentence; empty if it has none."""
+        span = child.span_at(started)
+        most = None if span is None or span.limits is None else span.limits.memory
+        return "" if most is None else f"; its memory_max is {amount(most)}: {_REMEDY}"
+
+    def _limit_memory(self, child: Child, measure_at: float) -> None:
+        """Measure a slave while it holds a task with a limit. The kernel enforces the largest limit of its tasks."""
+        limits = child.memory_limits
+        bounds = [limit for limit in limits if limit is not None]
+        if bounds and child.measure_at is None:
+            child.measure_at = measure_at
+        largest = max(bounds) if bounds and len(bounds) == len(limits) else None
+        if largest != child.memory_limit:
+            child.memory_limit = largest
+            self._state.actions.limit_memory.append((child.number, largest))
 
     def _look_at(self, child: Child, due: float, now: float) -> None:
         due = max(due, now + LOOK_S)
         child.look_at = due if child.look_at is None else min(child.look_at, due)
 
-    def _doom(self, child: Child, seconds: float) -> None:
+    def _doom(self, child: Child, because: str, cause: Cause) -> None:
         task, attempt = child.running(child.started)
-        because = f"because it ran task {task} for more than {seconds:g} s, its seconds_max"
-        remedy = "raise this limit, or give such tasks less to do"
-        child.doomed = Doom(task, attempt, child.started, f"{because}: {remedy}", Cause.TIME_LIMIT)
+        child.doomed = Doom(task, attempt, child.started, because.format(f"task {task}"), cause)
         self._state.actions.recall.append((child.number, None))
+
+
+_REMEDY = "raise this limit, or let such tasks need less"
 
 
 def _times(limits: Iterable[Limits | None]) -> list[float]:

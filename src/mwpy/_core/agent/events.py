@@ -24,6 +24,7 @@ __all__ = [
     "Heard",
     "JournalRead",
     "LookedUp",
+    "Measured",
     "MemoryBroken",
     "MemoryRead",
     "Outgoing",
@@ -111,6 +112,18 @@ class MemoryRead(Struct, frozen=True):
     """How many results are in its journal; None if the slave emptied its journal during the read."""
 
 
+class Measured(Struct, frozen=True):
+    """The memory was measured that a slave and its descendants use."""
+
+    slave: int
+    started: int
+    """Position of the last task that it started; 0 if it started none."""
+    used: int
+    """In bytes."""
+    kills: int
+    """How many of its processes the kernel has killed because the limit of its control group was reached."""
+
+
 class MemoryBroken(Struct, frozen=True):
     """The memory that a slave shares with the agent contains nonsense, because some code in the slave wrote into it."""
 
@@ -188,6 +201,7 @@ AgentEvent = (
     | StreamBroken
     | JournalRead
     | MemoryRead
+    | Measured
     | MemoryBroken
     | ErrorOutput
     | ExitSeen
@@ -223,6 +237,8 @@ class AgentActions(Struct):
     """Slaves to start. Report `SlaveExited` for a slave that cannot be started."""
     feed: list[int] = []
     """Slaves that had no task and get tasks now: write the time into the memory that is shared with them."""
+    limit_memory: list[tuple[int, int | None]] = []
+    """Pairs (slave, bytes): let the kernel limit the memory of the slave and its descendants, if it can."""
     to_slaves: list[tuple[int, Outgoing]] = []
     recall: list[tuple[int, int | messages.Cancel | None]] = []
     """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""
@@ -233,6 +249,8 @@ class AgentActions(Struct):
     """Slaves that are silent: report `JournalRead` or `MemoryBroken`."""
     check_memory: list[int] = []
     """Slaves that are silent for longer, or may be over a limit: report `MemoryRead` or `MemoryBroken`."""
+    measure: list[tuple[int, int]] = []
+    """Pairs (slave, bytes): report `Measured`. Up to this number of bytes, a rough number is enough."""
     collect: list[int] = []
     """Slaves that have ended: report their remaining output and results, then `SlaveExited`."""
     to_master: list[Outgoing] = []

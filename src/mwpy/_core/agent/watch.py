@@ -10,7 +10,8 @@ or its results may be lost. So the agent checks the memory of a slave that holds
 
 *End of the stream.* The slave can run no more tasks. It may still run its tear-down in Python, for at most `EXIT_S`.
 
-*Limit of time.* The agent looks when a task of the slave may be over its limit (see `enforcement.py`).
+*Limits.* The agent looks when a task of the slave may be over its limit of time, and measures the memory of a slave
+whose tasks have such a limit (see `enforcement.py`).
 
 *Cancelled task.* A slave that runs a cancelled task gets some time to finish it (see `traffic`). Then the agent looks
 which task the slave runs.
@@ -67,7 +68,7 @@ class Watch:
     def exit_seen(self, child: Child, by_sigkill: bool, leaving: bool, now: float) -> None:
         """The process of a slave ended."""
         child.ended = True
-        child.check_at = child.look_at = None
+        child.check_at = child.look_at = child.measure_at = None
         unexpected = by_sigkill and not leaving and child.state is not ChildState.KILLED
         child.collect_at = now + KILLED_TOO_S if unexpected else now
 
@@ -86,6 +87,11 @@ class Watch:
             child.look_at = None
         if checks or looks:
             actions.check_memory.append(child.number)
+        if child.measure_at is not None and now >= child.measure_at:
+            child.measure_at = None
+            limits = [limit for limit in child.memory_limits if limit is not None]
+            if limits:
+                actions.measure.append((child.number, min(limits)))
         if child.kill_at is not None and now >= child.kill_at:
             child.kill_at = None
             actions.kill.append(child.number)

@@ -68,8 +68,8 @@ from mwpy._values.task import SlaveKind
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
 UNLIMITED = (
-    "the limits of tasks (seconds_max) do not hold here, because the tasks run in the process of the master: "
-    "use at least one slave (--mw-local 1, or local_master(slaves=1)) to have them enforced"
+    "the limits of tasks (seconds_max, memory_max) do not hold here, because tasks run in the process of the master. "
+    "Use at least one slave (--mw-local 1, or local_master(slaves=1)) to have them enforced"
 )
 
 
