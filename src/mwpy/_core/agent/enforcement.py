@@ -54,8 +54,6 @@ class Enforcement:
 
     def passed_on(self, child: Child, limits: Iterable[Limits | None], now: float) -> None:
         """Tasks with some limits were passed on to a slave."""
-        if not child.is_ready:
-            return
         times = _times(limits)
         if times:
             self._look_at(child, now + min(times), now)
