@@ -147,6 +147,7 @@ def test_an_overseer_follows_the_needs_of_a_master_and_ends_with_it(desk: Desk) 
     assert "submits" not in again
 
     desk.order("tasks 4 second")
+    until(lambda: desk.report()["slaves-needed"] == 4, "the whole need, because a complaint is not repeated soon")
     second = desk.oversee("--max", 4, "--patience", 1)
     assert desk.until_jobs(4).keys() > before.keys()
     second.says("3 more jobs would be useful, but --max allows only 4")

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -279,24 +280,28 @@ def test_an_interrupt_at_any_moment_ends_all_tasks_of_a_map(mw: mwpy.Master, sec
         assert [(result.task_id, result.value) for result in mw.results()] == [(another, moment)]
 
 
-def test_a_map_that_is_left_by_an_error_ends_its_tasks(mw: mwpy.Master) -> None:
-    """A `break` and an error of the user close the map, and so does an item that failed."""
-
-    def fail_inside() -> None:
-        for value in mw.map(abs, itertools.count()):
-            if value == 10:
-                raise RuntimeError("mine")
-
-    with pytest.raises(RuntimeError, match="mine"):
-        fail_inside()
-    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks after an error")
-    for _ in mw.map(abs, itertools.count()):
+def leave_by_break(mw: mwpy.Master) -> None:
+    for _ in mw.map(time.sleep, itertools.chain([0.0], itertools.repeat(1.0))):
         break
-    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks after a break")
-    with pytest.raises(mwpy.TaskFailed, match="ZeroDivisionError"):
-        list(mw.map(lambda number: 1 // (5 - number), itertools.count()))
-    until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks after a failure")
-    assert mw.results() == []
+
+
+def leave_by_an_error(mw: mwpy.Master) -> None:
+    for _ in mw.map(time.sleep, itertools.chain([0.0], itertools.repeat(1.0))):
+        raise ValueError("mine")
+
+
+def leave_by_a_failure(mw: mwpy.Master) -> None:
+    list(mw.map(time.sleep, itertools.chain([-1.0], itertools.repeat(1.0))))
+
+
+@pytest.mark.parametrize("leave", [leave_by_break, leave_by_an_error, leave_by_a_failure])
+def test_a_map_that_is_left_ends_its_tasks(leave: Callable[[mwpy.Master], None]) -> None:
+    """Its tasks would take minutes."""
+    with mwpy.local_master(slaves=2) as mw:
+        with suppress(ValueError, mwpy.TaskFailed):
+            leave(mw)
+        until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks")
+        assert mw.results() == []
 
 
 def test_the_loop_ends_when_a_task_kills_its_slaves(mw: mwpy.Master) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.integration.apps.stage import APPS, SOURCES, Running, Stage, until
 
+from mwpy.cli.pack import lean
+
 ROOT = SOURCES.parent
 MY_APP = APPS / "packed" / "my-app.py"
 EXPECTED = "[[0, 0, 7], [1, 7, 1000], [4, 7, 2000], [7, 9, 3000]]"
@@ -77,6 +79,14 @@ def alone(stage: Stage, *command: str) -> Running:
     scratch = stage.folder / "scratch"
     scratch.mkdir(exist_ok=True)
     return stage.start("", program=["env", "-i", stage.mark, f"_CONDOR_SCRATCH_DIR={scratch}", *command])
+
+
+def test_only_the_part_of_a_checkout_that_a_wheel_needs_is_copied(tmp_path: Path) -> None:
+    """An environment in the checkout has hundreds of megabytes, and its files may vanish while they are copied."""
+    copy = Path(lean(str(ROOT), tmp_path))
+    assert {each.name for each in copy.iterdir()} == {"src", "pyproject.toml", "README.md", "LICENSE"}
+    assert not list(copy.rglob("__pycache__"))
+    assert lean("mwpy-cluster==1.0", tmp_path) == "mwpy-cluster==1.0"
 
 
 def test_the_content_of_the_file_is_printed_in_one_line(packed: tuple[Path, str]) -> None:

@@ -6,7 +6,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -82,6 +82,8 @@ def test_a_task_that_did_not_fail_cannot_run_again(mw: mwpy.Master) -> None:
     assert "replay" not in str(results[0].error)
     with pytest.raises(mwpy.UsageError, match=f"task {task_id} cannot run again here"):
         mwpy.replay(task_id)
+    with pytest.raises(mwpy.UsageError, match="task '1' cannot run again here"):
+        mwpy.replay(cast("int", "1"))
 
 
 def test_the_number_of_a_task_means_a_task_of_the_newest_master() -> None:
@@ -99,5 +101,5 @@ def test_the_number_of_a_task_means_a_task_of_the_newest_master() -> None:
             while not older.results():
                 older.loop()
     for number in (task_id, task_id + 1):
-        with pytest.raises(mwpy.UsageError, match=f"task {number} cannot run again here"):
+        with pytest.raises(mwpy.UsageError, match=f"task {number} cannot run again here: .* of the newest master"):
             mwpy.replay(number)

@@ -10,7 +10,6 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import RenewSlaves
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received, TurnedAway
-from mwpy._core.master.state import KEYS_KEPT
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.records import (
@@ -147,19 +146,6 @@ def test_an_agent_with_more_slaves_than_it_announced_is_dropped(core: MasterCore
     _connect(core)
     recorded = _receive(core, messages.SlaveReady(2))
     assert recorded[0] == PeerDropped("AGENT-0", "slave 2 is ready, but the agent announced 1 slaves")
-
-
-def test_only_so_many_notices_are_remembered(core: MasterCore) -> None:
-    """A notice that was forgotten is said again."""
-    core.state.notice("first", key="first")
-    for number in range(KEYS_KEPT):
-        core.state.notice("first", key="first")
-        core.state.notice("again", key=f"{number}")
-    said = [record for record in core.take_actions().records if isinstance(record, Notice)]
-    assert len(said) == 1 + KEYS_KEPT
-    core.state.notice("first", key="first")
-    core.state.notice("last", key=f"{KEYS_KEPT - 1}")
-    assert [record.text for record in core.take_actions().records if isinstance(record, Notice)] == ["first"]
 
 
 def test_no_more_agents_are_accepted_than_there_is_room_for() -> None:

@@ -8,8 +8,8 @@ from tests.spans import MAX, MIN, held_by, span
 from mwpy._core.master import deaths
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Received
+from mwpy._core.master.core import UNLIMITED, MasterCore, MasterSettings
+from mwpy._core.master.events import Received, Vanished
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
@@ -194,3 +194,24 @@ def test_slaves_that_end_with_their_agent_cause_no_notice() -> None:
     assert core.take_actions().records == [
         records.SlaveEnded(SlaveId("AGENT-0/2"), Cause.EVICTED, "exit code 0", "", NO_WORDS)
     ]
+
+
+def test_an_agent_that_was_stopped_says_so_when_it_comes_back() -> None:
+    """The master corrects the cause of what it lost."""
+    core = _master()
+    _connect(core)
+    _submit(core, 1)
+    core.handle(Vanished(b"a", 31.0), 0.0)
+    core.take_actions()
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1, resumed="AGENT-0"), peer=b"b")
+    [explained] = [record for record in core.take_actions().records if isinstance(record, records.LossesExplained)]
+    assert (explained.agent, explained.sids, explained.cause) == ("AGENT-0", ["SLAVE-0"], Cause.SUSPENDED)
+
+
+def test_a_master_that_runs_tasks_itself_says_once_that_it_enforces_no_limit() -> None:
+    core = MasterCore(MasterSettings("m", "g", in_this_process=True))
+    core.definitions.add(Defined(MAX))
+    for task, policy in enumerate((TaskPolicy(), TaskPolicy.of(seconds_max=1), TaskPolicy.of(seconds_max=1)), 1):
+        core.submit([span(task, MAX, policy=policy)])
+    [notice] = [record.text for record in core.take_actions().records if isinstance(record, records.Notice)]
+    assert notice == UNLIMITED

@@ -171,6 +171,11 @@ def test_a_pause_is_a_number_of_seconds(value: object) -> None:
         TaskPolicy.of(after=value)  # type: ignore[arg-type]
 
 
+def test_a_policy_has_the_slave_that_a_task_is_addressed_to() -> None:
+    assert TaskPolicy.of(sid=SID).sid == SID
+    assert TaskPolicy.of(sid=None) == TaskPolicy()
+
+
 def test_a_policy_says_only_whether_there_is_a_seed() -> None:
     """So tasks with different seeds can be in one span."""
     assert TaskPolicy.of(seed=0) == TaskPolicy.of(seed=2**100) == TaskPolicy(seeded=True) != TaskPolicy.of(seed=None)

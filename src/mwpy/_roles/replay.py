@@ -48,8 +48,8 @@ def replay(task_id: int) -> Any:
     call = _newest[0].get(task_id)
     if call is None:
         raise UsageError(
-            f"task {task_id} cannot run again here: it is not among the last {KEPT_CALLS} tasks whose failures arrived "
-            f"in this process, or its arguments were too large to be kept; submit it again"
+            f"task {task_id!r} cannot run again here: it is not among the last {KEPT_CALLS} tasks of the newest master "
+            f"that failed with an exception, or its arguments were too large to be kept; submit it again"
         )
     definition = call.algorithm.definition
     # without a digest: if the user has corrected the function, the new one is called

@@ -23,6 +23,7 @@ from mwpy._core.master.members import (
     Members,
     SlaveEvent,
 )
+from mwpy._core.master.notices import Notices
 from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
@@ -33,9 +34,6 @@ from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState", "Stopped"]
-
-KEYS_KEPT = 1000
-"""How many keys of notices are remembered. When there are more, the oldest is forgotten, and may be said again."""
 
 
 @frozen
@@ -115,7 +113,7 @@ class MasterState:
     """The monotonic time of the last event, for figures; no decision depends on it."""
     closing: messages.Shutdown | None = None
     """What the agents are sent at the end; None while the computation runs."""
-    _noticed: dict[str, None] = field(factory=dict)
+    _notices: Notices = field(factory=Notices)
 
     @members.default
     def _share_held_tasks(self) -> Members:
@@ -159,14 +157,9 @@ class MasterState:
         self.actions.sends.append(Send(agent.peer, message, frames))
 
     def notice(self, text: str, key: str = "") -> None:
-        """Show the user a message. Messages with the same key are shown only once."""
-        if key:
-            if key in self._noticed:
-                return
-            self._noticed[key] = None
-            if len(self._noticed) > KEYS_KEPT:
-                del self._noticed[next(iter(self._noticed))]
-        self.record(records.Notice(text))
+        """Show the user a message. Messages with the same key are shown only once, and not too many of them."""
+        for shown in self._notices.chosen(text, key, self.now):
+            self.record(records.Notice(shown))
 
     def take_actions(self) -> Actions:
         """Everything that must be done now; given out once."""

@@ -17,6 +17,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -27,7 +28,7 @@ from mwpy._values.errors import ExitCode, MwpyError, UsageError
 from mwpy.cli._arguments import Parser
 from mwpy.cli.pack import imports
 
-__all__ = ["main"]
+__all__ = ["lean", "main"]
 
 DESCRIPTION = """Put a script and its imports into one file, for machines that have only Python. The file contains mwpy,
 the imported packages in the versions that are installed here, and modules beside the script. The command does not find
@@ -92,7 +93,8 @@ def _make(script: Path, output: Path, found: imports.Survey, options: argparse.N
     preamble.write_text(PREAMBLE)
     command = ["--executable", str(script), "--output-file", str(output), "--venv", "--preamble-file", str(preamble)]
     command += ["--use-pip-config", "--resolver-version", "pip-2020-resolver", "--constraints", str(constraints)]
-    command += [requirement for name, requirement in found.requirements.items() if name not in theirs]
+    requirements = {**found.requirements, imports.OWN_NAME: lean(found.requirements[imports.OWN_NAME], folder)}
+    command += [requirement for name, requirement in requirements.items() if name not in theirs]
     command += options.packages
     for file in options.requirements:
         command += ["--requirement", file]
@@ -103,6 +105,22 @@ def _make(script: Path, output: Path, found: imports.Survey, options: argparse.N
     for version in options.python:
         command += _target(version)
     _run_pex(command, script)
+
+
+def lean(requirement: str, folder: Path) -> str:
+    """Copy what a wheel of mwpy needs, if mwpy is a checkout, and return the copy.
+
+    pex brings an old pip, which copies the whole checkout, with the environments in it. This copy can be half a
+    gigabyte, and it fails if a file vanishes meanwhile.
+    """
+    checkout = Path(requirement)
+    if not (checkout / "src").is_dir():
+        return requirement
+    copy = folder / "mwpy"
+    shutil.copytree(checkout / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(checkout / name, copy)
+    return str(copy)
 
 
 def _lines(file: str) -> list[str]:
