@@ -94,7 +94,8 @@ class Inbox:
             UsageError: the computation is over; the caller's fault.
         """
         self._receive()
-        self._tell_of_stop()
+        if self._stopped is not None or self._ends_at is not None:
+            self._tell_of_stop()
 
     def _receive(self) -> None:
         if self.abandoned:
@@ -120,7 +121,8 @@ class Inbox:
         if self._ends_at is not None and timeout is None:
             self._tell_of_end(self._ends_at)
         self._wait(timeout)
-        self._tell_of_stop()
+        if self._stopped is not None or self._ends_at is not None:
+            self._tell_of_stop()
 
     def _wait(self, timeout: float | None = None) -> None:
         io = self.access.io

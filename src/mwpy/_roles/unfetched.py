@@ -53,11 +53,8 @@ class Unfetched:
     _of_maps: _Waiting = field(factory=_Waiting)
     _total: int = 0
     """How many bytes have ever arrived."""
-
-    @property
-    def is_much(self) -> bool:
-        """Whether so much may wait that it must be counted."""
-        return (self._alone.size + self._of_maps.size) * SHARE > self.most
+    is_much: bool = False
+    """Whether so much may wait that it must be counted."""
 
     def arrived(self, outcome: Actions, alone: int) -> None:
         """Results arrived. This many of them belong to no map."""
@@ -71,12 +68,15 @@ class Unfetched:
             self._alone.size += share
             self._of_maps.count += count - alone
             self._of_maps.size += size - share
+            self.is_much = (self._alone.size + self._of_maps.size) * SHARE > self.most
 
     def settle(self, alone: Sized) -> None:
         """Count the results that wait. Those outside of maps are `alone`."""
         self._alone.keep(len(alone))
         self._of_maps.keep(sum(len(tasks.arrived) + len(tasks.early) for tasks in self.maps if not tasks.closed))
         io = self.access.io
-        io.fetched_bytes = self._total - self._alone.size - self._of_maps.size
+        waiting = self._alone.size + self._of_maps.size
+        self.is_much = waiting * SHARE > self.most
+        io.fetched_bytes = self._total - waiting
         if io.holds_back:
             io.link.wake()

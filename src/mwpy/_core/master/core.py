@@ -252,24 +252,26 @@ class MasterCore:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
         self.definitions.decide()
         if self.state.closing is None:
-            self.delays.decide(now)
-            self.stop.decide()
-            self.feeding.decide(self.waiting, now)
-            if self.feeding.is_allowed:
+            if self.state.jar.delayed.tasks:
+                self.delays.decide(now)
+            if self.state.settings.max_failures is not None:
+                self.stop.decide()
+            if self.feeding.decide(self.waiting, now):
                 self.dispatch.decide(now)
             else:
                 self.dispatch.look_again = None
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
-            self.totals.decide(now)
+            if now >= self.totals.state_at:
+                self.totals.decide(now)
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         if self.state.closing is not None:
             return None
         due = self.long_tasks.deadline
-        parts = self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline, self.delays.deadline
-        for other in parts:
+        paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
+        for other in (self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline, paused_until):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -278,7 +280,7 @@ class MasterCore:
         """The figures of this moment."""
         jar, members, wanted = self.state.jar, self.state.members, self.kinds.wanted
         if self.kinds.unordered_unasked:
-            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed)}
+            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed.tasks)}
         useful = allocation.useful(members, jar.pending.num_unaddressed, self.state.settings.task_group)
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())

@@ -24,9 +24,6 @@ class DelayedTasks:
     addressed: dict[SlaveId, dict[int, None]] = field(factory=dict)
     """The ids of those that are addressed to a slave. No entry is empty."""
 
-    def __len__(self) -> int:
-        return len(self.tasks)
-
     def add(self, spans: Iterable[Span], pause_s: float) -> list[Span]:
         """Add tasks with the same pause, in seconds. Return a span for each task."""
         singles = [single for span in spans for single in span.singles()]

@@ -69,7 +69,7 @@ class Delays:
         for span in self._new:
             heappush(self._ends, (now + span.pause_s, span.first, span.attempt))
         self._new.clear()
-        if len(self._ends) > 2 * len(self.state.jar.delayed) + OUTDATED_ALLOWED:
+        if len(self._ends) > 2 * len(self.state.jar.delayed.tasks) + OUTDATED_ALLOWED:
             self._ends = [end for end in self._ends if self._is_valid(end)]
             heapify(self._ends)
 

@@ -1,14 +1,14 @@
 """Whether slaves are sent tasks at all.
 
-Results wait in memory until the algorithm fetches them. If too many wait, no more tasks are sent.
-This must not block an algorithm that waits: it waits only when it has fetched what it can fetch, and what it waits for
-may be a task that was not sent yet. An example is a map in order, which keeps the results of later items. So tasks are
-sent if the algorithm waits and no slave has a task.
+Results wait in memory until the algorithm fetches them. If too many wait, no more tasks are sent. This must not block
+an algorithm that waits: it waits only when it has fetched what it can fetch, and what it waits for may be a task that
+was not sent yet. An example is a map in order, which keeps the results of later items. So tasks are sent if the
+algorithm waits and no slave has a task.
 """
 
 from __future__ import annotations
 
-from attrs import define
+from attrs import define, field
 
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.state import MasterState
@@ -28,30 +28,26 @@ class Feeding:
     """Whether tasks are held back until the algorithm fetches results."""
     out_of_time: bool = False
     """Whether the time for tasks is over, so that the algorithm can save what it has."""
+    deadline: float | None = field(init=False)
+    """When to decide even if nothing happens, on the core's clock; None if there is no need."""
 
-    @property
-    def is_allowed(self) -> bool:
-        """Whether tasks may be sent."""
-        return not (self.holds_back or self.out_of_time)
+    @deadline.default
+    def _until(self) -> float | None:
+        return self.state.settings.feeds_until
 
-    def decide(self, waiting: Waiting, now: float) -> None:
+    def decide(self, waiting: Waiting, now: float) -> bool:
         """Decide whether tasks may be sent at this time.
 
         Args:
             waiting: whether the master algorithm waits.
         """
-        settings = self.state.settings
-        works = self.state.jar.num_allocated > 0 or waiting is Waiting.NOT
-        self.holds_back = self.unfetched > settings.max_waiting_bytes and works
-        if settings.feeds_until is not None and now >= settings.feeds_until and not self.out_of_time:
-            self.out_of_time = True
-            self.state.actions.ends_at = settings.ends_at
+        is_much = self.unfetched > self.state.settings.max_waiting_bytes
+        self.holds_back = is_much and (waiting is Waiting.NOT or self.state.jar.num_allocated > 0)
+        if self.deadline is not None and now >= self.deadline:
+            self.out_of_time, self.deadline = True, None
+            self.state.actions.ends_at = self.state.settings.ends_at
             self.state.notice("the time of the master is nearly over, so no more tasks are sent")
-
-    @property
-    def deadline(self) -> float | None:
-        """When to decide even if nothing happens, on the core's clock; None if there is no need."""
-        return None if self.out_of_time else self.state.settings.feeds_until
+        return not (self.holds_back or self.out_of_time)
 
     @property
     def reason(self) -> str:

@@ -98,7 +98,8 @@ class Results:
             columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
-            self.totals.finished(span.algorithm.name, slave.agent.host, seconds, sum(failed[own]))
+            num_failed = sum(failed[own]) if group.failed else 0
+            self.totals.finished(span.algorithm.name, slave.agent.host, seconds, num_failed)
             if group.failed:
                 self._keep_calls(span, failed[own])
         self._learn(slave, seconds_of)

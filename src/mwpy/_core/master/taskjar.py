@@ -142,7 +142,7 @@ class Taskjar:
     @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        return self.runnable - self.pending.count - len(self.delayed)
+        return self.runnable - self.pending.count - len(self.delayed.tasks)
 
     def spans(self) -> Iterator[Span]:
         """All spans: pending and delayed ones, and those that slaves hold."""
@@ -323,7 +323,7 @@ class Taskjar:
             _check_held(sid, held)
         allocated = sum(held.count for held in self.held.values())
         assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
-        not_pending = allocated + len(self.delayed)
+        not_pending = allocated + len(self.delayed.tasks)
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
         for span in self.spans():

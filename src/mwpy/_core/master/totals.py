@@ -48,7 +48,8 @@ class Totals:
     """By algorithm and host."""
     _changed: dict[tuple[str, str], None] = field(factory=dict)
     """The rows that have changed since they were stated."""
-    _stated_at: float = 0.0
+    state_at: float = 0.0
+    """When to state the totals again, on the core's clock."""
 
     def _row(self, algorithm: str, host: str) -> _Total:
         key = algorithm, host
@@ -76,8 +77,8 @@ class Totals:
 
     def decide(self, now: float) -> None:
         """State the totals if it is time."""
-        if now >= self._stated_at + STATED_EVERY_S:
-            self._stated_at = now
+        if now >= self.state_at:
+            self.state_at = now + STATED_EVERY_S
             self.state_all()
 
     def state_all(self) -> None:
