@@ -54,8 +54,8 @@ class LongTasks:
         self._interval_s = min(self._interval_s * GROWTH, LONGEST_S)
         named = first_of((_describe(slave, now) for slave in slaves), len(slaves))
         self.state.notice(
-            f"running for long: {named}. A task has no time limit: if it hangs, cancel it with mw.cancel, or kill the "
-            f"process of its slave"
+            f"running for long: {named}. If such a task hangs, cancel it with mw.cancel, or kill the "
+            f"process of its slave; the policy seconds_max limits the time of a task"
         )
 
     def _slaves_with_long_tasks(self, now: float) -> Iterator[ConnectedSlave]:
