@@ -111,6 +111,21 @@ def test_the_tasks_that_a_message_names_are_taken_and_their_positions_returned()
     assert ids(held) == [[2, 3, 4], [22]]
 
 
+def scattered(shapes: list[tuple[int, int, int]], random: Random) -> tuple[list[tuple[int, int, int]], int]:
+    """Make spans that do not overlap, in any order. A shape is a count, an attempt, and the gap before the span.
+
+    Returns:
+        The spans, and the id behind all of them.
+    """
+    spans: list[tuple[int, int, int]] = []
+    end = 1
+    for count, attempt, gap in shapes:
+        spans.append((end + gap, count, attempt))
+        end += gap + count
+    random.shuffle(spans)
+    return spans, end
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2), st.integers(0, 2)), max_size=6), st.randoms(), st.data()
 )
@@ -118,12 +133,7 @@ def test_taking_spans_is_the_same_as_taking_task_by_task(
     shapes: list[tuple[int, int, int]], random: Random, data: st.DataObject
 ) -> None:
     """`take` can be called many times: it does not lose, double, reorder or change a task, and no piece is empty."""
-    spans: list[tuple[int, int, int]] = []
-    end = 1
-    for count, attempt, gap in shapes:
-        spans.append((end + gap, count, attempt))
-        end += gap + count
-    random.shuffle(spans)
+    spans, end = scattered(shapes, random)
     held = hold(*spans)
     for _ in range(3):
         asked = st.tuples(st.integers(-1, end + 1), st.integers(0, end + 2), st.integers(0, 2))
@@ -178,12 +188,7 @@ def test_taking_several_spans_is_the_same_as_taking_one_after_the_other(
     shapes: list[tuple[int, int, int]], random: Random, named: list[tuple[int, int, int]], in_order: int
 ) -> None:
     """Named spans may overlap, may be held in parts or not at all, and often begin with the first that are held."""
-    spans: list[tuple[int, int, int]] = []
-    end = 1
-    for count, attempt, gap in shapes:
-        spans.append((end + gap, count, attempt))
-        end += gap + count
-    random.shuffle(spans)
+    spans, _ = scattered(shapes, random)
     named = spans[:in_order] + named
     alone, together = hold(*spans), hold(*spans)
     expected = [each(take(alone, *entry)) for entry in named]
