@@ -6,13 +6,12 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TypeVar
 
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
-from tests.loopback import Agent, Loopback, loopback
+from tests.loopback import Agent, Loopback
 
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads_call
@@ -54,18 +53,6 @@ REPLAYED = [
 ]
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
-@pytest.fixture
-def ends() -> Iterator[Loopback]:
-    with loopback() as ends:
-        yield ends
-
-
 def hello_of(stage: Stage) -> list[Buffer]:
     document = json.loads(stage.resource.read_text())
     return wire.encode(messages.Hello(document["member-id"], document["generation"], "here", os.getpid(), "3.11", 1))
@@ -91,11 +78,6 @@ def received(agent: Agent, kind: type[M]) -> list[tuple[M, Sequence[Buffer]]]:
     return [(message, payload) for message, payload in decoded if isinstance(message, kind)]
 
 
-def lines(stage: Stage, about: str) -> list[str]:
-    """Return the lines of the master's audit file that contain a text."""
-    return [line for line in stage.audit.read_text().splitlines() if about in line]
-
-
 def refusals(stage: Stage) -> list[str]:
     """Return the lines of the master's audit file about refused and dropped members."""
     return [line for line in stage.audit.read_text().splitlines() if " REFUSED " in line or " DROPPED " in line]
@@ -108,7 +90,7 @@ def all_came_once(stage: Stage, master: Running, agents: Sequence[Running]) -> N
     assert (report["twice"], report["wrong"], report["unrunnable"]) == ([], [], [])
     assert report["came"] == report["submitted"]
     assert "Traceback" not in master.err
-    assert lines(stage, "-> lost") == []
+    assert stage.audited("-> lost") == []
     stage.no_process_left()
 
 
@@ -120,8 +102,8 @@ def test_a_member_that_sends_malformed_messages_is_dropped_and_others_continue(
     go = stage.folder / "go"
     master = stage.master("count.py", "--tasks", 300, "--milliseconds", 1, "--after", go)
     agents = [stage.agent("count.py") for _ in range(2)]
-    until(lambda: len(lines(stage, "-> idle")) == 2, "two slaves")
-    known = len(lines(stage, "-> connected"))
+    until(lambda: len(stage.audited("-> idle")) == 2, "two slaves")
+    known = len(stage.audited("-> connected"))
     for number, (sent, why) in enumerate(cases, 1):
         bad = member(stage, ends)
         for message in sent:
@@ -138,7 +120,7 @@ def test_a_member_that_sends_malformed_messages_is_dropped_and_others_continue(
     go.touch()
     all_came_once(stage, master, agents)
     assert len(refusals(stage)) == len(cases)
-    assert len(lines(stage, "-> connected")) == known + len(cases)
+    assert len(stage.audited("-> connected")) == known + len(cases)
 
 
 def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_task(
@@ -159,16 +141,16 @@ def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_
     bad.link.send(answer)
     bad.link.send(answer)
     ends.until(lambda: len(received(bad, messages.Tasks)) > 1, "more tasks")
-    assert len(lines(stage, "SLAVE-0 -> 1 result")) == 1
+    assert len(stage.audited("SLAVE-0 -> 1 result")) == 1
     bad.link.send(answer)
     bad.link.send(answer[:1])
     ends.until(lambda: received(bad, messages.Refused), "refusal")
     held = sum(sum(group.counts) for group, _ in received(bad, messages.Tasks)) - 1
-    until(lambda: bool(lines(stage, "SLAVE-0 -> gone")), "the end of the slave in the audit file")
-    assert len(lines(stage, "DROPPED AGENT-0: Results: 0 payload frames")) == 1
-    back = [re.search(r"SLAVE-0 -> (\d+) tasks? back", line) for line in lines(stage, "SLAVE-0 -> ")]
+    until(lambda: bool(stage.audited("SLAVE-0 -> gone")), "the end of the slave in the audit file")
+    assert len(stage.audited("DROPPED AGENT-0: Results: 0 payload frames")) == 1
+    back = [re.search(r"SLAVE-0 -> (\d+) tasks? back", line) for line in stage.audited("SLAVE-0 -> ")]
     assert sum(int(found[1]) for found in back if found) == held
     agents = [stage.agent("count.py") for _ in range(2)]
     all_came_once(stage, master, agents)
     assert master.report["submitted"] == 200
-    assert len([line for line in lines(stage, "SLAVE-0 -> ") if "result" in line]) == 1
+    assert len([line for line in stage.audited("SLAVE-0 -> ") if "result" in line]) == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import Running, Stage, until
@@ -23,12 +21,6 @@ def task_values(mw, function, items):
     return list(mw.map(function, items))
 """
 GUARD = 'if __name__ == "__main__":\n    '
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 def script(stage: Stage, text: str, body: str = "0") -> list[str]:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import APPS, Stage, until
 
 from mwpy._values.messages import PROTOCOL_VERSION
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import Stage, kill, slaves_of, until
@@ -16,17 +14,6 @@ OTHERS = 19
 """The number of tasks that wait behind the long task, as in `behind.py`."""
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
-def lines(stage: Stage, about: str) -> list[str]:
-    """Return the lines of the master's audit file that contain a text."""
-    return [line for line in stage.audit.read_text().splitlines() if about in line]
-
-
 def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(stage: Stage) -> None:
     """Unstarted tasks do not wait for the running task, which ends within the grace period and does not run twice."""
     begun, enough = stage.folder / "begun", stage.folder / "enough"
@@ -35,14 +22,14 @@ def test_unstarted_tasks_of_an_agent_that_gets_sigterm_run_elsewhere_at_once(sta
     until(begun.exists, "a long task")
     until(lambda: sent(stage, "SLAVE-0") == OTHERS + 1, "all tasks at one slave")
     other = stage.agent("behind.py")
-    until(lambda: bool(lines(stage, "SLAVE-1 -> idle")), "another slave")
+    until(lambda: bool(stage.audited("SLAVE-1 -> idle")), "another slave")
     assert sent(stage, "SLAVE-1") == 0
     [slave] = slaves_of(evicted.pid)
 
     evicted.send(signal.SIGTERM)
     until(lambda: finished(stage, "SLAVE-1") == OTHERS, lambda: f"others run elsewhere: {stage.audit.read_text()}")
-    assert len(lines(stage, "SLAVE-0 -> shutting-down")) == 1
-    assert len(lines(stage, f"SLAVE-0 -> {OTHERS} tasks back")) == 1
+    assert len(stage.audited("SLAVE-0 -> shutting-down")) == 1
+    assert len(stage.audited(f"SLAVE-0 -> {OTHERS} tasks back")) == 1
     assert finished(stage, "SLAVE-0") == 0
     assert evicted.process.poll() is None
     assert slaves_of(evicted.pid) == [slave]
@@ -76,7 +63,7 @@ def test_a_kill_of_a_whole_job_is_not_the_death_of_a_slave(stage: Stage, options
     enough.touch()
     last = stage.agent("behind.py")
     assert (master.end(), last.end()) == (0, 0), master.err + last.err
-    assert lines(stage, "-> gone while it ran") == []
+    assert stage.audited("-> gone while it ran") == []
     assert "3 agents vanished without notice" in master.err
     stage.no_process_left()
 
@@ -90,7 +77,7 @@ def test_after_a_signal_to_all_processes_of_a_job_the_running_task_keeps_its_gra
     [slave] = slaves_of(evicted.pid)
     kill(slave, signal.SIGTERM)
     evicted.send(signal.SIGTERM)
-    until(lambda: bool(lines(stage, "SLAVE-0 -> shutting-down")), "a slave that shuts down")
+    until(lambda: bool(stage.audited("SLAVE-0 -> shutting-down")), "a slave that shuts down")
     enough.touch()
     assert evicted.end() == 5, evicted.err
     other = stage.agent("behind.py")
@@ -101,9 +88,9 @@ def test_after_a_signal_to_all_processes_of_a_job_the_running_task_keeps_its_gra
 
 def sent(stage: Stage, sid: str) -> int:
     """Return the number of tasks that were sent to a slave."""
-    return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} <- "))
+    return sum(int(line.split()[-2]) for line in stage.audited(f"{sid} <- "))
 
 
 def finished(stage: Stage, sid: str) -> int:
     """Return the number of results that a slave sent."""
-    return sum(int(line.split()[-2]) for line in lines(stage, f"{sid} -> ") if line.split()[-1].startswith("result"))
+    return sum(int(line.split()[-2]) for line in stage.audited(f"{sid} -> ") if line.split()[-1].startswith("result"))

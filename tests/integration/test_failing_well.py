@@ -153,12 +153,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 def test_a_script_that_does_not_expect_it_ends_with_the_summary(stage: Stage) -> None:
     (stage.folder / "typo.py").write_text(SCRIPT)
     command = [sys.executable, "typo.py", "--mw-local", "2", "--mw-max-failures", "10%"]

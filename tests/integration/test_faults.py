@@ -30,12 +30,6 @@ AFTERWARDS_S = 120.0
 """How long the computation may take after the last kill."""
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 def all_came_once(master: Running) -> int:
     """Assert that every task of `count.py` has exactly one correct result. Return the number of tasks."""
     assert master.end() == 0, master.err

@@ -19,12 +19,6 @@ from mwpy.audit import read_ends
 MIB = 1 << 20
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 def logs(*arguments: object) -> str:
     """Return the output of `mwpy logs`."""
     return subprocess.run(

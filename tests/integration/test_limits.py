@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from tests.integration.apps.over import NEIGHBOURS
 from tests.integration.apps.stage import APPS, Stage
 
 import mwpy
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 def run_over(

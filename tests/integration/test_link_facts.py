@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import zmq
 from tests.integration.apps.stage import PATIENCE_S, Running, Stage, kill, until
-from tests.loopback import Agent, Loopback, Master, loopback
+from tests.loopback import Agent, Loopback, Master
 from zmq.utils.monitor import parse_monitor_message
 
 from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, master_link, member_keys, server_keys
@@ -85,12 +85,6 @@ DEALER = """if 1:
         dealer.send(dealer.recv())
 """
 """A bare DEALER with a name and default settings. It returns each message that it receives."""
-
-
-@pytest.fixture
-def ends() -> Iterator[Loopback]:
-    with loopback() as ends:
-        yield ends
 
 
 @pytest.fixture

@@ -104,12 +104,6 @@ def two(tmp_path: Path) -> Iterator[Computation]:
         yield computation
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 # ---- kinds of slaves ------------------------------------------------------------------------------------------
 
 

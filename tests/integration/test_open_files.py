@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from tests.integration.apps.stage import APPS, Stage, until
-from tests.integration.test_bad_member import hello_of, lines, received
-from tests.loopback import Loopback, loopback
+from tests.integration.test_bad_member import hello_of, received
+from tests.loopback import Loopback
 
 from mwpy._transport import wire
 from mwpy._transport.link import CurvePair
@@ -18,18 +15,6 @@ from mwpy._values.causes import Cause
 from mwpy.resource_file import read
 
 AGENTS = 60
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
-@pytest.fixture
-def ends() -> Iterator[Loopback]:
-    with loopback() as ends:
-        yield ends
 
 
 def test_a_master_with_64_files_takes_as_many_agents_as_it_has_room_for(stage: Stage, ends: Loopback) -> None:
@@ -62,7 +47,7 @@ def test_a_master_with_64_files_takes_as_many_agents_as_it_has_room_for(stage: S
     for agent in members:
         if agent is not welcome[0]:
             ends.close(agent)
-    until(lambda: len(lines(stage, "-> lost")) == len(welcome) - 1, "the loss of the others")
+    until(lambda: len(stage.audited("-> lost")) == len(welcome) - 1, "the loss of the others")
     for _ in range(AGENTS):  # the first ones may be turned away while the ends of the others are noticed
         late = ends.agent(port, server=keys.server_public, member=CurvePair(keys.member_public, keys.member_secret))
         late.link.send(hello_of(stage))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import Stage
@@ -39,10 +37,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        (tmp_path / "app.py").write_text(APP)
-        yield stage
+def stage(stage: Stage) -> Stage:
+    (stage.folder / "app.py").write_text(APP)
+    return stage
 
 
 def submit_for_ever(mw: mwpy.Master) -> None:

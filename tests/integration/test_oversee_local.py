@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from tests.integration.apps.stage import Running, Stage, until
 
 from mwpy._batch import End, Launch
 from mwpy._batch.local import Local
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 def oversee(stage: Stage, *arguments: object, interval_s: float = 0.2) -> Running:

@@ -31,12 +31,6 @@ def mw() -> Iterator[mwpy.Master]:
         yield mw
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 class Here:
     """What tasks reach without any copy, because they run in this process."""
 

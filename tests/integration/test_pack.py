@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,12 +25,6 @@ PACKING_S = 300.0
 """The longest time to get packages from a slow index."""
 
 pytestmark = pytest.mark.timeout(2 * PACKING_S)
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 def mwpy(*arguments: object, folder: Path, code: int = 0, program: tuple[str, ...] = ("-m", "mwpy")) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from tests.integration.apps.stage import Stage
 
 from mwpy._core.agent.watch import SILENT_S
@@ -16,12 +12,6 @@ PROMISED_S = 0.05
 
 SCHEDULING_S = 0.15
 """The delay by scheduling of three processes on a busy machine, in the best of ten attempts."""
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 def test_the_delays_of_a_result_add_up_to_the_promised_time() -> None:

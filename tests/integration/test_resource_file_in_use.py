@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ QUIET_S = 2.5
 
 NOT_HERE = "127.0.0.2"
 """An address of this machine where the masters of these tests do not listen."""
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
 
 
 def obeying(stage: Stage, *arguments: object) -> Running:

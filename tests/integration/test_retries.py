@@ -19,12 +19,6 @@ def mw(request: pytest.FixtureRequest) -> Iterator[mwpy.Master]:
         yield mw
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 class Busy(Exception):
     """A server has no time now."""
 

@@ -21,12 +21,6 @@ from tests.integration.apps.stage import PATIENCE_S, Running, Stage, slaves_of, 
 from mwpy._transport.link import member_keys, new_key
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

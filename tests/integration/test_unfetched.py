@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import Stage, until
@@ -39,10 +37,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        (tmp_path / "app.py").write_text(APP)
-        yield stage
+def stage(stage: Stage) -> Stage:
+    (stage.folder / "app.py").write_text(APP)
+    return stage
 
 
 def test_results_that_nobody_fetches_hold_tasks_back_and_fetching_them_lets_all_tasks_run(stage: Stage) -> None:

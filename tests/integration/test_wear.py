@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.apps.stage import Stage, until
@@ -12,17 +10,6 @@ from tests.integration.apps.stage import Stage, until
 import mwpy
 
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    with Stage(tmp_path) as stage:
-        yield stage
-
-
-def lines(stage: Stage, about: str) -> list[str]:
-    """Return the lines of the master's audit file that contain a text."""
-    return [line for line in stage.audit.read_text().splitlines() if about in line]
 
 
 def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> None:
@@ -34,9 +21,9 @@ def test_a_leaky_algorithm_runs_10000_tasks_in_bounded_memory(stage: Stage) -> N
     assert report["tasks"] == 10_000
     assert report["largest"] < 160 * MEGABYTE, report
     assert report["slaves"] >= 4, report
-    replaced = lines(stage, "because it had grown to")
+    replaced = stage.audited("because it had grown to")
     assert report["slaves"] - 2 <= len(replaced) <= report["slaves"]
-    assert lines(stage, "-> gone while it ran") == []
+    assert stage.audited("-> gone while it ran") == []
     assert run.err == ""
     stage.no_process_left()
 
@@ -50,7 +37,7 @@ def test_a_slave_runs_exactly_as_many_tasks_as_it_may(stage: Stage, most: int, t
     report = run.report
     assert (report["tasks"], report["most_tasks"], report["slaves"]) == (tasks, most, tasks // most)
     word = "task" if most == 1 else "tasks"
-    assert len(lines(stage, f"-> gone: replaced after {most} {word}")) >= tasks // most - 1
+    assert len(stage.audited(f"-> gone: replaced after {most} {word}")) >= tasks // most - 1
     assert run.err == ""
     stage.no_process_left()
 
@@ -65,7 +52,7 @@ def test_a_slave_that_hangs_in_its_start_is_killed_and_shows_where(stage: Stage,
     until(lambda: "was not ready after 2 s (--mw-slave-start-timeout)" in master.err, "a report of the master")
     function = "hang_while_loading" if where == "loading" else "in slave"
     assert function in master.err, master.err
-    assert len(lines(stage, "before it could take a task: killed by its agent")) >= 3
+    assert len(stage.audited("before it could take a task: killed by its agent")) >= 3
 
 
 def test_an_agent_without_work_ends_its_job(stage: Stage) -> None:
@@ -74,10 +61,10 @@ def test_an_agent_without_work_ends_its_job(stage: Stage) -> None:
     master = stage.master("behind.py", begun, enough, "--mw-slave-task-group", 1)
     busy = stage.agent("behind.py", "--mw-idle-exit", 1)
     until(begun.exists, "a long task")
-    until(lambda: len(lines(stage, "SLAVE-0 <- 1 task")) >= 1, "tasks at one slave")
+    until(lambda: len(stage.audited("SLAVE-0 <- 1 task")) >= 1, "tasks at one slave")
     idle = stage.agent("behind.py", "--mw-idle-exit", 1)
     assert idle.end() == 0, idle.err
-    assert lines(stage, "its slaves had no task for 1 s (--mw-idle-exit)")
+    assert stage.audited("its slaves had no task for 1 s (--mw-idle-exit)")
     assert busy.process.poll() is None
     enough.touch()
     assert (master.end(), busy.end()) == (0, 0), master.err + busy.err

@@ -92,6 +92,10 @@ class Stage:
                 return
             time.sleep(POLL_S)
 
+    def audited(self, about: str) -> list[str]:
+        """Return the lines of the master's audit file that contain a text."""
+        return [line for line in self.audit.read_text().splitlines() if about in line]
+
     def start(
         self,
         app: str,
