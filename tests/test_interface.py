@@ -25,7 +25,7 @@ import pytest
 import mwpy
 from mwpy import audit, resource_file
 from mwpy._transport import wire
-from mwpy._values import bounds, environment, messages, options
+from mwpy._values import bounds, environment, messages, option_table
 
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("interface.txt")
@@ -63,7 +63,7 @@ def described() -> str:
         "mwpy.testing": names(importlib.import_module("mwpy.testing")),
         "mwpy.resource_file": names(resource_file),
         "mwpy.audit": names(audit),
-        "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in options.OPTIONS],
+        "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in option_table.OPTIONS],
         "environment variables": environment_variables(),
         "exit codes": [f"{code.name} = {code.value}" for code in mwpy.ExitCode],
         "options of commands": [line for command in COMMANDS for line in command_line(command)],

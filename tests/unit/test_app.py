@@ -10,7 +10,8 @@ import pytest
 import mwpy
 from mwpy import app, cli, slave
 from mwpy._values.algorithm import REGISTRY
-from mwpy._values.options import OPTIONS, parse
+from mwpy._values.option_table import OPTIONS
+from mwpy._values.options import parse
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,8 @@ from mwpy._values import records
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
-from mwpy._values.options import OPTIONS, Option, Options
+from mwpy._values.option_table import OPTIONS, Option
+from mwpy._values.options import Options
 from mwpy._values.policy import ATTEMPTS_MAX, DEFAULT_POLICY, Policies
 from mwpy._values.task import Result
 from mwpy.audit import KEPT, text_of

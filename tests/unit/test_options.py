@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mwpy._values.errors import UsageError
-from mwpy._values.options import OPTIONS, Options, Role, help_text, parse
+from mwpy._values.option_table import OPTIONS
+from mwpy._values.options import Options, Role, help_text, parse
 from mwpy._values.policy import Policies
 
 
@@ -117,6 +118,16 @@ def test_the_help_explains_every_option_with_its_default() -> None:
         assert not option.default or f"Default: {option.default}." in text
         known = hasattr(Options(), option.field) or option.field in Policies.__annotations__
         assert known or option.name in ("master", "slave")
+
+
+@pytest.mark.parametrize("name", ["memory-max", "slave-max-memory", "max-read-buffer-size", "max-waiting-results"])
+def test_a_number_of_bytes_may_have_a_unit(name: str) -> None:
+    options, _ = parse([f"--mw-{name}", "4 GB"])
+    field = name.replace("-", "_")
+    assert (options.policies.get(field) or getattr(options, field)) == 4 << 30
+    for wrong in ("0", "-1", "much", "4 PB"):
+        with pytest.raises(UsageError, match=f"^--mw-{name} {wrong}: the value must be "):
+            parse([f"--mw-{name}", wrong])
 
 
 def test_options_set_the_policies_of_all_tasks() -> None:

@@ -21,7 +21,8 @@ from mwpy._values.bounds import MAX_NAME, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.environment import JOB_VARIABLE
 from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Refused, UsageError
-from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S, Options
+from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
+from mwpy._values.options import Options
 
 __all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address", "visit"]
 

@@ -12,7 +12,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
-from mwpy._values.options import DEFAULT_START_TIMEOUT_S
+from mwpy._values.option_table import DEFAULT_START_TIMEOUT_S
 
 __all__ = [
     "AgentActions",

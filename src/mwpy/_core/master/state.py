@@ -30,7 +30,7 @@ from mwpy._values import messages, records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.max_failures import MaxFailures
-from mwpy._values.options import DEFAULT_CLIENT_TIMEOUT_S
+from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState", "Stopped"]
