@@ -2,9 +2,10 @@
 
 Each lost attempt has a cause (see `_values/causes.py`), and the cause decides whether the task is charged with it. When
 a slave dies, its death is charged to the task that it ran. When an agent leaves and says so, no task is charged. When
-an agent vanishes without notice, a task may have killed it. The master does not know which tasks its slaves ran, so all
-tasks that they held are suspects. Most of them are innocent: they run again, and after several such losses they run
-alone (see `isolation.py`). If an agent comes back, it is a new agent with new slaves.
+nothing is heard from an agent, the network is blamed. When an agent ends without notice, a task may have killed it. The
+master does not know which tasks its slaves ran, so all tasks that they held are suspects. Most of them are innocent:
+they run again, and after several such losses they run alone (see `isolation.py`). If an agent comes back, it is a new
+agent with new slaves.
 """
 
 from __future__ import annotations
@@ -198,20 +199,24 @@ class Losses:
 
 def _why_not_again(span: Span, loss: Death) -> str:
     """Why tasks that are lost once more cannot be tried again; empty if they can."""
-    cause, story = loss.cause, "; ".join(map(str, (*span.deaths, loss)))
+    cause = loss.cause
     if cause.is_charged and span.charged + 1 >= span.policy.attempts_max:
         times = counted(span.policy.attempts_max, "attempt")
-        return f"it lost {times} by its own fault, as many as attempts_max allows: {story}"
+        return f"it lost {times} by its own fault, as many as attempts_max allows: {_story(span, loss)}"
     if not span.policy.retry:
         return f"{loss.sid} may have started it when it was lost ({_said(loss)}), and its policy says retry=False"
     if cause is Cause.AGENT_LOST and span.runs_alone:
         return (
             f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
-            f"{story}. Does it kill its agent, or need more memory than the machine or the job has?"
+            f"{_story(span, loss)}. Does it kill its agent, or need more memory than the machine or the job has?"
         )
     if cause.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
         return f"it was lost {BLAMELESS_ALLOWED} times without its fault, the last time: {_said(loss)}"
     return ""
+
+
+def _story(span: Span, loss: Death) -> str:
+    return "; ".join(map(str, (*span.deaths, loss)))
 
 
 def _said(loss: Death) -> str:
