@@ -47,11 +47,11 @@ PICKLE = 1
 SEEDED = 2
 """The number of the extension type of a call with a seed."""
 
-CONDITIONAL = 4
-"""The number of the extension type of a call with a condition."""
-
 FAILURE = 3
 """The number of the extension type of a failure."""
+
+CONDITIONAL = 4
+"""The number of the extension type of a call with a condition."""
 
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
