@@ -468,5 +468,19 @@ def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_t
     ends.hello(ends.agent(master), master, b"there is room again")
 
 
+def test_connections_beyond_the_limit_are_turned_away_and_members_stay(ends: Loopback) -> None:
+    """The master's script needs files too."""
+    master, agent, _ = ends.pair()
+    master.link.limit(8)
+    clients = subprocess.Popen(
+        [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    ends.until(lambda: len(turned_away(master)) == 60 + 1 - 8, "connections that are turned away")
+    assert {(each.address, each.reason) for each in turned_away(master)} == {("127.0.0.1", "Too many open files")}
+    ends.hello(agent, master, b"still here")
+    clients.communicate()
+    ends.hello(ends.agent(master), master, b"there is room again")
+
+
 def turned_away(master: Master) -> list[NotAccepted]:
     return [event for event in master.events if isinstance(event, NotAccepted)]

@@ -46,7 +46,8 @@ FEW_AGENTS = 200
 
 RESERVE_SHARE = 8
 LEAST_RESERVE = 16
-"""One in eight files, and at least 16, are left for the master algorithm, and for agents that are being refused."""
+"""One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
+of them."""
 
 
 @define(eq=False)
@@ -119,7 +120,9 @@ def start(
     published = None if options.master_host in EVERYWHERE else options.master_host
     limit = open_files.raise_limit()
     link = _listen(options, published, key)
-    room = _room(limit)
+    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
+    room = max(1, limit - open_files.count() - reserve)
+    link.limit(room + reserve // 2)
     settings = evolve(_settings(options, generation), max_agents=room, max_open_files=limit)
     if room < FEW_AGENTS and not _only_here(options):
         audit.write([records.Notice(_about_room(room, limit))], clock.wall())
@@ -166,11 +169,6 @@ def _first_content(
         slave_arguments=tuple(slave_command[1:]),
         client_timeout=options.silence_s(),
     )
-
-
-def _room(limit: int) -> int:
-    """How many agents there is room for, if this process may have `limit` open files."""
-    return max(1, limit - open_files.count() - max(LEAST_RESERVE, limit // RESERVE_SHARE))
 
 
 def _about_room(room: int, limit: int) -> str:

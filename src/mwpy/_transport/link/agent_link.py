@@ -30,7 +30,9 @@ class Broken(Struct, frozen=True):
 _FATES: dict[int, Broken] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: Broken("refused", "our key is not that of a member: get a fresh resource file"),
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: Broken(
-        "refused", "the process that listens there has other keys, so it is another computation or no master at all"
+        "refused",
+        "the process that listens there has other keys, so it is another computation or no master at all; or it is our "
+        "master, and it has room for no more agents (then it says so)",
     ),
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: Broken("refused", "the process that listens there is no master of mwpy"),
     zmq.EVENT_CLOSED: Broken("unreachable", "nobody listens there"),

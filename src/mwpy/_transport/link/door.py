@@ -6,8 +6,9 @@ from it.
 
 A process that has no file descriptor left cannot accept a connection, and libzmq then tries again without a pause: it
 uses a whole core. So the door keeps spare descriptors. When accepting fails, the door closes them, accepts and closes
-the connections that wait, and takes spare descriptors again. libzmq accepts at the same time: until all spare
-descriptors are back, the door also ends each connection that libzmq has accepted.
+the connections that wait, and takes spare descriptors again. libzmq accepts at the same time, and may take some of
+them: then the door ends the newest connections, but never one from which a message was read. It does the same if there
+are more connections than there should be, so that the master's script can still open files.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -46,8 +48,9 @@ _TCP_INFO = struct.Struct("=52xI")
 SPARE = 4
 """How many descriptors are spare. libzmq may take some of them before the door uses the first."""
 
-EVENTS_A_READ = 1000
-"""How many events one `read` reads at most, because libzmq reports failures faster than they can be read."""
+EVENTS_A_READ = 2500
+"""How many events one `read` reads at most, because libzmq reports failures faster than they can be read. 2,000 can
+wait in the monitor's pipe. `read` reads all of these, so the beginning of a connection is read before its messages."""
 
 WRONG_KEY = "a stranger: it has no key of ours; if it is an agent, give it a fresh resource file"
 NO_MESSAGE = (
@@ -83,8 +86,14 @@ class Door:
         """Requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
         self.requests.linger = 0
         self.requests.bind("inproc://zeromq.zap.01")
-        self._unread: dict[int, str] = {}
-        """The address of each connection from which no message was read, by descriptor."""
+        self.limit = sys.maxsize
+        """How many connections there should be at most."""
+        self._open: set[int] = set()
+        """The connections, by descriptor."""
+        self._unread: dict[int, tuple[str, int] | None] = {}
+        """Where each connection comes from from which no message was read, by descriptor; the newest is the last."""
+        self._ending: set[int] = set()
+        """The connections that the door ends, for a descriptor each. No message was read from them either."""
         self.ended: dict[int, str] = {}
         """Connections that ended, by descriptor: the reason to report if no message was read from the connection."""
         self._next_to_end = NO_MESSAGE
@@ -119,7 +128,8 @@ class Door:
             if event == zmq.EVENT_ACCEPTED:
                 if value in self.ended:  # the descriptor is used again
                     seen += self._report(value)
-                seen += self._accepted(value)
+                self._open.add(value)
+                self._unread[value] = peer_of(value)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 failure = value if value in _FULL else failure
             elif event == zmq.EVENT_LISTENING:
@@ -127,21 +137,31 @@ class Door:
                 self._listening.setblocking(False)  # libzmq must not block if the door accepts first
             elif event == zmq.EVENT_DISCONNECTED:
                 any_ended = True
+                self._open.discard(value)
+                self._ending.discard(value)
                 self.ended[value], self._next_to_end = self._next_to_end, NO_MESSAGE
             else:
                 self._next_to_end = WRONG_KEY  # the next event is the end of this connection
         if failure:
             seen += self._turn_away(os.strerror(failure))
         self._take_spare()
+        seen += self._make_room(max(SPARE - len(self._spare), len(self._open) - self.limit))
         return seen, any_ended
 
-    def _accepted(self, descriptor: int) -> list[NotAccepted]:
-        address = _address(peer_of(descriptor))
-        if len(self._spare) == SPARE:
-            self._unread[descriptor] = address
-            return []
-        end(descriptor)
-        return [NotAccepted(address, os.strerror(errno.EMFILE))]
+    def _make_room(self, missing: int) -> list[NotAccepted]:
+        """End the newest connections, so that as many descriptors as are missing become free."""
+        turned_away: list[NotAccepted] = []
+        if len(self._ending) >= missing:
+            return turned_away
+        for descriptor, peer in reversed(list(self._unread.items())):
+            if len(self._ending) >= missing:
+                break
+            if peer is not None and peer_of(descriptor) == peer:  # else it has ended
+                end(descriptor)
+                del self._unread[descriptor]
+                self._ending.add(descriptor)
+                turned_away.append(NotAccepted(_address(peer), os.strerror(errno.EMFILE)))
+        return turned_away
 
     def _turn_away(self, reason: str) -> list[NotAccepted]:
         """Close the connections that wait to be accepted."""
@@ -170,8 +190,9 @@ class Door:
 
     def _report(self, descriptor: int) -> list[StrangerSeen]:
         reason = self.ended.pop(descriptor)
-        address = self._unread.pop(descriptor, None)
-        return [] if address is None else [StrangerSeen(address, reason)]
+        if descriptor not in self._unread:
+            return []
+        return [StrangerSeen(_address(self._unread.pop(descriptor)), reason)]
 
     def close(self) -> None:
         """Close the door, after the ROUTER."""

@@ -128,6 +128,10 @@ class MasterLink:
         endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT))
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
+    def limit(self, connections: int) -> None:
+        """Turn connections away beyond this number."""
+        self._door.limit = connections
+
     def wake(self) -> None:
         """End the wait in `poll`. Any thread may call this."""
         self.asleep = False
