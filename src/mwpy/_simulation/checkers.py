@@ -29,7 +29,7 @@ LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent, and at most once more."""
 
 _LONG_TASK = re.compile(
-    r"task (?P<task>\d+) \([^)]*\) for \d+ s on (?P<sid>\S+) at (?P<host>.+?)(?=, task |\. A task | and \d+ more)"
+    r"task (?P<task>\d+) \([^)]*\) for \d+ s on (?P<sid>\S+) at (?P<host>.+?)(?=, task |\. If such | and \d+ more)"
 )
 """How a master reports a task that runs for long."""
 
