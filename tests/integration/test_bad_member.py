@@ -141,7 +141,7 @@ def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_
     bad.link.send(answer)
     bad.link.send(answer)
     ends.until(lambda: len(received(bad, messages.Tasks)) > 1, "more tasks")
-    until(lambda: len(stage.audited("SLAVE-0 -> 1 result")) == 1, "the result in the audit file")
+    assert len(stage.until_audited("SLAVE-0 -> 1 result")) == 1
     bad.link.send(answer)
     bad.link.send(answer[:1])
     ends.until(lambda: received(bad, messages.Refused), "refusal")

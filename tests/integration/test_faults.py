@@ -99,7 +99,7 @@ def test_an_agent_that_was_stopped_comes_back(stage: Stage) -> None:
     stopped_at = time.monotonic()
     agents[0].send(signal.SIGSTOP)
     until(lambda: "-> lost: nothing was heard from it for" in stage.audit.read_text(), "the loss of the stopped agent")
-    assert ", network: AGENT-" in stage.audit.read_text()
+    stage.until_audited(", network: AGENT-")
     until(lambda: time.monotonic() > stopped_at + 3 * TIMEOUT_S, "three timeouts")
     agents[0].send(signal.SIGCONT)
     until(lambda: "SLAVE-2 <- " in stage.audit.read_text(), "tasks at the agent that came back")

@@ -190,6 +190,7 @@ def test_the_cause_of_a_loss_says_why_the_agent_left(
     until(mark.exists, "a task that runs")
     agent.send(number)
     assert agent.end() == 5, agent.err
+    stage.until_audited("1 task back")
     [end] = read_ends(stage.audit)
     assert (end.task, end.cause) == (1, cause)
     assert end.reason == f"killed by its agent after the grace period: {reason}"

@@ -167,7 +167,7 @@ def test_an_agent_in_a_job_is_known_by_its_job_id(stage: Stage) -> None:
     variables = {"MWPY_JOB": "17.3"}
     agent = stage.start("obey.py", "--mw-slave", "--mw-resource-file", stage.resource, variables=variables)
     until_it_says(stage, "connected-jobs", {"17.3": 0})
-    assert f"pid {agent.pid}, job 17.3\n" in stage.audit.read_text()
+    assert len(stage.until_audited(f"pid {agent.pid}, job 17.3")) == 1
     agent.send(signal.SIGTERM)
     until_it_says(stage, "connected-jobs", {})
 

@@ -194,7 +194,7 @@ def test_an_agent_that_asks_for_the_client_timeout_is_refused_once(stage: Stage)
     assert stranger.end() == 3, stranger.err
     assert len(stranger.err.splitlines()) == 1, stranger.err
     assert "'theirs'" in stranger.err
-    assert stage.audit.read_text().count("'theirs'") == 1
+    assert len(stage.until_audited("'theirs'")) == 1
 
 
 def test_a_wrong_key_is_refused(stage: Stage) -> None:

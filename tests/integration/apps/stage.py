@@ -96,6 +96,11 @@ class Stage:
         """Return the lines of the master's audit file that contain a text."""
         return [line for line in self.audit.read_text().splitlines() if about in line]
 
+    def until_audited(self, about: str) -> list[str]:
+        """Wait until the master's audit file contains a text, since it is written in the background."""
+        until(lambda: bool(self.audited(about)), f"a line with {about!r} in the audit file")
+        return self.audited(about)
+
     def start(
         self,
         app: str,
