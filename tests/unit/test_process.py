@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,25 @@ def test_processes_that_a_child_forked_end_with_it(by_force: bool) -> None:
     if by_force:
         child.kill()
     assert wait(child) == (-signal.SIGKILL if by_force else 0)
+    assert read_all(reading) == b""
+    os.close(reading)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux names the descendants of a process")
+def test_processes_in_sessions_of_their_own_end_with_a_child_that_is_killed() -> None:
+    reading, writing = os.pipe()
+    code = f"""
+        import os, signal
+        for _ in range(3):
+            if os.fork(): signal.pause()
+            os.setsid()
+        os.write({writing}, b'forked')
+        signal.pause()"""
+    child = python(textwrap.dedent(code), pass_fds=[writing])
+    os.close(writing)
+    assert os.read(reading, 6) == b"forked"
+    child.kill()
+    assert wait(child) == -signal.SIGKILL
     assert read_all(reading) == b""
     os.close(reading)
 

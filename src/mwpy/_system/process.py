@@ -79,9 +79,13 @@ class Child:
                 os.kill(self.pid, signal.SIGABRT)
 
     def kill(self) -> None:
-        """Kill it and everything that it forked. `poll` reports its end. No error if it has ended already."""
+        """Kill it and everything that it started. `poll` reports its end. No error if it has ended already."""
         if self._process.returncode is None:
+            descendants = memory.family(self.pid)[1:]  # some may have left its group
             self._signal_group(signal.SIGKILL)
+            for pid in descendants:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
 
     def terminate(self) -> None:
         """Ask it to end (SIGTERM), but not the processes that it forked. No error if it has ended already."""
