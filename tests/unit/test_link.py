@@ -30,7 +30,7 @@ from mwpy._transport.link import (
     new_key,
     server_keys,
 )
-from mwpy._transport.link.master_link import FRAMES_SLACK
+from mwpy._transport.link.master_link import FRAMES_SLACK, MESSAGES_UNREAD
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
@@ -431,6 +431,26 @@ def test_frames_that_no_message_can_have_are_dropped(ends: Loopback) -> None:
     agent.link.send([b"next"])
     ends.until(lambda: len(master.received) == 3, "both messages")
     assert [len(frames) for frames in master.messages] == [1, PAYLOAD_BYTES // LARGE_BYTES + FRAMES_SLACK - 1, 1]
+
+
+def test_messages_that_the_master_has_no_time_to_read_wait_at_their_sender(ends: Loopback) -> None:
+    """So they do not fill the master's memory. When it reads, all of them arrive."""
+    master = ends.master()
+    keys = member_keys(ends.key)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as member:
+        member.linger = 0
+        member.sndhwm = 1
+        member.curve_serverkey = server_keys(ends.key).public.encode()
+        member.curve_publickey, member.curve_secretkey = keys.public.encode(), keys.secret.encode()
+        member.connect(f"tcp://127.0.0.1:{master.link.port}")
+        member.send(b"first")
+        ends.until(lambda: master.received, "the first message")
+        sent = 1
+        while member.poll(1000, zmq.POLLOUT):
+            member.send(b"x" * 1000)
+            sent += 1
+            assert sent < 5 * MESSAGES_UNREAD, "the master takes everything"
+        ends.until(lambda: len(master.received) == sent, "all messages")
 
 
 CLIENTS = """if 1:

@@ -27,6 +27,10 @@ __all__ = ["Frames", "Happened", "MasterLink", "Unreachable"]
 MESSAGES_A_POLL = 256
 """How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
 
+MESSAGES_UNREAD = 10_000
+"""How many messages of one peer wait to be read at most. The next ones wait at the peer. A correct agent sends fewer,
+because its slaves hold few tasks. So a peer that sends faster than the master reads does not fill the memory."""
+
 FAST_PROBE_S = 0.05
 """Seconds between the two rounds of probes after a connection ended."""
 
@@ -85,6 +89,7 @@ class MasterLink:
         self._door = Door(self._context, raw(member_keys(key).public))
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router, timeout_s)
+        self._router.rcvhwm = MESSAGES_UNREAD
         self._router.maxmsgsize = max_payload + MAX_FRAME_SLACK
         self._most_frames = max_payload // LARGE_BYTES + FRAMES_SLACK
         self._router.router_mandatory = True
