@@ -226,6 +226,8 @@ def _start(place: str, job: str, command: list[str], resource: bytes, request: d
             env=dict(os.environ, MWPY_JOB=job),
             start_new_session=True,
         )
+    while shell.poll() is None and not _is_alive(job, [shell.pid]):
+        time.sleep(0.001)  # on a busy machine, the environment of a process is visible only some time after its start
     digest = request["app"]["digest"] if request["app"] is not None else ""
     about = {"mark": request["mark"], "slaves": request["slaves"], "pid": shell.pid, "app": digest}
     os.replace(_write_beside(place, json.dumps(about).encode()), os.path.join(place, "about"))
