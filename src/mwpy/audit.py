@@ -75,7 +75,8 @@ _END = re.compile(
 )
 _TOTAL = re.compile(
     r"\S+ \[A\] TOTAL (?P<algorithm>.*) on (?P<host>\S*): (?P<tasks>\d+) tasks?, (?P<failed>\d+) failed, "
-    r"(?P<seconds>[\d.]+) s, longest (?P<longest_s>[\d.]+) s"
+    r"(?P<seconds>[\d.]+) s, longest (?P<longest_s>[\d.]+) s(?: of (?P<seconds_max>[\d.e+-]+) s)?"
+    r"(?:, memory (?P<memory_used>\d+) of (?P<memory_max>\d+) bytes)?"
     r"(?:; lost \d+ attempts?, (?P<lost_s>[\d.]+) s(?P<causes>.*))?"
 )
 
@@ -167,6 +168,9 @@ def _total_of(parts: re.Match[str]) -> records.Total:
         longest_s=float(parts["longest_s"]),
         lost={cause: int(count) for count, cause in causes},
         lost_s=float(parts["lost_s"] or 0),
+        seconds_max=float(parts["seconds_max"] or 0),
+        memory_max=int(parts["memory_max"] or 0),
+        memory_used=int(parts["memory_used"] or 0),
     )
 
 
@@ -280,9 +284,11 @@ def _text_of_tasks(record: records.Record) -> str:
 def _text_of_total(total: records.Total) -> str:
     causes = "".join(f", {count} {cause}" for cause, count in total.lost.items())
     lost = f"; lost {counted(sum(total.lost.values()), 'attempt')}, {total.lost_s:.1f} s{causes}" if causes else ""
+    seconds = f" of {total.seconds_max:g} s" if total.seconds_max else ""
+    memory = f", memory {total.memory_used} of {total.memory_max} bytes" if total.memory_max else ""
     return (
         f"TOTAL {total.algorithm} on {total.host}: {counted(total.tasks, 'task')}, {total.failed} failed, "
-        f"{total.seconds:.1f} s, longest {total.longest_s:.3f} s{lost}"
+        f"{total.seconds:.1f} s, longest {total.longest_s:.3f} s{seconds}{memory}{lost}"
     )
 
 

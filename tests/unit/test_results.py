@@ -111,6 +111,17 @@ def test_compute_times_teach_the_pace_of_each_algorithm(books: Books, results: R
     assert books.state.members.pace == slave.pace
 
 
+def test_measured_peaks_are_counted_for_the_algorithm_of_their_task(
+    books: Books, results: Results, slave: ConnectedSlave
+) -> None:
+    """The results of a group may come in any order."""
+    group = Group(1, [3, 1], [2, 2], [1, 1], [0.1] * 4, [], peaks=[(1, 500), (2, 700), (3, 600)])
+    check(group, [payload(4, [b"\7"] * 4)])
+    results.receive(slave, group, [payload(4, [b"\7"] * 4)], 0.0)
+    used = {algorithm: row.memory_used for (algorithm, _), row in results.totals.rows.items()}
+    assert used == {"max": 700, "min": 500}
+
+
 def test_a_failure_must_have_a_description(books: Books, results: Results, slave: ConnectedSlave) -> None:
     group = Group(1, [1], [1], [1], [0.1], [0])
     with pytest.raises(ProtocolError, match="a failure without a description"):

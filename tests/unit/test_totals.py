@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 from tests.master_state import Books
+from tests.spans import MAX, MIN, span
 
 from mwpy import cli
 from mwpy._core.master import totals
 from mwpy._core.master.totals import OTHERS, STATED_EVERY_S, Totals
 from mwpy._values import records
 from mwpy._values.causes import Cause
+from mwpy._values.policy import TaskPolicy
 from mwpy.audit import AuditFile, read_totals
+
+F, G = span(1, MAX), span(2, MIN)
 
 
 @pytest.fixture
@@ -26,31 +30,44 @@ def stated(books: Books) -> list[records.Total]:
 
 def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) -> None:
     kept = Totals(books.state)
-    kept.finished("f", "node1", [0.5, 0.25], 1)
-    kept.finished("f", "node1", [2.0], 0)
-    kept.lost("f", "node1", Cause.CRASH, 1, 3.0)
-    kept.lost("f", "node1", Cause.CRASH, 2, 0.5)
-    kept.lost("g", "node2", Cause.TIME_LIMIT, 1, 1.0)
+    kept.finished(F, "node1", [0.5, 0.25], 1)
+    kept.finished(F, "node1", [2.0], 0)
+    kept.lost(F, "node1", Cause.CRASH, 1, 3.0)
+    kept.lost(F, "node1", Cause.CRASH, 2, 0.5)
+    kept.lost(G, "node2", Cause.TIME_LIMIT, 1, 1.0)
     kept.check()
     kept.state_all()
     assert stated(books) == [
-        records.Total("f", "node1", 3, 1, 2.75, 2.0, {"crash": 3}, 3.5),
-        records.Total("g", "node2", 0, 0, 0.0, 0.0, {"time limit": 1}, 1.0),
+        records.Total("max", "node1", 3, 1, 2.75, 2.0, {"crash": 3}, 3.5),
+        records.Total("min", "node2", 0, 0, 0.0, 0.0, {"time limit": 1}, 1.0),
     ]
+
+
+def test_what_the_policies_ask_for_is_compared_with_what_was_used(books: Books) -> None:
+    """The largest numbers count, of results and of lost attempts."""
+    kept = Totals(books.state)
+    timed, large = TaskPolicy(seconds_max=60.0, memory_max=1000), TaskPolicy(memory_max=4000)
+    kept.finished(span(1, MAX, policy=timed), "node1", [0.5], 0)
+    kept.measured("max", "node1", 700)
+    kept.measured("max", "node1", 500)
+    kept.lost(span(2, MAX, policy=large), "node1", Cause.OUT_OF_MEMORY, 1, 0.5)
+    kept.state_all()
+    lost = {"out of memory": 1}
+    assert stated(books) == [records.Total("max", "node1", 1, 0, 0.5, 0.5, lost, 0.5, 60.0, 4000, 700)]
 
 
 def test_totals_are_stated_from_time_to_time_if_they_have_changed(books: Books) -> None:
     kept = Totals(books.state)
     kept.decide(1000.0)
-    kept.finished("f", "node1", [1.0], 0)
-    kept.finished("g", "node1", [1.0], 0)
+    kept.finished(F, "node1", [1.0], 0)
+    kept.finished(G, "node1", [1.0], 0)
     kept.decide(999.0 + STATED_EVERY_S)
     assert stated(books) == []
     kept.decide(1000.0 + STATED_EVERY_S)
     assert len(stated(books)) == 2
-    kept.finished("g", "node1", [1.0], 0)
+    kept.finished(G, "node1", [1.0], 0)
     kept.decide(1000.0 + 2 * STATED_EVERY_S)
-    assert [(total.algorithm, total.tasks) for total in stated(books)] == [("g", 2)]
+    assert [(total.algorithm, total.tasks) for total in stated(books)] == [("min", 2)]
 
 
 def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +75,7 @@ def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.Monk
     monkeypatch.setattr(totals, "ROWS_KEPT", 2)
     kept = Totals(books.state)
     for number in range(5):
-        kept.finished("f", f"node{number}", [1.0], 0)
+        kept.finished(F, f"node{number}", [1.0], 0)
     kept.check()
     assert {host: row.tasks for (_, host), row in kept.rows.items()} == {"node0": 1, "node1": 1, OTHERS: 3}
 
@@ -68,6 +85,8 @@ def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.Monk
     [
         records.Total("f", "node1", 1, 0, 0.5, 0.25, {}, 0.0),
         records.Total("a lambda on\tb: 3 tasks", "n", 20, 3, 1e6, 7.125, {"crash": 1, "slave start-up": 12}, 99.5),
+        records.Total("f", "n", 2, 0, 0.5, 0.25, {"crash": 1}, 0.5, 1e9, 4 << 30, 1 << 20),
+        records.Total("f", "n", 2, 0, 0.5, 0.25, {}, 0.0, seconds_max=1.5e-05),
     ],
 )
 def test_totals_are_read_back_from_the_audit_file(tmp_path: Path, total: records.Total) -> None:
@@ -97,6 +116,28 @@ def test_mwpy_logs_shows_the_totals(tmp_path: Path, capsys: pytest.CaptureFixtur
         ["g", "node1", "0", "0", "0.0", "0.000", "4", "9.0"],
         ["3", "attempts", "lost:", "evicted"],
         ["2", "attempts", "lost:", "crash"],
+    ]
+
+
+def test_mwpy_logs_compares_what_was_asked_for_with_what_was_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is a line for each algorithm that had limits."""
+    path = tmp_path / "x.audit"
+    audit = AuditFile(path)
+    rows = [
+        records.Total("g", "node1", 1, 0, 2.0, 2.0, {}, 0.0, 60.0),
+        records.Total("f", "node1", 1, 0, 1.0, 1.0, {}, 0.0, 0.0, 4 << 30, 1 << 30),
+        records.Total("f", "node2", 1, 0, 3.0, 3.0, {}, 0.0, 10.0, 2 << 30, 3 << 29),
+        records.Total("h", "node1", 1, 0, 1.0, 1.0, {}, 0.0),
+    ]
+    audit.write(rows, 0.0)
+    audit.close()
+    assert cli.main(["logs", str(path), "--stats"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[5:]] == [
+        ["asked", "for", "and", "used", "seconds_max", "longest", "memory_max", "peak"],
+        ["f", "10", "s", "3.000", "s", "4.0", "GiB", "1.5", "GiB"],
+        ["g", "60", "s", "2.000", "s", "-", "-"],
     ]
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Name",
     "Number",
     "Packages",
+    "Peaks",
     "Reason",
     "Seconds",
     "SlaveCount",
@@ -62,6 +63,7 @@ Seconds = Annotated[list[Annotated[float, Meta(ge=0, le=MAX_SECONDS)]], Meta(max
 Spans = Annotated[list[int], Meta(max_length=MAX_TASKS)]
 """A column of a table of spans or results."""
 LostSpans = Annotated[list[tuple[int, int, int]], Meta(max_length=MAX_TASKS)]
+Peaks = Annotated[list[tuple[int, Number]], Meta(max_length=MAX_TASKS)]
 Packages = Annotated[dict[Name, Name], Meta(max_length=MAX_PACKAGES)]
 
 

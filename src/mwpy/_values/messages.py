@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._values.bounds import LostSpans, Name, Number, Packages, Reason, Seconds, SlaveCount, Spans
+from mwpy._values.bounds import LostSpans, Name, Number, Packages, Peaks, Reason, Seconds, SlaveCount, Spans
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
@@ -163,6 +163,8 @@ class Results(Struct, frozen=True):
     again: Spans = field(default_factory=list)
     """The positions of those failures after which the task is tried again if it has attempts left, in ascending order.
     """
+    peaks: Peaks = field(default_factory=list)
+    """The tasks whose memory the agent has measured: position, in ascending order, and the most memory, in bytes."""
 
 
 class Revoke(Struct, frozen=True):
@@ -343,6 +345,9 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
                 raise ProtocolError("Results: `failed` names positions that the group does not have")
             if message.again and message.again != sorted({*message.again} & {*failed}):
                 raise ProtocolError("Results: `again` names positions that are not failures")
+            places = [place for place, _ in message.peaks]
+            if places and (places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count):
+                raise ProtocolError("Results: `peaks` names positions that the group does not have")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
         case Revoked() | AlgorithmFailed():
@@ -466,7 +471,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
     """Make a group with only the results at these positions."""
     raw = split_list(frames[0])
     named = list(each_task(group))
-    failed, again = frozenset(group.failed), frozenset(group.again)
+    failed, again, peaks = frozenset(group.failed), frozenset(group.again), dict(group.peaks)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
     smaller = Results(
         slave=group.slave,
@@ -477,6 +482,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         failed=[new for new, at in enumerate(kept) if at in failed],
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
         again=[new for new, at in enumerate(kept) if at in again],
+        peaks=[(new, peaks[at]) for new, at in enumerate(kept) if at in peaks],
     )
     own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
     buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]

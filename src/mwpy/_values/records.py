@@ -353,6 +353,12 @@ class Total(Struct, frozen=True, tag=True):
     """How many attempts were lost, by the value of their `Cause`."""
     lost_s: float
     """How long the lost attempts had run at most."""
+    seconds_max: float = 0.0
+    """The largest `seconds_max` of these tasks; 0 if none had one."""
+    memory_max: int = 0
+    """The largest `memory_max` of these tasks, in bytes; 0 if none had one."""
+    memory_used: int = 0
+    """The most memory that was measured while a task with `memory_max` ran, in bytes; 0 if nothing was measured."""
 
 
 class SlaveStarted(Struct, frozen=True, tag=True):

@@ -17,7 +17,7 @@ from pathlib import Path
 from mwpy._values import records
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.exits import REPLACED, describe_exit
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import amount, counted
 from mwpy.audit import End, read_ends, read_totals
 from mwpy.cli._arguments import Parser
 
@@ -83,11 +83,28 @@ def _show_totals(totals: Sequence[records.Total], path: Path) -> None:
         lost = f"{sum(total.lost.values()):>6} {total.lost_s:>9.1f}"
         done = f"{total.tasks:>9} {total.failed:>7} {total.seconds:>11.1f} {total.longest_s:>9.3f}"
         print(f"{total.algorithm:<24} {total.host:<20} {done} {lost}")
+    _show_limits(totals)
     causes = Counter[str]()
     for total in totals:
         causes.update(total.lost)
     for cause, count in causes.most_common():
         print(f"{counted(count, 'attempt')} lost: {cause}")
+
+
+def _show_limits(totals: Sequence[records.Total]) -> None:
+    """Print a table of what was asked for and what was used, for each algorithm that had a limit."""
+    by_algorithm: dict[str, list[records.Total]] = {}
+    for total in sorted(totals, key=lambda each: each.algorithm):
+        if total.seconds_max or total.memory_max:
+            by_algorithm.setdefault(total.algorithm, []).append(total)
+    if by_algorithm:
+        print(f"{'asked for and used':<24} {'seconds_max':>13} {'longest':>11} {'memory_max':>13} {'peak':>11}")
+    for algorithm, rows in by_algorithm.items():
+        seconds_max, memory_max = max(row.seconds_max for row in rows), max(row.memory_max for row in rows)
+        used = max(row.memory_used for row in rows)
+        columns = [f"{seconds_max:g} s" if seconds_max else "-", f"{max(row.longest_s for row in rows):.3f} s"]
+        columns += [amount(each) if each else "-" for each in (memory_max, used)]
+        print(f"{algorithm:<24} {columns[0]:>13} {columns[1]:>11} {columns[2]:>13} {columns[3]:>11}")
 
 
 def _show(ends: Iterable[End], path: Path, wanted: str) -> None:

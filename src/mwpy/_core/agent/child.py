@@ -150,6 +150,8 @@ class Child:
     """Position of the task that it ran when its memory was measured. If it ran none: of the next task."""
     peak_bytes: int = 0
     """The most memory that was measured."""
+    peaks: dict[tuple[int, int], int] = field(factory=dict)
+    """The most memory that was measured while it ran a task with a limit of memory, by task and attempt."""
     kills: int = 0
     """How many of its processes the kernel had killed then for lack of memory."""
     memory_limit: int | None = None
@@ -211,6 +213,22 @@ class Child:
         if isinstance(message, messages.AlgorithmFailed):
             self.unrun += len(ended)
         return ended
+
+    def note_peak(self, used: int) -> None:
+        """Record how much memory it uses while it runs a task. Forget the tasks that it does not hold any more."""
+        self.peaks = {key: peak for key, peak in self.peaks.items() if self._holds(*key)}
+        running = self.running(self.started)
+        self.peaks[running] = max(self.peaks.get(running, 0), used)
+
+    def _holds(self, task: int, attempt: int) -> bool:
+        return any(span.first <= task < span.first + span.count and span.attempt == attempt for span in self.held)
+
+    def take_peaks(self, group: messages.Results) -> list[tuple[int, int]]:
+        """Remove what was measured for the tasks of a group. Return their positions in the group, and the peaks."""
+        places = {task: place for place, task in enumerate(messages.each_task(group))}
+        found = [(places[task], peak) for task, peak in self.peaks.items() if task in places]
+        self.peaks = {task: peak for task, peak in self.peaks.items() if task not in places}
+        return sorted(found)
 
     @property
     def memory_limits(self) -> list[int | None]:

@@ -88,7 +88,10 @@ class Enforcement:
         child.kills, child.peak_bytes = kills, max(child.peak_bytes, used)
         self._limit_memory(child, now + MEASURE_S)
         most = None if span is None or span.limits is None else span.limits.memory
-        if most is None or not (killed or used > most):
+        if most is None:
+            return
+        child.note_peak(used)
+        if not (killed or used > most):
             return
         what = "its processes needed" if killed and used <= most else f"its processes used {amount(used)} of memory,"
         why = f"because {{}} and {what} more than {amount(most)}, its memory_max"

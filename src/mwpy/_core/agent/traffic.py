@@ -105,13 +105,17 @@ class Traffic:
 
     def results(self, child: Child, group: messages.Results, received: Sequence[Buffer]) -> None:
         """Pass results on, except for tasks that are not held: their results were already read in the journal."""
+        peaks = child.take_peaks(group) if child.peaks else []
+        if peaks:
+            group = replace(group, peaks=peaks)
         kept = child.end(group)
         if not kept:
             return
         actions = self._state.actions
         actions.records.append(records.ResultsSent(child.name, len(kept)))
         if len(kept) == sum(group.counts):
-            actions.to_master.append(Outgoing(group, (), received))
+            outgoing = Outgoing(group, received[1:]) if peaks else Outgoing(group, (), received)
+            actions.to_master.append(outgoing)
         else:
             actions.to_master.append(Outgoing(*messages.select(group, received[1:], kept)))
 

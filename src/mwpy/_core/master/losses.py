@@ -157,7 +157,9 @@ class Losses:
         """
         for number, span in enumerate(held):  # the slave ran the first one at most
             ran_s = 0.0 if number else self.state.now - slave.last_heard
-            self.totals.lost(span.algorithm.name, slave.agent.host, loss.cause, span.count, ran_s)
+            self.totals.lost(span, slave.agent.host, loss.cause, span.count, ran_s)
+            if loss.cause is Cause.OUT_OF_MEMORY:
+                self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
         for span in held:

@@ -10,7 +10,7 @@ attempts left, then its attempt is lost, and the algorithm gets no result.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -99,10 +99,12 @@ class Results:
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
             num_failed = sum(failed[own]) if group.failed else 0
-            self.totals.finished(span.algorithm.name, slave.agent.host, seconds, num_failed)
+            self.totals.finished(span, slave.agent.host, seconds, num_failed)
             if group.failed:
                 self._keep_calls(span, failed[own])
         self._learn(slave, seconds_of)
+        for span, peak in _peaks(spans, group) if group.peaks else ():
+            self.totals.measured(span.algorithm.name, slave.agent.host, peak)
 
     def _try_again(
         self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], values: Sequence[Any]
@@ -118,7 +120,7 @@ class Results:
                     place = places[number]
                     what = headline(values[place].pickle)
                     returned.setdefault((what, span.next_pause_s), []).append(span.part(number, 1, span.attempt))
-                    self.totals.lost(span.algorithm.name, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
+                    self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
             loss = Charge(slave.sid, Cause.ERROR, what)
@@ -180,6 +182,14 @@ def _check_failures(group: messages.Results, values: Sequence[object]) -> None:
         value = values[position]
         if type(value) is not Pickled or value.kind != FAILURE:
             raise ProtocolError("Results: a failure without a description")
+
+
+def _peaks(spans: Sequence[Span], group: messages.Results) -> Iterator[tuple[Span, int]]:
+    """For each task whose memory was measured: its span, and the most memory that it used."""
+    peaks = deque(group.peaks)
+    for start, place in sorted(zip(_starts(spans, group), range(len(spans)), strict=True)):
+        while peaks and peaks[0][0] < start + spans[place].count:
+            yield spans[place], peaks.popleft()[1]
 
 
 def _starts(spans: Sequence[Span], group: messages.Results) -> list[int]:

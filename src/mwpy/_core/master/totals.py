@@ -1,4 +1,4 @@
-"""Totals: what was done and what was lost, for each algorithm on each host.
+"""Totals: what was done, what was lost, and what was asked for and used, for each algorithm on each host.
 
 They are counted per group of tasks. The master states them at its end, and from time to time, in case it has no end.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from attrs import define, field
 
+from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
 from mwpy._values.causes import Cause
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 
 __all__ = ["ROWS_KEPT", "STATED_EVERY_S", "Totals"]
 
@@ -33,10 +35,22 @@ class _Total:
     lost: dict[Cause, int] = field(factory=dict)
     """How many attempts were lost, by cause."""
     lost_s: float = 0.0
+    seconds_max: float = 0.0
+    """The largest limit of time that a policy asked for; 0 if none did."""
+    memory_max: int = 0
+    """The largest limit of memory that a policy asked for; 0 if none did."""
+    memory_used: int = 0
+    """The most memory that was measured while a task with such a limit ran."""
+
+    def asked(self, policy: TaskPolicy) -> None:
+        """Note what a policy asks for."""
+        self.seconds_max = max(self.seconds_max, policy.seconds_max or 0.0)
+        self.memory_max = max(self.memory_max, policy.memory_max or 0)
 
     def record(self, algorithm: str, host: str) -> records.Total:
         lost = {cause.value: count for cause, count in self.lost.items()}
-        return records.Total(algorithm, host, self.tasks, self.failed, self.seconds, self.longest_s, lost, self.lost_s)
+        done = self.tasks, self.failed, self.seconds, self.longest_s, lost, self.lost_s
+        return records.Total(algorithm, host, *done, self.seconds_max, self.memory_max, self.memory_used)
 
 
 @define(eq=False)
@@ -61,19 +75,27 @@ class Totals:
             row = self.rows[key] = _Total()
         return row
 
-    def finished(self, algorithm: str, host: str, seconds: list[float], failed: int) -> None:
+    def finished(self, span: Span, host: str, seconds: list[float], failed: int) -> None:
         """Count results: how long each task took, in seconds, and how many of the tasks failed."""
-        row = self._row(algorithm, host)
+        row = self._row(span.algorithm.name, host)
+        if span.policy is not DEFAULT_POLICY:
+            row.asked(span.policy)
         row.tasks += len(seconds)
         row.failed += failed
         row.seconds += sum(seconds)
         row.longest_s = max(row.longest_s, *seconds)
 
-    def lost(self, algorithm: str, host: str, cause: Cause, attempts: int, seconds: float) -> None:
+    def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
         """Count lost attempts, and for how long the lost slave had sent no result."""
-        row = self._row(algorithm, host)
+        row = self._row(span.algorithm.name, host)
+        row.asked(span.policy)
         row.lost[cause] = row.lost.get(cause, 0) + attempts
         row.lost_s += seconds
+
+    def measured(self, algorithm: str, host: str, used: int) -> None:
+        """Note how much memory a task with a limit of memory used at most, in bytes."""
+        row = self._row(algorithm, host)
+        row.memory_used = max(row.memory_used, used)
 
     def decide(self, now: float) -> None:
         """State the totals if it is time."""
