@@ -23,6 +23,7 @@ from mwpy._system import shadows
 try:
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
     from mwpy._values.causes import Cause
+    from mwpy._values.checkpoints import checkpoint, restored
     from mwpy._values.errors import (
         AlgorithmUnavailable,
         ArgumentNotPicklable,
@@ -80,10 +81,12 @@ __all__ = [
     "TooManyFailures",
     "UnrunnableTask",
     "UsageError",
+    "checkpoint",
     "local_master",
     "main",
     "master_algorithm",
     "replay",
+    "restored",
     "slave_algorithm",
     "task",
     "task_algorithm",

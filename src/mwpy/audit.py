@@ -271,6 +271,8 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"CANCELLED {_names(tasks)} {when}"
         case records.TasksCancelling(sid, tasks):
             return f"{sid} must not start {_names(tasks)}: cancelled"
+        case records.TaskCheckpointed(sid, task, frames):
+            return f"{sid} -> state of {task}, {amount(sum(map(len, frames)))}"
         case records.TasksFailed(tasks, reason):
             return f"FAILED {_names(tasks)}: {reason}"
         case records.Total():

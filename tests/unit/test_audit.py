@@ -66,6 +66,7 @@ TEXTS: list[tuple[records.Record, str]] = [
         records.TasksReturned(SID, ONE, "why", (records.Charge(SID, Cause.ERROR, "what"),), 2.5),
         "SLAVE-0 -> 1 task back (task 1 (max)), error, delayed for 2.5 s: why",
     ),
+    (records.TaskCheckpointed(SID, ONE[0], [b"x" * 2000, b"y" * 48]), "SLAVE-0 -> state of task 1 (max), 2.0 KiB"),
     (records.TasksDue(ONE), "DUE task 1 (max)"),
     (
         records.TasksGivenUp(SID, True, TASKS, "why"),

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from mwpy import _core
+from mwpy._core.agent.checkpoints import CHECKPOINT_S
+from mwpy._core.master.checkpoints import LARGE_BYTES
 from mwpy._core.master.silence import FIRST_S
 from mwpy._values import records
-from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
+from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import SlaveId
 from mwpy._values.option_table import OPTIONS, Option
@@ -221,6 +223,14 @@ def test_the_manual_explains_each_cause() -> None:
     counts = {cause.name: "for `attempts_max`" if cause.is_charged else "for nothing" for cause in Cause}
     assert dict(rows) == counts | {Cause.AGENT_LOST.name: "see below"}
     assert f"lost {BLAMELESS_ALLOWED} times without its fault" in " ".join(MANUAL.split())
+
+
+def test_the_manual_names_the_numbers_of_checkpoints() -> None:
+    text = " ".join(section(MANUAL, "Tasks that are longer than a slot").split())
+    assert f"when {CHECKPOINT_S:g} second has passed" in text
+    assert f"left no state in {BLAMELESS_ALLOWED} such attempts" in text
+    assert f"after {RESUMED_ALLOWED} lost attempts" in text
+    assert f"more than {LARGE_BYTES >> 30} GiB" in text
 
 
 def test_the_manual_shows_what_a_result_has() -> None:

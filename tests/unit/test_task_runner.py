@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,18 +11,21 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
+from tests.spans import MAX, span
 
 import mwpy
+from mwpy._core.master.spans import LeftState
 from mwpy._roles import task_runner
 from mwpy._roles.task_runner import MEASURE_S, TaskRunner
 from mwpy._system import memory
 from mwpy._transport import wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
-from mwpy._transport.codec import Codec, loads, with_condition, with_seed
+from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import Limits
 from mwpy.slave import Slave
@@ -44,6 +48,7 @@ class _End:
         """Functions that recall tasks as the agent does. The next start of a task calls the first of them."""
         self.recalls_heard = 0
         self.fed_at = 0.0
+        self.position = 0
         self.eof = self.forked = False
 
     def arrive(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
@@ -62,6 +67,7 @@ class _End:
 
     def start(self, position: int) -> bool:
         self.started.append(position)
+        self.position = position
         if self.recalls:
             self.recalls.pop(0)()
             return False
@@ -522,3 +528,143 @@ def test_a_slave_reports_once_that_it_has_too_much_memory_after_a_task(
     assert reports_after_a_task(3) == [messages.SlaveGrown(7, 101)]
     clock[:] = [2.0]
     assert reports_after_a_task(4) == []
+
+
+def _states(end: _End) -> list[tuple[int, int, object]]:
+    """Task, attempt and value of the states that were sent."""
+    sent = [(message, frames) for message, frames in end.sent if isinstance(message, messages.Checkpoint)]
+    return [(message.task, message.attempt, loads_state(frames)) for message, frames in sent]
+
+
+def _give_again(end: _End, task: int, state: object, argument: bytearray) -> None:
+    """Give a task that left a state, as the master does."""
+    payload, buffers = CODEC.dumps_call((argument,), {}, "f")
+    entry, large = CODEC.dumps_state(state)
+    again = span(task, MAX, 1, payload, buffers=[bytes(each) for each in buffers])
+    call, own = again.resumed(LeftState([entry, *large], 1))
+    end.arrive(messages.Tasks(7, [task], [1], [2], [1], [len(own)]), [messages.payload(1, [call]), *own])
+
+
+def test_a_state_names_the_task_that_runs(end: _End) -> None:
+    """The results of earlier tasks leave before it. A task without a state gets the default."""
+    runner = _runner(end)
+
+    def leave(x: int) -> object:
+        mwpy.checkpoint(None)
+        mwpy.checkpoint(["one", x])
+        return mwpy.restored(), mwpy.restored("nothing")
+
+    _define(end, leave)
+    _give(end, 3, 2, args=[6], attempt=4)
+    runner.turn(0.0, 100)
+    assert _states(end) == [(task, 4, state) for task in (3, 4) for state in (None, ["one", 6])]
+    kinds = [type(message).__name__ for message, _ in end.sent]
+    assert kinds == ["SlaveReady", "Checkpoint", "Checkpoint", "Results", "Checkpoint", "Checkpoint"]
+    runner.flush()
+    assert _results(end) == {3: (None, "nothing"), 4: (None, "nothing")}
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_the_next_attempt_restores_the_state_and_only_this_one(end: _End, size: int) -> None:
+    """A large state and large arguments travel out of band. During an attempt the state is one object."""
+    runner = _runner(end, limit=1 << 20)
+    state = bytearray(b"s" * size)
+
+    def go_on(x: bytes) -> tuple[int, int, bool]:
+        restored = mwpy.restored()
+        return len(x), (0 if restored is None else len(restored)), mwpy.restored() is restored
+
+    _define(end, go_on)
+    end.recalls.append(lambda: end.arrive(messages.Revoked(7, [], [], [])))  # nothing is lost when the start is undone
+    for _ in range(2):
+        _give_again(end, 5, state, bytearray(b"a" * size))
+    _give(end, 6, args=[b"abc"])
+    runner.turn(0.0, 100)
+    runner.flush()
+    assert _results(end) == {5: (size, size, True), 6: (3, 0, True)}
+
+
+def test_seeds_and_conditions_are_found_in_the_call_of_a_task_with_a_state(end: _End) -> None:
+    runner = _runner(end)
+
+    def draw(x: bytes) -> int:
+        return mwpy.task_seed() + len(x)
+
+    _define(end, draw)
+    payload, _ = CODEC.dumps_call((b"abc",), {}, "f")
+    call, own = span(5, MAX, 1, with_seed(payload, 70)).resumed(LeftState([b"\x01"], 1))
+    end.arrive(messages.Tasks(7, [5], [1], [2], [1], [1]), [messages.payload(1, [call]), *own])
+    runner.turn(0.0, 100)
+    runner.flush()
+    assert _results(end) == {5: 73}
+
+
+def test_a_state_that_cannot_be_sent_is_an_error_of_the_task(end: _End) -> None:
+    runner = _runner(end, limit=50)
+    _define(end, lambda: mwpy.checkpoint("x" * 100), lambda: mwpy.checkpoint(x for x in "x"))
+    for number in (1, 2):
+        _give(end, number, number=number)
+    runner.turn(0.0, 100)
+    runner.flush()
+    large, unpicklable = _results(end)[1], _results(end)[2]
+    assert large[:2] == (
+        "mwpy.UsageError",
+        "the state is 102 bytes, the limit is 50 bytes (--mw-max-read-buffer-size): leave less, or write it to a file "
+        "and leave the name, or raise the limit",
+    )
+    assert unpicklable[0] == "mwpy.ArgumentNotPicklable"
+    assert unpicklable[1].startswith("the state, a generator, cannot be pickled (cannot pickle 'generator' object)")
+
+
+def test_a_state_that_cannot_be_unpickled_is_an_error_of_the_task_that_names_it(end: _End) -> None:
+    runner = _runner(end)
+    _define(end, lambda _: mwpy.restored())
+    call, own = span(5, MAX, 1, CODEC.dumps_call((1,), {}, "f")[0]).resumed(LeftState([encode(as_pickle(b"x"))], 1))
+    end.arrive(messages.Tasks(7, [5], [1], [2], [1], [1]), [messages.payload(1, [call]), *own])
+    runner.turn(0.0, 100)
+    runner.flush()
+    assert "the state that an earlier attempt left cannot be unpickled here" in _results(end)[5][2]
+
+
+def test_only_the_thread_and_process_of_a_task_leave_states(end: _End) -> None:
+    """Another thread may outlive the task. A fork has no channel."""
+    runner = _runner(end)
+    errors: list[str] = []
+
+    def leave() -> None:
+        try:
+            mwpy.checkpoint(1)
+        except mwpy.UsageError as error:
+            errors.append(str(error))
+
+    def task() -> None:
+        other = threading.Thread(target=leave)
+        other.start()
+        other.join()
+        end.forked = True
+        leave()
+        end.forked = False
+
+    runner.get_ready()
+    runner._functions[1] = task
+    _give(end, 1)
+    runner.turn(0.0, 100)
+    leave()
+    assert _states(end) == []
+    assert [error.split(":")[0] for error in errors] == [
+        "mwpy.checkpoint() works only in a task, in the thread that runs the task",
+        "mwpy.checkpoint() in a process that the task forked",
+        "mwpy.checkpoint() works only in a task, in the thread that runs the task",
+    ]
+    with pytest.raises(mwpy.UsageError, match=r"mwpy\.restored\(\) works only in a task"):
+        mwpy.restored()
+
+
+def test_a_state_does_not_measure_the_memory_of_a_task_that_runs(end: _End, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is for the memory between two tasks."""
+    monkeypatch.setattr(memory, "resident_bytes", lambda: 101)
+    runner = TaskRunner(cast(SlaveEnd, end), 7, 100, 1000, max_memory_bytes=100)
+    _define(end, lambda: mwpy.checkpoint(1))
+    _give(end, 1, 2)
+    runner.turn(0.0, 100)
+    assert [type(message).__name__ for message, _ in end.sent[2:]] == ["Results", "Checkpoint"]

@@ -21,6 +21,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._core.agent.state import UNBOUNDED
+from mwpy._core.agent.wear import divide
 from mwpy._transport import wire
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_TASKS
@@ -191,7 +192,7 @@ def test_a_group_is_divided_with_its_large_buffers_and_limits(count: int) -> Non
     limits = [Limits(1.0), None]
     group = messages.Tasks(1, [1, 7], [3, 2], [1, 2], [0, 4], [1, 0, 2, 0, 1], [*limits])
     entries, large = [bytes([number]) for number in range(5)], [b"A", b"B", b"C", b"D"]
-    kept, frames, rest = messages.divide(group, [messages.payload(5, entries), *large], count)
+    kept, frames, rest = divide(group, [messages.payload(5, entries), *large], count)
     messages.check(kept, frames)
     messages.check(rest, [])
     of_each = [[b"A"], [], [b"B", b"C"], [], [b"D"]]

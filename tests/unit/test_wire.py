@@ -28,6 +28,8 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),
     (messages.Cancel([1, 5], [4, 1], True), []),
+    (messages.Checkpoint(1, 7, 2), [b"state", b"large"]),
+    (messages.CheckpointRead(1), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveGrown(1, 1 << 32), []),
     (messages.SlaveRetiring(1), []),
@@ -132,9 +134,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 10),
-        (wire.FROM_MASTER, "an agent", 10),
-        (wire.FROM_SLAVE, "an agent", 4),
+        (wire.FROM_AGENT, "a master", 11),
+        (wire.FROM_MASTER, "an agent", 11),
+        (wire.FROM_SLAVE, "an agent", 5),
     ],
 )
 def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(

@@ -42,6 +42,9 @@ __all__ = ["LiveOutcomes", "OwnSlave", "drive"]
 NUMBER = 1
 """The slave's number within its agent."""
 
+_STATE = bytes(wire.encode(messages.Checkpoint(NUMBER, 0, 0))[0][:2])
+"""How the state of a task begins as a message: version and kind."""
+
 ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
 """What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
 
@@ -56,6 +59,7 @@ class _Channel:
     """Messages of the runner."""
     journal: Journal = field(factory=lambda: Journal(memoryview(bytearray(JOURNAL_BYTES))))
     fed_at: float = 0.0
+    position: int = 0
     eof: bool = False
     _pid: int = field(factory=os.getpid)
 
@@ -70,11 +74,14 @@ class _Channel:
         return found
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message."""
+        """Send a message. A state replaces the one before, because the task may leave any number of them."""
+        if self.sent and all(bytes(each[0][:2]) == _STATE for each in (frames, self.sent[-1])):
+            self.sent.pop()
         self.sent.append(_copied(frames))
 
-    def start(self, position: int) -> bool:  # noqa: ARG002
+    def start(self, position: int) -> bool:
         """Start a task: no task is ever recalled."""
+        self.position = position
         return True
 
     start_timed = start

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from attrs import define
+
 from mwpy._core.master.failed_calls import KEPT_CALLS, FailedCalls
-from mwpy._transport.codec import loads_call, loads_function, seed_of
+from mwpy._transport.codec import loads_call, loads_function, loads_state, seed_of, split_resumed
+from mwpy._values import checkpoints
 from mwpy._values.algorithm import find
 from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
 from mwpy._values.seeds import RUNNING
 
@@ -24,12 +29,28 @@ def calls_of_newest_master() -> FailedCalls:
     return _newest[0]
 
 
+@define(eq=False)
+class _Replayed:
+    """A task that runs again: its states are ignored, because it has no next attempt."""
+
+    _left: Sequence[Buffer]
+    """The last state that the task left; empty if it left none."""
+
+    def leave(self, state: object) -> None:
+        """Ignore a state."""
+
+    def restored(self, default: object) -> object:
+        """Return the last state that the task left."""
+        return loads_state(self._left) if self._left else default
+
+
 def replay(task_id: int) -> Any:
     """Run a failed task again, in this process and thread: for a debugger, or to see whether a correction helps.
 
     The arguments and the seed are those of the task. A function that travels by name is taken as it is here now. A
     function by value is the one that failed, with its variables. The newest failed tasks of the newest master are kept:
-    up to 1000, with up to 64 MiB of arguments.
+    up to 1000, with up to 64 MiB of arguments. `mwpy.restored()` returns the last state that the task left before it
+    failed.
 
     Args:
         task_id: the id of the task, which the text of its `TaskFailed` shows.
@@ -54,10 +75,11 @@ def replay(task_id: int) -> Any:
     definition = call.algorithm.definition
     # without a digest: if the user has corrected the function, the new one is called
     function = find(definition.reference, "") if definition.reference else loads_function(call.algorithm.packed)
-    entry = decode(call.payload)
-    args, kwargs = loads_call(entry, [bytearray(buffer) for buffer in call.buffers])
-    before, RUNNING.seed = RUNNING.seed, seed_of(entry)
+    entry, buffers, left = split_resumed(decode(call.payload), [bytearray(buffer) for buffer in call.buffers])
+    args, kwargs = loads_call(entry, buffers)
+    before = RUNNING.seed, checkpoints.RUNNING.task
+    RUNNING.seed, checkpoints.RUNNING.task = seed_of(entry), _Replayed(left)
     try:
         return function(*args, **kwargs)
     finally:
-        RUNNING.seed = before
+        RUNNING.seed, checkpoints.RUNNING.task = before

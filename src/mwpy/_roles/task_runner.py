@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
+from mwpy._roles.checkpoints import RunningTasks
 from mwpy._system import memory
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
@@ -35,8 +36,9 @@ from mwpy._transport.codec import (
     loads_condition,
     loads_function,
     seed_of,
+    split_resumed,
 )
-from mwpy._values import messages
+from mwpy._values import checkpoints, messages
 from mwpy._values.algorithm import PYTHON, find
 from mwpy._values.bounds import shortened
 from mwpy._values.errors import AlgorithmUnavailable, ExitCode
@@ -93,6 +95,8 @@ class _Waiting(Struct, frozen=True, eq=False):
     """Whether the tasks have a limit of time."""
     calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
+    left: Sequence[Buffer] = ()
+    """The state that an earlier attempt of the only task left; empty if there is none."""
 
     def cut(self, count: int) -> tuple[_Waiting, _Waiting]:
         """Split into the first `count` tasks and the others."""
@@ -105,6 +109,7 @@ class _Waiting(Struct, frozen=True, eq=False):
             self.timed,
             self.calls[count:],
             self.buffers[count:],
+            self.left,
         )
         return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 
@@ -166,6 +171,7 @@ class TaskRunner:
         """How many tasks ever arrived; also the position of the last one."""
         self._due = 0.0
         """When the gathered results must be sent."""
+        self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
         self._ready = False
         self.completed = 0
         """How many tasks were run."""
@@ -220,7 +226,11 @@ class TaskRunner:
         most = min(most, self.num_waiting)
         while waiting and most > 0 and not end.eof:
             span = waiting.popleft()
-            ran = self._run(span, most)
+            checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
+            try:
+                ran = self._run(span, most)
+            finally:
+                checkpoints.RUNNING.task = None
             most -= ran
             if span.timed:
                 end.rest()
@@ -336,12 +346,12 @@ class TaskRunner:
                 f"write it to a file and return the name, or raise the limit"
             )
 
-    def flush(self) -> None:
+    def flush(self, *, in_task: bool = False) -> None:
         """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
 
-        If it is time, also measure the memory of this process.
+        If it is time and no task runs, also measure the memory of this process.
         """
-        if self._measure_at < inf:
+        if self._measure_at < inf and not in_task:
             self._measure()
         journal = self._end.journal
         if journal.count and (noted := journal.read(self._number)) is not None:
@@ -400,7 +410,8 @@ class TaskRunner:
         for first, count, attempt, number, own_limits in columns:
             own = slice(start, start + count)
             timed = own_limits is not None and own_limits.seconds is not None
-            span = _Waiting(first, count, attempt, self._arrived + 1, number, timed, calls[own], buffers[own])
+            calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
+            span = _Waiting(first, count, attempt, self._arrived + 1, number, timed, calls[own], buffers[own], left)
             self._waiting.append(span)
             self._arrived += count
             start += count

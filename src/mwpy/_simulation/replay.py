@@ -68,7 +68,10 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "pending": jar.pending.counts,
         "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
         "failures": (jar.failed, jar.cancelled),
-        "algorithms": {number: defined.record for number, defined in jar.algorithms.defined.items()},
+        "states": jar.left_bytes,
+        "algorithms": {
+            number: (defined.record, defined.leaves_state) for number, defined in jar.algorithms.defined.items()
+        },
     }
 
 
@@ -82,6 +85,7 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
             (span.state, span.attempt, span.sid, span.pause_s),
+            None if span.left is None else ([*map(bytes, span.left.frames)], span.left.attempt, span.left.num_lost),
             [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
         )
         for span in spans

@@ -32,7 +32,9 @@ from mwpy._values.messagepack import (
     CONDITIONAL,
     FAILURE,
     NOT_ENCODABLE,
+    RESUMED,
     SEEDED,
+    SIZE_BYTES,
     Pickled,
     as_conditional,
     as_failure,
@@ -53,7 +55,9 @@ __all__ = [
     "loads_call",
     "loads_condition",
     "loads_function",
+    "loads_state",
     "seed_of",
+    "split_resumed",
     "users_traceback",
     "with_condition",
     "with_seed",
@@ -73,9 +77,6 @@ MAX_CONDITION_BYTES = 64 * 1024
 
 CONDITIONS_KEPT = 16
 """How many conditions a slave keeps."""
-
-_SIZE_BYTES = 4
-"""The size of the number that says how long a condition is."""
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """The types of plain values. They are checked first, because most values are plain."""
@@ -212,6 +213,20 @@ class Codec:
             )
         return pickled
 
+    def dumps_state(self, state: object) -> tuple[bytes, Sequence[Buffer]]:
+        """Encode the state that a task leaves, as `dumps_value` does. `loads_state` reads it.
+
+        Raises:
+            ArgumentNotPicklable: it cannot be pickled; the caller's fault.
+        """
+        try:
+            return self.dumps_value(state)
+        except Exception as error:
+            raise ArgumentNotPicklable(
+                f"the state, a {type(state).__qualname__}, cannot be pickled ({_text(error)}): leave what it is made "
+                f"from"
+            ) from error
+
     def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
         """Pickle a function by value.
 
@@ -275,9 +290,19 @@ def seed_of(entry: object) -> int | None:
     return int.from_bytes(entry.pickle[:SEED_BYTES], "big")
 
 
+def split_resumed(entry: Any, buffers: Sequence[Buffer]) -> tuple[Any, Sequence[Buffer], Sequence[Buffer]]:
+    """Return a call without the state that an earlier attempt left, its own buffers, and the frames of this state; no
+    frames if there is no state."""
+    if type(entry) is not Pickled or entry.kind != RESUMED:
+        return entry, buffers, ()
+    data = bytes(entry.pickle)
+    own = int.from_bytes(data[:SIZE_BYTES], "big")
+    return decode(data[SIZE_BYTES:]), buffers[:own], buffers[own:]
+
+
 def with_condition(call: bytes, condition: bytes) -> bytes:
     """Add a pickled condition to what `dumps_call` encoded. `loads_call` ignores it, and `condition_of` returns it."""
-    return encode(as_conditional(len(condition).to_bytes(_SIZE_BYTES, "big") + condition + call))
+    return encode(as_conditional(len(condition).to_bytes(SIZE_BYTES, "big") + condition + call))
 
 
 def condition_of(entry: object) -> bytes:
@@ -290,8 +315,8 @@ def condition_of(entry: object) -> bytes:
 def _parts(conditional: Pickled) -> tuple[bytes, bytes]:
     """Return the condition and the encoded call."""
     data = bytes(conditional.pickle)
-    end = _SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES], "big")
-    return data[_SIZE_BYTES:end], data[end:]
+    end = SIZE_BYTES + int.from_bytes(data[:SIZE_BYTES], "big")
+    return data[SIZE_BYTES:end], data[end:]
 
 
 @lru_cache(maxsize=CONDITIONS_KEPT)
@@ -306,6 +331,19 @@ def loads_condition(pickled: bytes) -> Condition:
 
 
 unpickle_with(loads, lambda payload, buffers: loads_call(decode(payload), buffers))
+
+
+def loads_state(frames: Sequence[Buffer]) -> object:
+    """Unpickle what `dumps_state` encoded: the entry, and the large buffers.
+
+    Raises:
+        Exception: as `loads`.
+    """
+    try:
+        return loads(decode(frames[0]), frames[1:])
+    except Exception as error:
+        error.add_note("(mwpy.restored: the state that an earlier attempt left cannot be unpickled here)")
+        raise
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

@@ -49,6 +49,8 @@ _KINDS: dict[int, type[messages.Message]] = {
     19: messages.Cancel,
     20: messages.SlaveGrown,
     21: messages.SlaveRetiring,
+    22: messages.Checkpoint,
+    23: messages.CheckpointRead,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
@@ -69,7 +71,7 @@ FROM_AGENT = Route(
     frozenset(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
-            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye),
+            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -79,14 +81,14 @@ FROM_MASTER = Route(
     frozenset(
         {
             *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
-            *(_M.Shutdown, _M.Renew),
+            *(_M.Shutdown, _M.Renew, _M.CheckpointRead),
         }
     ),
     MAX_HEADER_BYTES,
 )
 FROM_SLAVE = Route(
     "an agent",
-    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed}),
+    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint}),
     MAX_MEMBER_HEADER_BYTES,
 )
 ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)

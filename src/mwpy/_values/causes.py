@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from mwpy._values.plain_enum import PlainEnum
 
-__all__ = ["BLAMELESS_ALLOWED", "Cause"]
+__all__ = ["BLAMELESS_ALLOWED", "RESUMED_ALLOWED", "Cause"]
 
 BLAMELESS_ALLOWED = 100
 """When a task was lost this many times without its fault, it is not tried again. The manual names this number."""
+
+
+RESUMED_ALLOWED = 10_000
+"""When a task was lost this many times without its fault, and had left a state each time, it is not tried again. The
+manual names this number."""
 
 
 class Cause(PlainEnum):

@@ -3,7 +3,7 @@
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
 extension type of its own, with the seed and the encoded call. So has a call with the condition under which its task is
-tried again, and the failure of a task (see `failures.py`).
+tried again, a call whose task left a state in an earlier attempt, and the failure of a task (see `failures.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -25,11 +25,14 @@ __all__ = [
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
+    "RESUMED",
     "SEEDED",
+    "SIZE_BYTES",
     "Pickled",
     "as_conditional",
     "as_failure",
     "as_pickle",
+    "as_resumed",
     "as_seeded",
     "decode",
     "decode_list",
@@ -52,6 +55,12 @@ FAILURE = 3
 
 CONDITIONAL = 4
 """The number of the extension type of a call with a condition."""
+
+RESUMED = 5
+"""The number of the extension type of a call whose task left a state in an earlier attempt."""
+
+SIZE_BYTES = 4
+"""The size of a number before other bytes in an extension type."""
 
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
@@ -82,6 +91,10 @@ as_seeded: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, SEEDED)
 
 as_conditional: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, CONDITIONAL)
 """Mark bytes as a condition and an encoded call, to be encoded and read as `Pickled` of the kind `CONDITIONAL`."""
+
+as_resumed: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, RESUMED)
+"""Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
+`RESUMED`. The other buffers of the call are the state of its task."""
 
 as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
 """Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""

@@ -15,7 +15,6 @@ tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5,
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from math import isfinite
@@ -38,6 +37,8 @@ __all__ = [
     "AlgorithmFailed",
     "Algorithms",
     "Cancel",
+    "Checkpoint",
+    "CheckpointRead",
     "Goodbye",
     "Hello",
     "Installed",
@@ -59,7 +60,6 @@ __all__ = [
     "Tasks",
     "Welcome",
     "check",
-    "divide",
     "each_task",
     "entries",
     "payload",
@@ -165,6 +165,23 @@ class Results(Struct, frozen=True):
     """
     peaks: Peaks = field(default_factory=list)
     """The tasks whose memory the agent has measured: position, in ascending order, and the most memory, in bytes."""
+
+
+class Checkpoint(Struct, frozen=True):
+    """Slave to agent to master: the state that a running task leaves for its next attempt.
+
+    The first payload frame is the encoded state. The large buffers of its pickle follow.
+    """
+
+    slave: Number
+    task: Number
+    attempt: Number
+
+
+class CheckpointRead(Struct, frozen=True):
+    """Master to agent: it has read a state of a task of this slave. The agent may send the next one."""
+
+    slave: int
 
 
 class Revoke(Struct, frozen=True):
@@ -311,6 +328,8 @@ Message = (
     | Revoke
     | Revoked
     | Cancel
+    | Checkpoint
+    | CheckpointRead
     | SlaveReady
     | SlaveNamed
     | SlaveGrown
@@ -356,6 +375,9 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Cancel():
             _check_ranges(message)
             _no_frames(message, len(frames))
+        case Checkpoint():
+            if not frames:
+                raise ProtocolError("Checkpoint: no payload frame")
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
             if len(frames) != by_value:
@@ -445,26 +467,6 @@ def spans_of(tasks: Sequence[int], attempts: Sequence[int]) -> tuple[list[int], 
             counts.append(1)
             tried.append(attempt)
     return firsts, counts, tried
-
-
-def divide(group: Tasks, frames: Sequence[Buffer], count: int) -> tuple[Tasks, list[Buffer], Revoked]:
-    """Divide a group of tasks behind its first `count` tasks, of which there are at least one and not all.
-
-    Returns:
-        The first tasks as a group, the payload frames of this group, and the spans of the other tasks.
-    """
-    whole = bisect_right([*accumulate(group.counts)], count)
-    more = count - sum(group.counts[:whole])
-    end, buffers = whole + bool(more), group.buffers[:count]
-    counts = [*group.counts[:whole], more][:end]
-    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
-    kept = Tasks(group.slave, group.tasks[:end], *columns)
-    payload_kept = payload(count, split_list(frames[0])[:count])
-    firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
-    rest = Revoked(
-        group.slave, firsts, [group.counts[whole] - more, *group.counts[whole + 1 :]], group.attempts[whole:]
-    )
-    return kept, [payload_kept, *frames[1 : 1 + sum(buffers)]], rest
 
 
 def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tuple[Results, list[Buffer]]:

@@ -48,6 +48,7 @@ __all__ = [
     "SlaveStarted",
     "Started",
     "SubmittedTasks",
+    "TaskCheckpointed",
     "TaskRange",
     "TasksAllocated",
     "TasksCancelled",
@@ -276,6 +277,15 @@ class ResultsReceived(Struct, frozen=True, tag=True):
     frames: Sequence[Any]
 
 
+class TaskCheckpointed(Struct, frozen=True, tag=True):
+    """A task that a slave holds left a state for its next attempt. The state replaces an earlier one."""
+
+    sid: SlaveId
+    task: TaskRange
+    frames: Sequence[Any]
+    """The encoded state and the large buffers of its pickle, as they arrived."""
+
+
 class TasksFailed(Struct, frozen=True, tag=True):
     """Tasks failed at their submission; they were never pending."""
 
@@ -410,6 +420,7 @@ Record = (
     | TasksSubmitted
     | TasksAllocated
     | ResultsReceived
+    | TaskCheckpointed
     | TasksFailed
     | TasksReturned
     | TasksDue

@@ -20,7 +20,7 @@ from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
-from mwpy._values.ids import SlaveId
+from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.policy import Limits
 
@@ -133,6 +133,13 @@ class Child:
     """The task that it runs and must not finish, because it is cancelled or over its limit; None if it runs none."""
     spared_until: float | None = None
     """When to kill it because of a cancelled task."""
+    unsent: tuple[messages.Checkpoint, Sequence[Buffer]] | None = None
+    """The newest state that a task of it left, with its frames, until it is sent to the master; see `checkpoints.py`.
+    """
+    unsent_until: float = 0.0
+    """How long this state waits."""
+    unread: bool = False
+    """Whether a state was sent to the master, and the master has not answered."""
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
@@ -186,6 +193,15 @@ class Child:
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
         return self.state is ChildState.READY
+
+    @property
+    def state_due(self) -> float | None:
+        """When to send the newest state to the master; None if there is none, or if an answer comes first."""
+        return None if self.unsent is None or self.unread else self.unsent_until
+
+    def holds(self, task: int, attempt: int) -> bool:
+        """Whether it holds a task in an attempt."""
+        return any(span.first <= task < span.first + span.count and span.attempt == attempt for span in self.held)
 
     @property
     def num_held(self) -> int:

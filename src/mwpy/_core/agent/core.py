@@ -1,7 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput` and `Departure`. This module only distributes the events.
+`Checkpoints`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput` and `Departure`. This module only distributes the
+events.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from attrs import evolve
 
+from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.departure import FAREWELL_S, Departure
 from mwpy._core.agent.enforcement import Enforcement
@@ -64,7 +66,8 @@ class AgentCore:
         self._stopped_s = self._resumed_at = 0.0
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
-        self._traffic = Traffic(self._state)
+        self._checkpoints = Checkpoints(self._state)
+        self._traffic = Traffic(self._state, self._checkpoints)
         self._watch = Watch(self._state)
         self._trust = Trust(self._state)
         self._enforcement = Enforcement(self._state, self._trust)
@@ -135,6 +138,10 @@ class AgentCore:
                     self._traffic.revoke(child, count)
             case messages.Cancel():
                 self._traffic.cancel(message)
+            case messages.CheckpointRead(number):
+                child = self.children.get(number)
+                if child is not None:
+                    child.unread = False
             case messages.Welcome():
                 self._welcome(message, now)
             case messages.Algorithms():
@@ -200,6 +207,8 @@ class AgentCore:
                 self._traffic.results(child, message, frames)
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._slave_ready(child, message, frames)
+            case messages.Checkpoint(child.number):
+                self._checkpoints.left(child, message, frames)
             case messages.SlaveGrown(child.number, resident_bytes):
                 self._wear.grown(child, resident_bytes)
             case messages.AlgorithmFailed(child.number) if self._starts.knows(message.number):
@@ -254,6 +263,7 @@ class AgentCore:
         words = evolve(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
         memory_alone = LastWords(peak_bytes=words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, memory_alone))
+        self._checkpoints.slave_ended(child)
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost)
@@ -282,6 +292,8 @@ class AgentCore:
                 self._output.decide(child, now)
             if child.ready_by is not None:
                 self._starts.decide(child, now)
+            if child.unsent is not None:
+                self._checkpoints.decide(child, self.leaving, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:
@@ -290,7 +302,7 @@ class AgentCore:
         for child in self.children.values():
             looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
             waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
-            for time in (*looks, *waits_for):
+            for time in (*looks, *waits_for, child.state_due):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
         return deadline

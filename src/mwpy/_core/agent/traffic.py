@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from attrs import define
 from msgspec.structs import replace
 
+from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
@@ -44,6 +45,7 @@ class Traffic:
     """Tasks and results that pass through the agent."""
 
     _state: AgentState
+    _checkpoints: Checkpoints
 
     def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
         """Pass tasks on to a slave. It is ready, and may run them (see `Wear.admit`)."""
@@ -111,6 +113,7 @@ class Traffic:
         kept = child.end(group)
         if not kept:
             return
+        self._checkpoints.ended(child, group)
         actions = self._state.actions
         actions.records.append(records.ResultsSent(child.name, len(kept)))
         if len(kept) == sum(group.counts):

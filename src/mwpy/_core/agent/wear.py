@@ -13,7 +13,9 @@ already on their way go back as soon as they arrive.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from attrs import define, field
 
@@ -24,9 +26,10 @@ from mwpy._values import messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.exits import REPLACED, describe_exit
 from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import split_list
 from mwpy._values.phrases import amount, counted
 
-__all__ = ["Wear", "reason_of"]
+__all__ = ["Wear", "divide", "reason_of"]
 
 
 @define(eq=False)
@@ -59,7 +62,7 @@ class Wear:
         if not room:
             self._give_back(child, group)
             return None
-        kept, payload, rest = messages.divide(group, received[1:], room)
+        kept, payload, rest = divide(group, received[1:], room)
         self._give_back(child, rest)
         return kept, Outgoing(kept, payload)
 
@@ -100,3 +103,25 @@ def reason_of(child: Child, reason: str) -> str:
     grown = f", because it had grown to {amount(child.grown_bytes)}" if child.grown_bytes else ""
     replaced = f"{REPLACED} {counted(ran, 'task')}{grown}"
     return replaced if reason == describe_exit(0) else f"{replaced} ({reason})"
+
+
+def divide(
+    group: messages.Tasks, frames: Sequence[Buffer], count: int
+) -> tuple[messages.Tasks, list[Buffer], messages.Revoked]:
+    """Divide a group of tasks behind its first `count` tasks, of which there are at least one and not all.
+
+    Returns:
+        The first tasks as a group, the payload frames of this group, and the spans of the other tasks.
+    """
+    whole = bisect_right([*accumulate(group.counts)], count)
+    more = count - sum(group.counts[:whole])
+    end, buffers = whole + bool(more), group.buffers[:count]
+    counts = [*group.counts[:whole], more][:end]
+    columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end]
+    kept = messages.Tasks(group.slave, group.tasks[:end], *columns)
+    payload_kept = messages.payload(count, split_list(frames[0])[:count])
+    firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
+    rest = messages.Revoked(
+        group.slave, firsts, [group.counts[whole] - more, *group.counts[whole + 1 :]], group.attempts[whole:]
+    )
+    return kept, [payload_kept, *frames[1 : 1 + sum(buffers)]], rest

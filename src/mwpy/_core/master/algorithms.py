@@ -38,6 +38,8 @@ class Defined:
     """How many of its tasks are not pending any more: they are at slaves, are delayed, or have ended."""
     runnable: int = 0
     """How many of its tasks are in the core and have not ended."""
+    leaves_state: bool = False
+    """Whether one of its tasks ever left a state for its next attempt."""
     refused: bool = False
     """Whether some agent ever reported that its slaves cannot run it."""
 

@@ -11,6 +11,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
+- `Checkpoints` keeps the states that tasks leave for their next attempts.
 - `Losses` handles the ends of slaves and agents.
 - `Delays` ends the pauses of tasks.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
@@ -32,6 +33,7 @@ from attrs import field, frozen
 from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.cancellation import Cancellation
+from mwpy._core.master.checkpoints import Checkpoints
 from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
@@ -102,6 +104,7 @@ class MasterCore:
         self.totals = Totals(self.state)
         self.delays = Delays(self.state, self.handback)
         self.results = Results(self.state, self.kinds, self.handback, self.totals, self.delays)
+        self.checkpoints = Checkpoints(self.state)
         self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.delays)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.feeding = Feeding(self.state)
@@ -214,6 +217,9 @@ class MasterCore:
             case messages.Results(number):
                 if number in agent.slaves:  # else this slave is already gone
                     self.results.receive(agent.slaves[number], message, event.frames, now)
+            case messages.Checkpoint(number):
+                if number in agent.slaves:
+                    self.checkpoints.receive(agent.slaves[number], message, event.frames)
             case messages.Revoked(number):
                 if number in agent.slaves:
                     self.results.take_back(agent.slaves[number], message)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from mwpy._core.master.spans import Span
 from mwpy._values.causes import Cause
@@ -59,7 +60,7 @@ class KeptDeaths:
                     death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words)
                     by_attempt[span.attempt] = death
                     self._keep(death)
-                span.deaths = (*span.deaths, death)
+                span.deaths = _history(span, death)
 
     def explain(self, record: LossesExplained) -> None:
         """Correct the cause of losses. Nothing was heard from their agent, and the network was blamed for this."""
@@ -80,3 +81,16 @@ class KeptDeaths:
         """Recompute the size."""
         size = sum(DEATH_OVERHEAD + death.words.size for death in self._whole)
         assert size == self._size <= WORDS_KEPT, "the last words that are kept were miscounted"
+
+
+def _history(span: Span, death: Death) -> tuple[Death, ...]:
+    """The history of a task with one more death.
+
+    If the task left a state in this attempt and is not to blame, it has come further than before. Then the earlier
+    losses without its fault do not count any more. So a long task may be lost in any number of short slots.
+    """
+    left = span.left_now
+    if left is None or not death.cause.is_blameless:
+        return (*span.deaths, death)
+    span.left = replace(left, num_lost=left.num_lost + 1)
+    return (*[each for each in span.deaths if not each.cause.is_blameless], death)

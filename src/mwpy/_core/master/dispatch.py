@@ -146,14 +146,19 @@ class Dispatch:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
                 agent.by_value.move_to_end(number)
-            buffers += span.buffers or [()] * span.count
-            payloads += span.payloads
+            if span.left is None:
+                buffers += span.buffers or [()] * span.count
+                payloads += span.payloads
+            else:
+                payload, own = span.resumed(span.left)
+                buffers.append(own)
+                payloads.append(payload)
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
         header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes, limits if any(limits) else [])
-        payload = messages.payload(len(payloads), payloads)
-        state.send(agent, header, [payload, *chain.from_iterable(buffers)])
+        first = messages.payload(len(payloads), payloads)
+        state.send(agent, header, [first, *chain.from_iterable(buffers)])
 
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""

@@ -24,7 +24,7 @@ from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
-from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
+from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.phrases import counted
@@ -212,7 +212,13 @@ def _why_not_again(span: Span, loss: Death) -> str:
             f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
             f"{_story(span, loss)}. Does it kill its agent, or need more memory than the machine or the job has?"
         )
-    if cause.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
+    if cause.is_blameless and span.left_now is not None:
+        if span.left_now.num_lost + 1 >= RESUMED_ALLOWED:
+            return (
+                f"it was lost {RESUMED_ALLOWED} times without its fault, each time after it had left a state. Does it "
+                f"go on from its state? The last time: {_said(loss)}"
+            )
+    elif cause.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
         return f"it was lost {BLAMELESS_ALLOWED} times without its fault, the last time: {_said(loss)}"
     return ""
 

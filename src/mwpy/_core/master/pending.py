@@ -80,7 +80,7 @@ class PendingTasks:
         for span in queue:
             if count <= 0 or (chosen and span.algorithm.number in refused):
                 break
-            sizes = span.sizes
+            sizes = span.sizes if span.left is None else [span.sizes[0] + span.left.size]
             fits = len(sizes) if sum(sizes) <= max_bytes else bisect_right(list(accumulate(sizes)), max_bytes)
             if chosen and not fits:
                 break

@@ -129,7 +129,11 @@ class Results:
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
         """Give out the calls of the tasks that failed."""
-        columns = zip(span.ids, span.payloads, span.buffers or repeat(()), failed, strict=False)
+        payloads, buffers = span.payloads, span.buffers or repeat(())
+        if span.left is not None:
+            payload, own = span.resumed(span.left)
+            payloads, buffers = [payload], [own]
+        columns = zip(span.ids, payloads, buffers, failed, strict=False)
         self.state.actions.failed += [
             FailedCall(task, span.algorithm.record, payload, buffers) for task, payload, buffers, ill in columns if ill
         ]

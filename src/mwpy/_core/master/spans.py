@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
+from mwpy._values import messagepack
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
@@ -16,7 +17,7 @@ from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["LOST_AGENTS_ALLOWED", "PAUSE_MAX_S", "Span", "ids_in", "named"]
+__all__ = ["LOST_AGENTS_ALLOWED", "PAUSE_MAX_S", "LeftState", "Span", "ids_in", "named"]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
@@ -27,6 +28,22 @@ PAUSE_MAX_S = 3600.0
 
 DOUBLINGS_MAX = 60
 """A pause doubles at most this often, so that it stays a number."""
+
+
+class LeftState(Struct, frozen=True, gc=False):
+    """The state that a task left for its next attempt."""
+
+    frames: Sequence[Buffer]
+    """The encoded state and its large buffers."""
+    attempt: int
+    """The attempt that left it."""
+    num_lost: int = 0
+    """How many attempts of the task were lost without its fault after they had left a state."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return sum(map(len, self.frames))
 
 
 class Span(Struct, eq=False, gc=False):
@@ -52,6 +69,8 @@ class Span(Struct, eq=False, gc=False):
     deaths: tuple[Death, ...] = ()
     pause_s: float = 0.0
     """If it is delayed: its pause, in seconds; else 0."""
+    left: LeftState | None = None
+    """The state that its only task left; None if it left none."""
 
     @property
     def ids(self) -> range:
@@ -67,6 +86,11 @@ class Span(Struct, eq=False, gc=False):
     def blameless(self) -> int:
         """How many of its attempts were lost without its fault."""
         return sum(death.cause.is_blameless for death in self.deaths)
+
+    @property
+    def left_now(self) -> LeftState | None:
+        """The state that its only task left in its current attempt; None if it left none."""
+        return self.left if self.left is not None and self.left.attempt == self.attempt else None
 
     @property
     def is_last_attempt(self) -> bool:
@@ -91,6 +115,13 @@ class Span(Struct, eq=False, gc=False):
         if not self.buffers:
             return sizes
         return [size + sum(map(len, own)) for size, own in zip(sizes, self.buffers, strict=True)]
+
+    def resumed(self, left: LeftState) -> tuple[bytes, Sequence[Buffer]]:
+        """Return the call of its only task together with a state of the task: the encoded call, and the buffers."""
+        buffers = self.buffers[0] if self.buffers else ()
+        count = len(buffers).to_bytes(messagepack.SIZE_BYTES, "big")
+        call = messagepack.encode(messagepack.as_resumed(count + self.payloads[0]))
+        return call, [*buffers, *left.frames]
 
     def facts(self) -> SubmittedTasks:
         """Return the content of its submission record: everything except the tags, which never leave the master."""
@@ -124,6 +155,7 @@ class Span(Struct, eq=False, gc=False):
             self.attempt,
             self.sid,
             self.deaths,
+            left=self.left,
         )
 
     def singles(self) -> list[Span]:
@@ -138,7 +170,7 @@ class Span(Struct, eq=False, gc=False):
             and self.policy == other.policy
             and self.attempt == other.attempt
             and self.state is other.state
-            and not (self.buffers or other.buffers or self.deaths or other.deaths)
+            and not (self.buffers or other.buffers or self.deaths or other.deaths or self.left or other.left)
         )
 
     def join(self, other: Span) -> Span:

@@ -20,7 +20,7 @@ from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
 from mwpy._core.master.pending import PendingTasks
-from mwpy._core.master.spans import Span, ids_in
+from mwpy._core.master.spans import LeftState, Span, ids_in
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -107,6 +107,8 @@ class Taskjar:
     """How many of those that have ended failed or are unrunnable."""
     cancelled: int = 0
     """How many of those that have ended were cancelled."""
+    left_bytes: int = 0
+    """How many bytes the states take that tasks left for their next attempts."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     delayed: DelayedTasks = field(factory=DelayedTasks)
@@ -131,6 +133,7 @@ class Taskjar:
             records.TasksCancelled: self._cancelled,
             records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self._unaddressed,
+            records.TaskCheckpointed: self._checkpointed,
             records.SlaveConnected: self._connected,
             records.SlaveEnded: self._ended,
             records.LossesExplained: _only(self.deaths.explain),
@@ -244,13 +247,17 @@ class Taskjar:
         return spans
 
     def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
-        held = self.held[record.sid].spans
-        parts = [*divided(held, ids_in(record.tasks))]
-        held.clear()
-        held.extend(part for part, _ in parts)
-        spans = [part for part, named in parts if named]
-        _check_found(spans, record.tasks)
+        spans = _set_apart(self.held[record.sid].spans, record.tasks)
         _move(spans, _LET_FINISH)
+        return spans
+
+    def _checkpointed(self, record: records.TaskCheckpointed, _: Tags) -> list[Span]:
+        spans = _set_apart(self.held[record.sid].spans, [record.task])
+        (span,) = spans
+        before = span.left
+        span.left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
+        span.algorithm.leaves_state = True
+        self.left_bytes += span.left.size - (before.size if before else 0)
         return spans
 
     def _unaddressed(self, record: records.TasksUnaddressed, _: Tags) -> list[Span]:
@@ -291,6 +298,8 @@ class Taskjar:
         for span in spans:
             self.runnable -= span.count
             self.ended += span.count
+            if span.left is not None:
+                self.left_bytes -= span.left.size
             self.algorithms.end(span.algorithm, span.count)
 
     # ---- allocated tasks -----------------------------------------------------------------------------------
@@ -329,6 +338,9 @@ class Taskjar:
         for span in self.spans():
             runnable[span.algorithm.number] += span.count
         self.algorithms.check(runnable)
+        left = [span for span in self.spans() if span.left is not None]
+        assert self.left_bytes == sum(span.left.size for span in left if span.left), "the states were miscounted"
+        assert all(span.count == 1 for span in left), "several tasks have the same state"
         self.deaths.check()
 
 
@@ -354,6 +366,16 @@ def _check_held(sid: SlaveId, held: HeldTasks) -> None:
 def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:
     """The first ids, the counts and the attempts of tasks."""
     return zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)
+
+
+def _set_apart(held: deque[Span], tasks: Sequence[TaskRange]) -> list[Span]:
+    """Give tasks among those that a slave holds spans of their own, and return these."""
+    parts = [*divided(held, ids_in(tasks))]
+    held.clear()
+    held.extend(part for part, _ in parts)
+    spans = [part for part, named in parts if named]
+    _check_found(spans, tasks)
+    return spans
 
 
 def _check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:

@@ -270,6 +270,11 @@ class SlaveEnd:
         self._started[0] = position
         return self._recalls[0] == self._recalls_heard
 
+    @property
+    def position(self) -> int:
+        """Position of the task that was started last; 0 if none."""
+        return self._started[0]
+
     def start_timed(self, position: int) -> bool:
         """Do the same as `start` for a task with a limit of time, and record the time. Call `rest` afterwards."""
         self._memory.began[0] = clock.monotonic()
