@@ -33,12 +33,16 @@ class Checkpoints:
 
     def left(self, child: Child, message: messages.Checkpoint, received: Sequence[Buffer]) -> None:
         """A task has left a state. Ignore it if the task is cancelled, or if its result was read in the journal."""
-        if child.holds(message.task, message.attempt):
+        if _holds(child, message):
             child.unsent = message, received
+
+    def due(self, child: Child) -> float | None:
+        """When to send the newest state of a slave; None if there is none, or if the master must answer first."""
+        return None if child.unsent is None or child.unread else child.unsent_until
 
     def decide(self, child: Child, leaving: bool, now: float) -> None:
         """Send the newest state of a slave if it is due."""
-        due = child.state_due
+        due = self.due(child)
         if due is not None and (leaving or now >= due):
             child.unsent_until, child.unread = now + CHECKPOINT_S, True
             self._send(child)
@@ -46,21 +50,24 @@ class Checkpoints:
     def ended(self, child: Child, group: messages.Results) -> None:
         """Tasks of a slave have ended. Nobody needs the state of one of them, unless the task failed: then it may be
         tried again, or replayed by the user."""
-        if child.unsent is not None and not self._is_held(child, child.unsent[0]):
+        if child.unsent is not None and not _holds(child, child.unsent[0]):
             if group.failed:
                 self._send(child)
             child.unsent = None
 
     def slave_ended(self, child: Child) -> None:
         """A slave has ended, and still holds the task that it ran, unless this task is cancelled."""
-        if child.unsent is not None and self._is_held(child, child.unsent[0]):
+        if child.unsent is not None and _holds(child, child.unsent[0]):
             self._send(child)
-
-    def _is_held(self, child: Child, state: messages.Checkpoint) -> bool:
-        return child.holds(state.task, state.attempt)
 
     def _send(self, child: Child) -> None:
         assert child.unsent is not None, "there is no state to send"
         message, received = child.unsent
         child.unsent = None
         self._state.actions.to_master.append(Outgoing(message, (), received))
+
+
+def _holds(child: Child, state: messages.Checkpoint) -> bool:
+    """Whether a slave holds the task of a state, in the attempt that left the state."""
+    named = (span for span in child.held if span.attempt == state.attempt)
+    return any(span.first <= state.task < span.first + span.count for span in named)

@@ -195,15 +195,6 @@ class Child:
         return self.state is ChildState.READY
 
     @property
-    def state_due(self) -> float | None:
-        """When to send the newest state to the master; None if there is none, or if an answer comes first."""
-        return None if self.unsent is None or self.unread else self.unsent_until
-
-    def holds(self, task: int, attempt: int) -> bool:
-        """Whether it holds a task in an attempt."""
-        return any(span.first <= task < span.first + span.count and span.attempt == attempt for span in self.held)
-
-    @property
     def num_held(self) -> int:
         """How many tasks it holds."""
         return sum(map(count_of, self.held))

@@ -302,7 +302,7 @@ class AgentCore:
         for child in self.children.values():
             looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
             waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
-            for time in (*looks, *waits_for, child.state_due):
+            for time in (*looks, *waits_for, self._checkpoints.due(child)):
                 if time is not None and (deadline is None or time < deadline):
                     deadline = time
         return deadline
