@@ -10,6 +10,7 @@ from tests.spans import MAX, MIN, span
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.state import MasterSettings, MasterState
@@ -31,12 +32,12 @@ class Books:
         for algorithm in (MAX, MIN):
             self.state.record(algorithm)
 
-    def slave(self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "") -> ConnectedSlave:
-        """Add an idle slave to a new agent, or to an agent that is already connected."""
+    def slave(self, kind: SlaveKind = SlaveKind.UNORDERED, agent: str = "", host: str = "host") -> ConnectedSlave:
+        """Add an idle slave to a new agent on a host, or to an agent that is already connected."""
         members = self.state.members
         if not agent:
             agent = members.next_agent
-            self.state.record(records.AgentConnected(agent, "here", "host", 1, "", 9, "3.11"))
+            self.state.record(records.AgentConnected(agent, "here", host, 1, f"job on {host}", 9, "3.11"))
             members.connect(agent, agent.encode())
         sid, number = members.next_sid, len(members.agents[agent].slaves) + 1
         self.state.record(records.SlaveConnected(sid, agent, "here", kind, number))
@@ -71,7 +72,14 @@ class Books:
 
     def definitions(self) -> Definitions:
         """The part of a core that sends definitions."""
-        return Definitions(self.state, Admission(self.state, SlaveKinds(self.state, HandBack(self.state))))
+        return Definitions(self.state, self._admission())
+
+    def hosts(self) -> Hosts:
+        """The part of a core that excludes hosts."""
+        return Hosts(self.state, self._admission())
+
+    def _admission(self) -> Admission:
+        return Admission(self.state, SlaveKinds(self.state, HandBack(self.state)))
 
     def taken(self) -> list[records.Record]:
         """Return the records since the last call."""

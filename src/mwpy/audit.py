@@ -58,6 +58,8 @@ _EVENTS = (
     records.AgentLeft,
     records.PeerDropped,
     records.AlgorithmRefused,
+    records.HostExcluded,
+    records.HostReadmitted,
     records.TasksGivenUp,
     records.TasksFailed,
 )
@@ -240,6 +242,10 @@ def _text_of_agents(record: records.Record) -> str:
             return f"{agent} -> lost: {reason}"
         case records.LossesExplained(agent, _, cause, reason):
             return f"{agent} was not lost but {cause.value}: {reason}"
+        case records.HostExcluded(_, reason):
+            return f"EXCLUDED {reason}"
+        case records.HostReadmitted(host):
+            return f"READMITTED host {host}"
         case records.AgentLeft(agent, reason):
             return f"{agent} -> left: {reason}"
         case records.PeerDropped(peer, reason):

@@ -67,6 +67,9 @@ class ResourceFile:
     connected_jobs: dict[str, int] = field(factory=dict)
     """The connected jobs of a batch system. The value is the number of slaves of the job that hold tasks, are reserved
     for tasks, or are still starting."""
+    excluded_hosts: dict[str, list[str]] = field(factory=dict)
+    """The hosts that get no more work, because tasks fail there that succeed elsewhere. Each has the ids of its last
+    jobs, because a batch system may use another name for the host."""
 
 
 def write(path: str | Path, content: ResourceFile) -> None:
@@ -158,6 +161,7 @@ def _content(reader: _Reader) -> ResourceFile:
         slave_arguments=reader.texts("slave-arguments"),
         client_timeout=reader.seconds("client-timeout", 30.0),
         connected_jobs=reader.counts("connected-jobs"),
+        excluded_hosts=reader.lists("excluded-hosts"),
     )
 
 
@@ -221,6 +225,13 @@ class _Reader:
             raise ResourceFileError(f"the resource file {self.path} needs whole numbers under the key {key!r}")
         return counts
 
+    def lists(self, key: str) -> dict[str, list[str]]:
+        """Return a dictionary of lists of texts; empty if the key is missing, because older masters do not write it."""
+        lists: dict[str, Any] = self.take(key, dict) if key in self.document else {}
+        if not all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in lists.values()):
+            raise ResourceFileError(f"the resource file {self.path} needs lists of texts under the key {key!r}")
+        return lists
+
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.take(key, list)
         if not all(isinstance(value, str) for value in values):
@@ -240,10 +251,13 @@ def due(last: ResourceFile | None, new: ResourceFile) -> bool:
     changed = abs(new.slaves_needed - last.slaves_needed)
     if changed and changed > MUCH * last.slaves_needed:
         return True
+    if new.excluded_hosts.keys() != last.excluded_hosts.keys():
+        return True
     before, after = _have_work(last), _have_work(new)
     if any(after.get(job) for job, worked in before.items() if not worked):
         return True  # an overseer must not remove this job as idle
-    interval = last.update_interval if after == before else min(JOBS_S, last.update_interval)
+    is_same = after == before and new.excluded_hosts == last.excluded_hosts
+    interval = last.update_interval if is_same else min(JOBS_S, last.update_interval)
     return not 0 <= new.timestamp - last.timestamp < interval
 
 

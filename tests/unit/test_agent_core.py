@@ -519,6 +519,15 @@ def test_a_refusal_has_its_own_exit_code(core: AgentCore) -> None:
     assert core.take_actions().exit is ExitCode.REFUSED
 
 
+def test_when_its_host_is_excluded_the_running_tasks_may_finish(core: AgentCore) -> None:
+    core.handle(heard(messages.Refused("host h gets no more work", finish=True)), 0.0)
+    [outgoing] = core.take_actions().to_master
+    assert outgoing.message == messages.Leaving("host h gets no more work", Cause.SCALED_DOWN)
+    assert core.next_deadline() == core.settings.grace_s
+    core.handle(SlaveExited(1, "exit code 0", NO_WORDS, 0), 3.0)
+    assert core.take_actions().exit is ExitCode.REFUSED
+
+
 @pytest.mark.parametrize(("finished", "code"), [(True, ExitCode.OK), (False, ExitCode.FAILED)])
 def test_only_the_shutdown_of_a_finished_computation_is_a_success(
     core: AgentCore, finished: bool, code: ExitCode

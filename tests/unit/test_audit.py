@@ -48,6 +48,8 @@ TEXTS: list[tuple[records.Record, str]] = [
         "\tstderr: ow\\\\\\n\tstdout: a\\tb",
     ),
     (records.AlgorithmRefused("A", "f", "why"), "A cannot run f: why"),
+    (records.HostExcluded("node1", "host node1 gets no more work: why"), "EXCLUDED host node1 gets no more work: why"),
+    (records.HostReadmitted("node1"), "READMITTED host node1"),
     (records.PackagesCompared("A", ["p 1", "q 2"], []), "A has as the master p 1, q 2"),
     (records.PackagesCompared("A", ["p 1"], ["q 3, not 2"]), "A has as the master p 1; q 3, not 2"),
     (records.PackagesCompared("A", [], ["q missing, not 2"]), "A has q missing, not 2"),

@@ -607,6 +607,36 @@ def test_a_new_master_may_use_all_machines_again(desk: Desk) -> None:
     assert desk.look().submit == [Submit("a", 4)]
 
 
+def test_a_machine_that_the_master_has_excluded_is_avoided(desk: Desk) -> None:
+    """The batch system's name of it is that of the jobs which the master names. It is used until the host is back."""
+    desk.watch(slaves_needed=2)
+    desk.job("1.0", RUNNING, 100.0, host="node1.site")
+    desk.job("1.1", RUNNING, 100.0, host="node2.site")
+    desk.need(connected={"1.0": 1, "1.1": 1}, excluded={"node1": ["0.9", "1.0"]})
+    actions = desk.look()
+    assert actions.submit == [Submit("a", 2, ("node1.site",))]
+    assert "A: tasks fail on node1.site that succeed elsewhere, so the master sends no more work there" in said(actions)
+    desk.submitted("2.0", "2.1")
+    desk.gone("1.0")
+    desk.outcomes["1.0"] = on("node1.site", Outcome.of_process(3, 200.0, ""))
+    desk.need(slaves_needed=3, connected={"1.1": 1})
+    assert desk.look().submit == [Submit("a", 1, ("node1.site",))]
+    desk.submitted("3.0")
+    desk.need(slaves_needed=4, excluded={})
+    assert desk.look().submit == [Submit("a", 1)]
+
+
+def test_jobs_that_an_excluded_machine_sends_back_name_it_and_stop_no_submissions(desk: Desk) -> None:
+    """They ran before this overseer was started, or were submitted before the machine was excluded."""
+    desk.watch(slaves_needed=3, excluded={"node1": ["1.0", "1.1", "1.2"], "node3": []})
+    refused = on("node1", Outcome.of_process(3, 1.0, "the master refused this agent"))
+    actions = failing(desk, "1.0", "1.1", "1.2", outcome=refused)
+    assert actions.submit == [Submit("a", 3, ("node1",))]
+    desk.need(generation="g2", written=101.0, excluded={})
+    desk.submitted("2.0")
+    assert desk.look().submit == [Submit("a", 2)]
+
+
 def test_failures_on_all_machines_are_not_the_fault_of_one(desk: Desk) -> None:
     """A machine where jobs failed after others ran well is no evidence against another machine."""
     desk.watch(slaves_needed=4)

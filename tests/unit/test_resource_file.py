@@ -21,7 +21,7 @@ CONTENT = ResourceFile(
 def test_a_written_file_is_read_is_private_and_has_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     path.write_text("old")
-    content = evolve(CONTENT, connected_jobs={"17.3": 2, "17.4": 0})
+    content = evolve(CONTENT, connected_jobs={"17.3": 2, "17.4": 0}, excluded_hosts={"node1": ["17.3"], "node2": []})
     write(path, content)
     assert read(path) == content
     assert path.stat().st_mode & 0o777 == 0o600
@@ -71,6 +71,9 @@ def test_a_missing_file_says_to_start_the_master(tmp_path: Path) -> None:
         ("slaves-needed", 1.5),
         ("connected-jobs", []),
         ("connected-jobs", {"17.3": True}),
+        ("excluded-hosts", ["node1"]),
+        ("excluded-hosts", {"node1": "17.3"}),
+        ("excluded-hosts", {"node1": [17.3]}),
     ],
 )
 def test_a_wrong_value_is_reported_with_its_key(tmp_path: Path, key: str, value: Any) -> None:
@@ -92,9 +95,10 @@ def test_a_file_without_jobs_has_none(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     write(path, CONTENT)
     document = json.loads(path.read_text())
-    del document["connected-jobs"]
+    del document["connected-jobs"], document["excluded-hosts"]
     path.write_text(json.dumps(document))
     assert read(path).connected_jobs == {}
+    assert read(path).excluded_hosts == {}
 
 
 def test_changes_of_jobs_are_written_soon_but_not_each_second() -> None:
@@ -111,6 +115,16 @@ def test_when_an_idle_job_gets_work_the_file_is_written_at_once() -> None:
     """Otherwise an overseer would remove the job."""
     last = evolve(CONTENT, update_interval=300.0, connected_jobs={"1.0": 2, "1.1": 0})
     assert due(last, evolve(last, connected_jobs={"1.0": 2, "1.1": 1}, timestamp=100.1))
+
+
+def test_when_a_host_is_excluded_the_file_is_written_at_once() -> None:
+    """Its jobs may change each second, if a batch system starts them there again and again."""
+    last = evolve(CONTENT, update_interval=300.0, excluded_hosts={"node1": ["1.0"]})
+    assert due(last, evolve(last, excluded_hosts={}, timestamp=100.1))
+    assert due(last, evolve(last, excluded_hosts={"node1": ["1.0"], "node2": []}, timestamp=100.1))
+    new = evolve(last, excluded_hosts={"node1": ["1.1"]})
+    assert not due(last, evolve(new, timestamp=104.0))
+    assert due(last, evolve(new, timestamp=105.0))
 
 
 def test_a_file_is_stale_after_three_missed_updates() -> None:

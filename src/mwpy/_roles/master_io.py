@@ -63,6 +63,7 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
         slaves_connected=counts.slaves_connected,
         slaves_needed=counts.slaves_needed,
         connected_jobs=counts.jobs,
+        excluded_hosts=counts.excluded,
     )
 
 

@@ -248,6 +248,7 @@ def _need(content: ResourceFile, wall: float) -> Need:
         interval_s=content.update_interval,
         slaves_needed=content.slaves_needed,
         connected=content.connected_jobs,
+        excluded=content.excluded_hosts,
     )
 
 

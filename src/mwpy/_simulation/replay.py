@@ -113,5 +113,6 @@ def _members(members: Members) -> dict[str, Any]:
             for slave in members.slaves.values()
         },
         "idle": list(members.idle),
+        "excluded": members.excluded,
         "seen": (members.agents_seen, members.slaves_seen),
     }

@@ -102,9 +102,11 @@ class Welcome(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """Master to agent: the agent is refused, for this reason."""
+    """Master to agent: the agent is refused, or must leave, for this reason."""
 
     reason: str
+    finish: bool = False
+    """Whether its running tasks may finish within its grace period."""
 
 
 class AlgorithmDefinition(Struct, frozen=True):

@@ -34,6 +34,8 @@ __all__ = [
     "AlgorithmsForgotten",
     "Charge",
     "Ended",
+    "HostExcluded",
+    "HostReadmitted",
     "LossesExplained",
     "Notice",
     "PackagesCompared",
@@ -184,6 +186,20 @@ class AgentLeft(Struct, frozen=True, tag=True):
 
     agent: str
     reason: str
+
+
+class HostExcluded(Struct, frozen=True, tag=True):
+    """A host gets no more work, because tasks fail there that succeed elsewhere."""
+
+    host: str
+    reason: str
+    """The host, for how long it is excluded, and how many attempts failed there and elsewhere."""
+
+
+class HostReadmitted(Struct, frozen=True, tag=True):
+    """A host that was excluded may get work again."""
+
+    host: str
 
 
 class PeerDropped(Struct, frozen=True, tag=True):
@@ -409,6 +425,8 @@ Record = (
     | AgentRefused
     | AgentLost
     | LossesExplained
+    | HostExcluded
+    | HostReadmitted
     | AgentLeft
     | AgentLeaving
     | PeerDropped

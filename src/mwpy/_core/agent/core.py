@@ -155,9 +155,10 @@ class AgentCore:
             case messages.Shutdown(finished, grace_s):
                 code = ExitCode.OK if finished else ExitCode.FAILED
                 self._departure.leave(code, "shut down by the master", Cause.CANCELLED, grace_s, now)
-            case messages.Refused(reason):
+            case messages.Refused(reason, finish):
                 self._state.record(records.Notice(f"the master refused this agent: {reason}"))
-                self._departure.leave(ExitCode.REFUSED, reason, Cause.CANCELLED, FAREWELL_S, now)
+                cause, grace_s = (Cause.SCALED_DOWN, self.settings.grace_s) if finish else (Cause.CANCELLED, FAREWELL_S)
+                self._departure.leave(ExitCode.REFUSED, reason, cause, grace_s, now)
             case _:
                 pass  # a probe, or a message of a newer version that does not concern agents
 

@@ -143,6 +143,8 @@ class Admission:
                 f"the agent on {hello.host} read a resource file of generation {hello.generation}, this master is "
                 f"generation {mine.generation}: the file is stale, give it a fresh copy"
             )
+        if hello.host in self.state.members.excluded:
+            return self.state.members.excluded[hello.host]
         if len(self.state.members.agents) >= mine.max_agents:
             reason = f"there is room for {mine.max_agents} agents only: {self._how_to_make_room()}"
             self.state.notice(f"agents are refused: {reason}", key="room")
@@ -161,14 +163,14 @@ class Admission:
             raise ProtocolError(f"slave {number} is ready twice")
         if len(agent.slaves) >= agent.announced:
             raise ProtocolError(f"slave {number} is ready, but the agent announced {agent.announced} slaves")
-        sid, kind = self.state.members.next_sid, self.kinds.next_kind()
+        sid, kind = self.state.members.next_sid, SlaveKind.UNORDERED if agent.leaving else self.kinds.next_kind()
         self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
         slave = self.state.members.slaves[sid]
         self.state.change(slave, SlaveEvent.ADMIT)
         self.state.send(agent, messages.SlaveNamed(number, sid))
         if kind is not SlaveKind.UNORDERED:
             self.state.actions.connected.append(sid)
-        if self.state.closing is not None:
+        if self.state.closing is not None or agent.leaving:
             self.state.change(slave, SlaveEvent.SHUT_DOWN)
 
     # ---- what agents can run -------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
 - `Totals` counts what was done and lost.
+- `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.long_tasks import LongTasks
@@ -86,6 +88,8 @@ class Counts:
     """How many agents are connected."""
     jobs: dict[str, int] = field(factory=dict)
     """The jobs of a batch system that are connected, and how many slaves of each are in use."""
+    excluded: dict[str, list[str]] = field(factory=dict)
+    """The hosts that get no more work, and their last jobs."""
 
 
 class MasterCore:
@@ -103,9 +107,10 @@ class MasterCore:
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
         self.totals = Totals(self.state)
         self.delays = Delays(self.state, self.handback)
-        self.results = Results(self.state, self.kinds, self.handback, self.totals, self.delays)
+        self.hosts = Hosts(self.state, self.admission)
+        self.results = Results(self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts)
         self.checkpoints = Checkpoints(self.state)
-        self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.delays)
+        self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
@@ -207,6 +212,7 @@ class MasterCore:
         """Handle the first message of a peer."""
         if not isinstance(event.message, messages.Hello):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
+        self.hosts.note_job(event.message.host, event.message.job)
         self.admission.hello(event.message, event.peer, event.address)
         if event.message.resumed:
             self.losses.agent_resumed(event.message.resumed)
@@ -229,6 +235,7 @@ class MasterCore:
                     self.results.refuse(agent.slaves[number], message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
+                self.hosts.started(agent.host)
             case messages.SlaveRetiring(number):
                 if number in agent.slaves:
                     self.admission.retire_slave(agent.slaves[number])
@@ -262,6 +269,8 @@ class MasterCore:
                 self.delays.decide(now)
             if self.state.settings.max_failures is not None:
                 self.stop.decide()
+            if self.hosts.ripe or self.hosts.deadline is not None:
+                self.hosts.decide(now)
             if self.feeding.decide(self.waiting, now):
                 self.dispatch.decide(now)
             else:
@@ -277,7 +286,8 @@ class MasterCore:
             return None
         due = self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
-        for other in (self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline, paused_until):
+        others = self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline, self.hosts.deadline
+        for other in (*others, paused_until):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -290,13 +300,15 @@ class MasterCore:
         useful = allocation.useful(members, jar.pending.num_unaddressed, self.state.settings.task_group)
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())
-        missing = max(0, useful - self.kinds.count(SlaveKind.UNORDERED)) + special - members.coming()
+        unordered = self.kinds.count(SlaveKind.UNORDERED) - self.hosts.num_useless
+        missing = max(0, useful - unordered) + special - members.coming()
         return Counts(
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(members.slaves),
             slaves_needed=0 if self.state.closing or self.feeding.out_of_time else max(0, missing),
             agents=len(members.agents),
             jobs=members.jobs(),
+            excluded=self.hosts.named,
         )
 
     def check(self) -> None:
@@ -313,6 +325,7 @@ class MasterCore:
             self.delays,
             self.long_tasks,
             self.totals,
+            self.hosts,
         ):
             part.check()
         self.silence.watch.check()

@@ -18,6 +18,7 @@ from attrs import define, field
 from mwpy._core.holding import take, take_each
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
@@ -48,6 +49,7 @@ class Losses:
     handback: HandBack
     totals: Totals
     delays: Delays
+    hosts: Hosts
     departures: dict[str, int] = field(factory=dict)
     """Why agents left, and how many left for each reason."""
     _silent: dict[str, list[SlaveId]] = field(factory=dict)
@@ -139,6 +141,7 @@ class Losses:
             return
         ended = f"before it could take a task: {reason}"
         self.state.record(records.SlaveEnded(sid, Cause.START_UP, ended, "", words))
+        self.hosts.started(agent.host, failure=reason)
         self.state.notice(
             f"a slave of {agent.name} ({agent.address}) ended {ended}. It wrote last:\n{words.shown() or '(nothing)'}",
             key=reason + words.headline,
@@ -160,6 +163,8 @@ class Losses:
             self.totals.lost(span, slave.agent.host, loss.cause, span.count, ran_s)
             if loss.cause is Cause.OUT_OF_MEMORY:
                 self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)
+            if loss.cause.is_charged:
+                self.hosts.ended(span, slave.agent.host, span.count, span.count, f"{loss.cause.value}: {loss.reason}")
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
         for span in held:

@@ -166,6 +166,8 @@ class Members:
     """Busy slaves that may have room for more tasks; the dispatch removes those that have none."""
     pace: dict[int, float] = field(factory=dict)
     """How long a task of each algorithm takes, in seconds, over all slaves."""
+    excluded: dict[str, str] = field(factory=dict)
+    """The hosts that get no more work, and why."""
     agents_seen: int = 0
     slaves_seen: int = 0
     changes: dict[type, Callable[[Any], None]] = field(init=False, repr=False)
@@ -184,6 +186,8 @@ class Members:
             records.PeerDropped: self._peer_dropped,
             records.AlgorithmRefused: self._algorithm_refused,
             records.AlgorithmsForgotten: self._algorithms_forgotten,
+            records.HostExcluded: self._host_excluded,
+            records.HostReadmitted: self._host_readmitted,
         }
 
     @property
@@ -269,6 +273,12 @@ class Members:
         for number in record.numbers:
             for table in tables:
                 table.pop(number, None)
+
+    def _host_excluded(self, record: records.HostExcluded) -> None:
+        self.excluded[record.host] = record.reason
+
+    def _host_readmitted(self, record: records.HostReadmitted) -> None:
+        del self.excluded[record.host]
 
     def coming(self) -> int:
         """How many of the slaves that the agents have announced are not ready yet."""

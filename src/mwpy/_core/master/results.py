@@ -21,6 +21,7 @@ from mwpy._core.master import allocation
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
+from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span
@@ -52,6 +53,7 @@ class Results:
     handback: HandBack
     totals: Totals
     delays: Delays
+    hosts: Hosts
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         """Take over a group of results.
@@ -82,7 +84,7 @@ class Results:
         slave: ConnectedSlave,
         group: messages.Results,
         frames: Sequence[Buffer],
-        values: Sequence[object],
+        values: Sequence[Any],
         buffers: Sequence[Sequence[Buffer]],
     ) -> None:
         """Give the results of tasks to the algorithm."""
@@ -100,6 +102,8 @@ class Results:
             seconds_of[span.algorithm.number] += seconds
             num_failed = sum(failed[own]) if group.failed else 0
             self.totals.finished(span, slave.agent.host, seconds, num_failed)
+            example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
+            self.hosts.ended(span, slave.agent.host, span.count, num_failed, example)
             if group.failed:
                 self._keep_calls(span, failed[own])
         self._learn(slave, seconds_of)
@@ -121,6 +125,7 @@ class Results:
                     what = headline(values[place].pickle)
                     returned.setdefault((what, span.next_pause_s), []).append(span.part(number, 1, span.attempt))
                     self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
+                    self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
             loss = Charge(slave.sid, Cause.ERROR, what)

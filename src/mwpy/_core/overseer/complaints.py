@@ -28,6 +28,7 @@ class About(Enum):
     UNCONNECTED = "unconnected"
     WAITING = "waiting"
     HOSTS = "machines"
+    EXCLUDED = "excluded machines"
 
 
 @define
@@ -81,15 +82,23 @@ class Complaints:
         self.complain(computation, About.LIMIT, text, now)
 
     def report_hosts(self, computation: WatchedComputation, now: float) -> None:
-        """Complain about machines on which jobs fail although they run well elsewhere."""
-        if avoided := computation.hosts.avoided(now):
+        """Complain about machines on which jobs or tasks fail although they run well elsewhere."""
+        if failing := computation.hosts.failing(now):
             text = (
-                f"jobs fail at their start on {', '.join(avoided)} and run well elsewhere, so none is submitted to "
-                f"{'it' if len(avoided) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
+                f"jobs fail at their start on {', '.join(failing)} and run well elsewhere, so none is submitted to "
+                f"{'it' if len(failing) == 1 else 'them'}. Ask your administrator, or read the output of the jobs"
             )
             self.complain(computation, About.HOSTS, text, now)
         else:
             self.resolve(computation, About.HOSTS)
+        if excluded := computation.hosts.excluded:
+            text = (
+                f"tasks fail on {', '.join(excluded)} that succeed elsewhere, so the master sends no more work there, "
+                f"and no job is submitted to {'it' if len(excluded) == 1 else 'them'}. The master's messages say more"
+            )
+            self.complain(computation, About.EXCLUDED, text, now)
+        else:
+            self.resolve(computation, About.EXCLUDED)
 
     def report_delays(self, computation: WatchedComputation, now: float) -> None:
         """Complain about jobs that run without connecting, and about the reason why others keep waiting."""

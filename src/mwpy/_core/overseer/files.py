@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from mwpy._values.staleness import is_stale
 
@@ -26,6 +26,8 @@ class Need:
     slaves_needed: int
     connected: Mapping[str, int]
     """The connected jobs, and how many slaves of each are at work."""
+    excluded: Mapping[str, Sequence[str]] = field(factory=dict)
+    """The hosts to which the master sends no work, as they name themselves, and their last jobs."""
 
 
 @define(eq=False)
@@ -58,6 +60,11 @@ class FileView:
     def connected(self) -> Mapping[str, int]:
         """The connected jobs, and how many slaves of each are at work."""
         return self.need.connected if self.need is not None else {}
+
+    @property
+    def excluded(self) -> Mapping[str, Sequence[str]]:
+        """The hosts to which the master sends no work, and their last jobs."""
+        return self.need.excluded if self.need is not None else {}
 
     @property
     def finished(self) -> bool:

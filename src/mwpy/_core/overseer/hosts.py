@@ -2,9 +2,14 @@
 
 A machine is avoided only with evidence: jobs run well on another machine where none has failed since. Otherwise the
 fault is probably in the script, and submitting elsewhere would only cause more failures.
+
+The machines that the master has excluded are avoided, too. The master knows a machine by the name that the machine
+gives itself, and the batch system may use another one. So the overseer finds its name by the jobs that were there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from attrs import define, field
 
@@ -31,6 +36,8 @@ class Hosts:
     """The failures in a row at the start of jobs, by machine."""
     _good: dict[str, None] = field(factory=dict)
     """The machines on which a job has run well."""
+    _excluded: dict[str, dict[str, None]] = field(factory=dict)
+    """The hosts that the master has excluded, and the names that the batch system has for each."""
 
     def fail(self, host: str, now: float) -> None:
         """Count a job that failed at its start."""
@@ -44,6 +51,20 @@ class Hosts:
         if (failures := self._failures.get(host)) is not None and time > failures.last_at:
             del self._failures[host]
 
+    def exclude(self, hosts: Iterable[str]) -> None:
+        """Record which hosts the master has excluded. Others may be used again."""
+        self._excluded = {host: self._excluded.get(host, {}) for host in hosts}
+
+    def name(self, host: str, machine: str) -> None:
+        """Record the name of an excluded host in the batch system; it may be empty."""
+        if machine:
+            self._excluded[host][machine] = None
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """The machines that the master has excluded, as far as their names are known."""
+        return tuple(machine for machines in self._excluded.values() for machine in machines)
+
     def suspects(self, now: float) -> tuple[str, ...]:
         """The machines with recent failures in a row, whether jobs run well elsewhere or not."""
         return tuple(
@@ -52,11 +73,16 @@ class Hosts:
             if host and failures.count >= FAILURES_ALLOWED and now < failures.last_at + AVOIDED_S
         )
 
+    def failing(self, now: float) -> tuple[str, ...]:
+        """The machines on which jobs fail at their start, and run well elsewhere."""
+        return self.suspects(now) if any(host not in self._failures for host in self._good) else ()
+
     def avoided(self, now: float) -> tuple[str, ...]:
         """The machines to which no job is submitted."""
-        return self.suspects(now) if any(host not in self._failures for host in self._good) else ()
+        return tuple(dict.fromkeys((*self.failing(now), *self.excluded)))
 
     def forget(self) -> None:
         """Forget all failures and successes."""
         self._failures.clear()
         self._good.clear()
+        self._excluded.clear()

@@ -47,6 +47,7 @@ class Intake:
             computation.begin_again()
         if not need.finished:
             computation.resume()
+        computation.note_excluded()
         self._complaints.report_staleness(computation, now)
 
     def take_unreadable_file(self, mark: str, reason: str, now: float) -> None:
@@ -65,7 +66,9 @@ class Intake:
         for computation in self._state.computations.values():
             own = {job.job_id: job for job in jobs if job.mark == computation.mark}
             self._report_adoption(computation, own)
-            for job in computation.jobs.take_list(own, now):
+            held = computation.jobs.take_list(own, now)
+            computation.note_excluded()
+            for job in held:
                 text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
                 self._state.say(computation, text)
                 self._count_failure(computation, Outcome(End.LOST, text, None, 0.0, host=job.host), text, now)
@@ -95,6 +98,7 @@ class Intake:
         for computation in self._state.computations.values():
             if not computation.jobs.take_answer(job_id, ended=outcome is not None) or outcome is None:
                 continue
+            computation.note_machine(job_id, outcome.host)
             if computation.finished_at is None:
                 self._judge(computation, job_id, outcome, now)
             if not is_failure(outcome):

@@ -140,4 +140,4 @@ class Submissions:
         pause, suspects = computation.failures, computation.hosts.suspects(now)
         elsewhere = pause.is_pausing and pause.tried_elsewhere_at is None and len(suspects) == 1
         pause.tried_elsewhere_at = now if elsewhere else None
-        return suspects if elsewhere else computation.hosts.avoided(now)
+        return (*suspects, *computation.hosts.excluded) if elsewhere else computation.hosts.avoided(now)
