@@ -468,7 +468,7 @@ class _MasterMachine(RuleBasedStateMachine):
             if slave.gave_back:
                 continue
             known = members.slaves[slave.sid]
-            queues = self.core.state.jar.pending.queues
+            queues = {queue[0].algorithm.number: queue for queue in self.core.state.jar.pending.queues.values()}
             able = [each for each in queues if slave.can_run(each)]
             waiting = sum(span.count for each in able for span in queues[each])
             if slave.just_sent * len(takers) < waiting:

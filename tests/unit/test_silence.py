@@ -85,16 +85,25 @@ class _Master:
     def receive(self, message: messages.Message, peer: bytes = b"a", frames: tuple[bytes, ...] = ()) -> None:
         self.handle(Received(peer, "10.0.0.1", message, frames))
 
-    def connect(self, slaves: int, peer: bytes = b"a") -> None:
+    def connect(self, slaves: int, peer: bytes = b"a", seconds_left: float | None = None) -> None:
         """Connect an agent of which this many slaves become ready. It announces one more, which starts later."""
-        self.receive(messages.Hello("m", "g", "node1", 1, "3.11", slaves + 1), peer)
+        hello = messages.Hello("m", "g", "node1", 1, "3.11", slaves + 1, seconds_left=seconds_left)
+        self.receive(hello, peer)
         for number in range(1, slaves + 1):
             self.receive(messages.SlaveReady(number), peer)
 
-    def submit(self, algorithm: int = 0, sid: str | None = None, anyway: bool = False, after: float = 0.0) -> None:
+    def submit(
+        self,
+        algorithm: int = 0,
+        sid: str | None = None,
+        anyway: bool = False,
+        after: float = 0.0,
+        expected: float | None = None,
+    ) -> None:
         """Submit one task."""
         self.tasks += 1
-        policy = TaskPolicy(SlaveId(sid) if sid else None, do_it_anyway=anyway, after=after)
+        address = SlaveId(sid) if sid else None
+        policy = TaskPolicy(address, do_it_anyway=anyway, after=after, seconds_expected=expected)
         self.core.submit([span(self.tasks, ALGORITHMS[algorithm], policy=policy)])
         self.decide()
 
@@ -104,10 +113,10 @@ class _Master:
         number = held.algorithm.number
         self.receive(messages.AlgorithmFailed(1, number, reason, [task], [1], [held.attempt]), peer)
 
-    def finish(self, task: int, peer: bytes = b"a") -> None:
+    def finish(self, task: int, peer: bytes = b"a", seconds: float = 0.1) -> None:
         """The first slave of an agent sends the result of a task that it holds."""
         attempt = span_of(self.core, task).attempt
-        self.receive(messages.Results(1, [task], [1], [attempt], [0.1], []), peer, (messages.payload(1, [b"\0"]),))
+        self.receive(messages.Results(1, [task], [1], [attempt], [seconds], []), peer, (messages.payload(1, [b"\0"]),))
 
     def wait(self) -> None:
         """The master algorithm calls `mw.loop()`."""
@@ -191,6 +200,25 @@ def _the_only_slave_cannot_run_the_task_that_is_addressed_to_it(master: _Master)
     master.connect(1)
     master.submit(1, "SLAVE-0", anyway=True)
     master.refuse(1)
+
+
+def _no_agent_has_time_for_the_task(master: _Master) -> None:
+    """The agent with the most time cannot run the algorithm. Time passes, and the agents stay."""
+    for peer, seconds_left in ((b"a", 2e5), (b"b", 3e5), (b"c", 4e5)):
+        master.connect(1, peer, seconds_left)
+        master.submit(1)
+    master.finish(1)
+    master.finish(2, b"b")
+    master.refuse(3, b"c")
+    master.finish(3)
+    master.submit(1, expected=5e5)
+
+
+def _no_agent_has_time_for_another_task_like_that(master: _Master) -> None:
+    master.connect(1, seconds_left=2e5)
+    master.submit()
+    master.finish(1, seconds=3e5)
+    master.submit()
 
 
 def _every_slave_is_ordered(master: _Master) -> None:
@@ -320,6 +348,16 @@ CAUSES = [
         _the_only_slave_cannot_run_the_task_that_is_addressed_to_it,
         "for which 1 tasks wait",
         "install the module",
+    ),
+    _Cause(
+        _no_agent_has_time_for_the_task,
+        "task 4 (min; tasks of it that wait: 1) takes 500000 s by their seconds_expected, and AGENT-1, which",
+        "correct seconds_expected",
+    ),
+    _Cause(
+        _no_agent_has_time_for_another_task_like_that,
+        "task 2 (max; tasks of it that wait: 1) takes 300000 s on average so far, and AGENT-0, which",
+        "give them seconds_expected if they take less",
     ),
     _Cause(
         _every_slave_is_ordered,

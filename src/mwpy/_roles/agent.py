@@ -154,8 +154,9 @@ class Agent:
 
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
-        self._link.send(wire.encode(self._core.settings.hello))
-        return self._act(self._clock.monotonic())
+        now = self._clock.monotonic()
+        self._link.send(wire.encode(self._core.hello(now)))
+        return self._act(now)
 
     def iterate(self) -> ExitCode | None:
         """Wait for something to happen, report it to the core, and do what the core decides.

@@ -190,6 +190,7 @@ class SimulatedAlgorithm:
         attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
         after, memory = random.choice(PAUSES), random.choice((None, None, 500, 800))
         policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds, after=after)
+        policy = evolve(policy, seconds_expected=random.choice((None, None, None, 0.1, 2.0, 6.0)))
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
         policy = evolve(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
         draw = random.random()

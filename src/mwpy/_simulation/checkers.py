@@ -16,6 +16,7 @@ from attrs import Factory, define, field
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.stop_checker import StopChecker
+from mwpy._simulation.time_checker import TimeChecker
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
@@ -125,6 +126,7 @@ class HistoryChecker:
     retries: RetryChecker = field(
         default=Factory(lambda self: RetryChecker(self._policies, self.deaths, self._last_attempts), takes_self=True)
     )
+    times: TimeChecker = field(default=Factory(lambda self: TimeChecker(self._policies), takes_self=True))
 
     @property
     def unended(self) -> list[int]:
@@ -167,6 +169,7 @@ class HistoryChecker:
                     self._unaddressed[task] = None
             case records.AgentConnected(agent, _, host):
                 self._at[agent], self._host_of[agent] = {}, host
+                self.times.connected(record, self.retries.now)
             case records.AlgorithmRefused(agent, algorithm, sid=None):
                 may_fail = self._host_of[agent] in self.unable
                 assert may_fail, f"{agent} gets no more tasks of {algorithm}, but a new slave can run it"
@@ -178,6 +181,7 @@ class HistoryChecker:
                 self._agent_vanished(agent)
             case records.TasksAllocated(sid, tasks):
                 self.retries.sent(tasks)
+                self.times.sent(self._agent_of[sid], tasks, self.retries.now)
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid], _each(tasks))
@@ -238,6 +242,8 @@ class HistoryChecker:
             if message in self._begun.setdefault(peer, []):
                 self.unheard[peer] = None  # the master drops it
             self._begun[peer].append(message)
+        if isinstance(message, messages.Hello):
+            self.times.heard(peer, message)
         if isinstance(message, messages.Leaving):
             self._leaving[peer] = None
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:

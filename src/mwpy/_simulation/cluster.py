@@ -248,4 +248,5 @@ def _draw_limits(random: Random) -> Limits:
         max_memory=random.choice((None, None, 2, 10)),
         start_timeout_s=random.choice((1.0, 5.0, 300.0)),
         idle_exit_s=random.choice((None, None, 0.3, 3.0)),
+        lifetime_s=random.choice((None, None, 9.0, 15.0)),
     )

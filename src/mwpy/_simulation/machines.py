@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field, frozen
 
 from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.departure import FAREWELL_S
 from mwpy._core.agent.events import AgentSettings
 from mwpy._core.agent.output import HELD_BACK_S
 from mwpy._core.agent.starts import ABORT_S
@@ -67,6 +68,8 @@ class Limits:
     """How much memory a slave may have, in units of which a task leaks one on average."""
     start_timeout_s: float = 300.0
     idle_exit_s: float | None = None
+    lifetime_s: float | None = None
+    """After this time a batch system would end the agent. Agents that start when faults are over have no such limit."""
 
 
 @define(eq=False)
@@ -186,8 +189,10 @@ class AgentProcess:
         self._signals = _Signals(self._link)
         hello = messages.Hello("simulated", "g1", host.name, 1, "3.11", host.num_slaves, host.job)
         limits = host.limits
+        lifetime_s = limits.lifetime_s if world.faulty else None
         settings = AgentSettings(
             hello,
+            ends_at=None if lifetime_s is None else world.now + lifetime_s,
             idle_exit_s=limits.idle_exit_s,
             slave_max_tasks=limits.max_tasks,
             start_timeout_s=limits.start_timeout_s,
@@ -199,6 +204,7 @@ class AgentProcess:
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False
+        checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._agent.begin()
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:

@@ -212,6 +212,14 @@ OPTIONS: tuple[Option, ...] = (
         "An attempt of a task is killed after this time, unless its policy says otherwise.",
         "no limit",
     ),
+    Option(
+        "seconds-expected",
+        "SECONDS",
+        _SECONDS,
+        "How long an attempt of a task takes, unless its policy says otherwise. A task is sent only to an agent that "
+        "has this much time left.",
+        "the mean of the algorithm's tasks",
+    ),
     Option("memory-max", "BYTES", _BYTES, "The memory that a task may use, unless its policy differs.", "no limit"),
     Option(
         "max-failures",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil, floor, log10
 from operator import index
 from typing import Any, SupportsIndex, TypedDict, Unpack
 
@@ -63,6 +64,9 @@ class Policies(TypedDict, total=False):
     seconds_max: float | None
     """How long an attempt may run, in seconds. Then the agent kills its slave, with all processes that the task
     started, and the attempt is lost by the task's own fault. None, the default, for no limit."""
+    seconds_expected: float | None
+    """How long an attempt takes, in seconds. A task is sent only to an agent that has this much time left. None, the
+    default, if it is not known: then the mean time of the algorithm's tasks counts. It is rounded up to two digits."""
     memory_max: int | str | None
     """How much memory the slave and all processes that the task started may use together: a number of bytes, or a text
     such as "4 GB" (a KB has 1024 bytes). A task that uses more is killed as for `seconds_max`. None, the default,
@@ -99,6 +103,7 @@ class TaskPolicy:
     seeded: bool = False
     attempts_max: int = ATTEMPTS_MAX
     seconds_max: float | None = None
+    seconds_expected: float | None = None
     memory_max: int | None = None
     retries_errors: bool = False
     after: float = 0.0
@@ -181,6 +186,15 @@ def check_seconds(name: str, value: object) -> float | None:
     return float(value)
 
 
+def _rounded_seconds(name: str, value: object) -> float | None:
+    """Check a number of seconds, and round it up to two digits. So tasks with almost the same number wait together."""
+    seconds = check_seconds(name, value)
+    if seconds is None:
+        return None
+    exponent = floor(log10(seconds)) - 1
+    return float(f"{ceil(round(seconds / 10.0**exponent, 6))}e{exponent}")
+
+
 def _bytes(name: str, value: object) -> int | None:
     if value is None:
         return None
@@ -228,6 +242,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "seed": _seed,
     "attempts_max": _count,
     "seconds_max": check_seconds,
+    "seconds_expected": _rounded_seconds,
     "memory_max": _bytes,
     "retry_errors": _condition,
     "after": _pause,

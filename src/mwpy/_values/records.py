@@ -79,6 +79,8 @@ class TaskRange(Struct, frozen=True):
     """The number of the algorithm's definition."""
     name: str
     """The name of the algorithm."""
+    expected_s: float | None = None
+    """How long each task takes, by its policy; None if its policy does not say this."""
 
     def __str__(self) -> str:
         last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
@@ -155,6 +157,8 @@ class AgentConnected(Struct, frozen=True, tag=True):
     """How many slaves the agent announced."""
     python: str = ""
     """`major.minor` of its interpreter."""
+    seconds_left: float | None = None
+    """How long from then on a task could run at most, because then the agent's time is over; None if unknown."""
 
 
 class AgentRefused(Struct, frozen=True, tag=True):

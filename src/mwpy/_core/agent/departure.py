@@ -52,6 +52,14 @@ class Departure:
         settings = self._state.settings
         return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
 
+    @property
+    def tasks_end_at(self) -> float | None:
+        """When the tasks of this agent must have ended; None if this is not known."""
+        if self._deadline is not None:
+            return self._deadline
+        ends_at = self._state.settings.ends_at
+        return None if ends_at is None else ends_at - FAREWELL_S
+
     def terminated(self, reason: str, cause: Cause, now: float) -> None:
         """Leave, because a signal says so. Near the time limit of a job, its batch system sends the same signal."""
         settings = self._state.settings

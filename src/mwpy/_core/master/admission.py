@@ -58,7 +58,7 @@ class Admission:
         """The connection of a peer is gone."""
         self._ignored.pop(peer, None)
 
-    def hello(self, hello: messages.Hello, peer: bytes, address: str) -> None:
+    def hello(self, hello: messages.Hello, peer: bytes, address: str, now: float) -> None:
         """Accept or refuse an agent."""
         reason = self._why_not(hello)
         if reason:
@@ -70,10 +70,9 @@ class Admission:
             return
         self.refusals = 0
         name = self.state.members.next_agent
-        self.state.record(
-            records.AgentConnected(name, address, hello.host, hello.pid, hello.job, hello.slaves, hello.python)
-        )
-        agent = self.state.members.connect(name, peer)
+        what = hello.host, hello.pid, hello.job, hello.slaves, hello.python, hello.seconds_left
+        self.state.record(records.AgentConnected(name, address, *what))
+        agent = self.state.members.connect(name, peer, now)
         mine = self.state.settings
         welcome = messages.Welcome(name, mine.result_group, mine.max_result_bytes, mine.client_timeout_s)
         self.state.send(agent, welcome)

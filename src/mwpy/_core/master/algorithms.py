@@ -12,6 +12,7 @@ other counts. Each count is written by one thread, and is read as one number. So
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from attrs import define, field
 
@@ -38,14 +39,29 @@ class Defined:
     """How many of its tasks are not pending any more: they are at slaves, are delayed, or have ended."""
     runnable: int = 0
     """How many of its tasks are in the core and have not ended."""
-    leaves_state: bool = False
-    """Whether one of its tasks ever left a state for its next attempt."""
     refused: bool = False
     """Whether some agent ever reported that its slaves cannot run it."""
+    leaves_state: bool = False
+    """Whether one of its tasks ever left a state for its next attempt. Then an attempt is useful even if it does not
+    finish, so no task of it is held back because an agent has too little time left."""
+    succeeded: int = 0
+    """How many of its tasks have returned a value."""
+    succeeded_s: float = 0.0
+    """How long these tasks ran, together."""
 
     @number.default
     def _its_number(self) -> int:
         return self.record.definition.number
+
+    def succeed(self, seconds: Sequence[float]) -> None:
+        """Tasks of it have returned values, after so many seconds each."""
+        self.succeeded += len(seconds)
+        self.succeeded_s += sum(seconds)
+
+    @property
+    def mean_s(self) -> float | None:
+        """How long a task of it takes on average, in seconds; None if none has returned a value."""
+        return self.succeeded_s / self.succeeded if self.succeeded else None
 
     @name.default
     def _its_name(self) -> str:

@@ -13,10 +13,14 @@ holds fewer.
 
 from __future__ import annotations
 
+from math import inf
+
 from mwpy._core.master.members import ConnectedSlave, Members
+from mwpy._core.master.pending import PendingTasks
+from mwpy._core.master.spans import Span
 from mwpy._values.task import SlaveKind, SlaveState
 
-__all__ = ["fullest", "is_full", "learn", "pace_of", "room"]
+__all__ = ["fullest", "is_full", "learn", "most_in_time", "pace_of", "room", "spent"]
 
 _BUSY, _SHUTTING_DOWN = SlaveState.BUSY, SlaveState.SHUTTING_DOWN
 
@@ -81,6 +85,18 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))
 
 
+def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
+    """How many tasks of a span can finish on a slave, behind those that it holds, before the time of its agent is over.
+
+    Tasks of unknown duration count as zero.
+    """
+    left_s, needed_s = slave.agent.ends_in_s(now), span.needed_s
+    if left_s == inf or not needed_s:
+        return MAX_GROUP_TASKS
+    left_s -= sum(held.count * (held.needed_s or 0.0) for held in slave.held.spans)
+    return max(0, min(int(left_s / needed_s), MAX_GROUP_TASKS))
+
+
 def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
     """Whether a slave needs no more tasks of any algorithm now; see `room`."""
     held = slave.held.count
@@ -109,6 +125,22 @@ def useful(members: Members, pending: int, fixed: int | None) -> int:
             slaves += slave.kind_to_be is SlaveKind.UNORDERED
             slaves += slave.held.count - 1 if shared else 0
     return slaves
+
+
+def spent(members: Members, pending: PendingTasks, now: float) -> int:
+    """How many unordered slaves are idle although tasks wait, because their agents have too little time left.
+
+    Those on excluded hosts do not count.
+    """
+    if not pending.queues:
+        return 0
+    return sum(
+        slave.kind is SlaveKind.UNORDERED
+        and slave.agent.ends_at is not None
+        and slave.agent.host not in members.excluded
+        and pending.first_turn((), slave.agent.ends_in_s(now)) is None
+        for slave in members.idle.values()
+    )
 
 
 def fullest(members: Members, now: float) -> tuple[ConnectedSlave | None, float | None]:

@@ -192,7 +192,7 @@ class MasterCore:
                     if agent is not None:
                         self._handle_message(agent, event, now)
                     elif not self.admission.ignores(event.peer):
-                        self._greet(event)
+                        self._greet(event, now)
                 except ProtocolError as error:
                     self._drop(event.peer, event.address, str(error))
             case Garbage(peer, address, reason):
@@ -208,12 +208,12 @@ class MasterCore:
             case TurnedAway(address, reason):
                 self.admission.turned_away(address, reason)
 
-    def _greet(self, event: Received) -> None:
+    def _greet(self, event: Received, now: float) -> None:
         """Handle the first message of a peer."""
         if not isinstance(event.message, messages.Hello):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.hosts.note_job(event.message.host, event.message.job)
-        self.admission.hello(event.message, event.peer, event.address)
+        self.admission.hello(event.message, event.peer, event.address, now)
         if event.message.resumed:
             self.losses.agent_resumed(event.message.resumed)
 
@@ -300,7 +300,8 @@ class MasterCore:
         useful = allocation.useful(members, jar.pending.num_unaddressed, self.state.settings.task_group)
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())
-        unordered = self.kinds.count(SlaveKind.UNORDERED) - self.hosts.num_useless
+        spent = allocation.spent(members, jar.pending, self.state.now)
+        unordered = self.kinds.count(SlaveKind.UNORDERED) - self.hosts.num_useless - spent
         missing = max(0, useful - unordered) + special - members.coming()
         return Counts(
             slaves_wanted=sum(wanted.values()),

@@ -53,8 +53,8 @@ class Dispatch:
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
         pending = self.state.jar.pending
-        for slave, algorithm in self.isolation.places():
-            self._feed(slave, pending.heads(pending.suspects[algorithm], 1, allocation.MAX_GROUP_BYTES), now)
+        for slave, lane in self.isolation.places(now):
+            self._feed(slave, pending.heads(pending.suspects[lane], 1, allocation.MAX_GROUP_BYTES), now)
 
     def _send_addressed(self, now: float) -> None:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
@@ -67,7 +67,16 @@ class Dispatch:
                     reason = f"{sid}, to which it was addressed, cannot run it: {refused[algorithm]}"
                     self.handback.release(sid, queue[0], reason)
                     continue
+                expected_s = queue[0].policy.seconds_expected
+                if expected_s is not None and not slave.agent.has_time(queue[0], now):
+                    left_s = slave.agent.ends_in_s(now)
+                    reason = f"{sid}, to which it was addressed, has {left_s:.0f} s left, and it takes {expected_s:g} s"
+                    self.handback.release(sid, queue[0], reason)
+                    continue
                 count = allocation.room(self.state.members, slave, algorithm, fixed)
+                if slave.agent.ends_at is not None:  # the next span may take longer
+                    most = queue[0].count if expected_s is None else allocation.most_in_time(slave, queue[0], now)
+                    count = min(count, queue[0].count, most)
                 if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or slave.agent.reserved or not count:
                     break
                 self._feed(slave, pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused), now)
@@ -94,22 +103,24 @@ class Dispatch:
         """Send a slave as many tasks as it has room for, at most its share. A full slave is no longer hungry.
 
         It is the turn of one algorithm. While the slave has no room for this algorithm, it gets no task of another one.
-        Otherwise the first algorithm would wait forever.
+        Otherwise the first algorithm would wait forever. An algorithm for which the time of the agent is too short has
+        no turn.
         """
         members, pending, fixed = self.state.members, self.state.jar.pending, self.state.settings.task_group
         for _ in range(len(pending.queues)):
-            algorithm = pending.first_turn(slave.refused)
-            if algorithm is None:
+            lane = pending.first_turn(slave.refused, slave.agent.ends_in_s(now))
+            if lane is None:
                 break
-            count = allocation.room(members, slave, algorithm, fixed)
+            queue = pending.queues[lane]
+            count = allocation.room(members, slave, queue[0].algorithm.number, fixed)
+            if slave.agent.ends_at is not None:
+                count = min(count, allocation.most_in_time(slave, queue[0], now))
             if not count:
                 break
-            chosen = pending.heads(
-                pending.queues[algorithm], count if fixed else min(count, share), allocation.MAX_GROUP_BYTES
-            )
+            chosen = pending.heads(queue, count if fixed else min(count, share), allocation.MAX_GROUP_BYTES)
             self._feed(slave, chosen, now)
             if pending.queues:
-                pending.next_turn(algorithm)
+                pending.next_turn(lane)
             share -= sum(map(count_of, chosen))
             if share <= 0:
                 return
@@ -163,13 +174,15 @@ class Dispatch:
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""
         state = self.state
-        idle = state.members.idle.values()
-        idle_slaves = len([slave for slave in idle if slave.runs_unaddressed and not slave.refused])
-        while idle_slaves > 0:
+        idle = [slave for slave in state.members.idle.values() if slave.runs_unaddressed and not slave.refused]
+        while idle:
             slave, self.look_again = allocation.fullest(state.members, now)
             if slave is None:
+                return
+            last = slave.held.spans[-1]
+            if not any(each.agent.has_time(last, now) for each in idle):
                 return
             slave.asked_back = True
             count = max(1, slave.held.count // 2)
             state.send(slave.agent, messages.Revoke(slave.number, count))
-            idle_slaves -= count
+            del idle[:count]

@@ -16,6 +16,8 @@ from attrs import define, field
 
 from mwpy._core.holding import count_of
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.pending import Lane
+from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values.task import SlaveState
 
@@ -32,37 +34,37 @@ class Isolation:
     reserved: list[ConnectedAgent] = field(factory=list)
     """The agents that are reserved: one suspect runs on each of them, and at most one waits until it is idle."""
 
-    def places(self) -> list[tuple[ConnectedSlave, int]]:
+    def places(self, now: float) -> list[tuple[ConnectedSlave, Lane]]:
         """Reserve agents for the pending suspects, and release those on which no suspect runs.
 
         Returns:
-            Slaves, each alone on its agent, and the algorithm of the suspect that the caller must send to it now.
+            Slaves, each alone on its agent, and the queue of the suspect that the caller must send to it now.
         """
         before, self.reserved = self.reserved, []
         for agent in before:
             agent.reserved = False
             if agent.runs_suspect:
                 self._reserve(agent)
-        found: list[tuple[ConnectedSlave, int]] = []
+        found: list[tuple[ConnectedSlave, Lane]] = []
         empties_one = False
-        for number, queue in self.state.jar.pending.suspects.items():
+        for lane, queue in self.state.jar.pending.suspects.items():
             for _ in range(sum(map(count_of, queue))):
-                slave = self._least_busy(number, before)
+                slave = self._least_busy(queue[0], before, now)
                 if slave is None or (empties_one and slave.agent.num_busy):
                     break
                 self._reserve(slave.agent)
                 if slave.agent.num_busy:
                     empties_one = True
                     break
-                found.append((slave, number))
+                found.append((slave, lane))
         return found
 
     def _reserve(self, agent: ConnectedAgent) -> None:
         agent.reserved = True
         self.reserved.append(agent)
 
-    def _least_busy(self, number: int, before: Sequence[ConnectedAgent]) -> ConnectedSlave | None:
-        """A slave that can run an algorithm, on the agent with the fewest busy slaves.
+    def _least_busy(self, suspect: Span, before: Sequence[ConnectedAgent], now: float) -> ConnectedSlave | None:
+        """A slave that can run a suspect, on the agent with the fewest busy slaves.
 
         If two agents have equally few, prefer one that was reserved before. So the choice changes only if another agent
         gets idle sooner, and some agent gets idle in the end.
@@ -71,8 +73,9 @@ class Isolation:
         found: ConnectedSlave | None = None
         for agent in self.state.members.agents.values():
             rank = agent.num_busy, agent not in before
-            if agent.reserved or (best is not None and rank >= best):
+            if agent.reserved or (best is not None and rank >= best) or not agent.has_time(suspect, now):
                 continue
+            number = suspect.algorithm.number
             slave = next((slave for slave in agent.slaves.values() if _may_run(slave, number)), None)
             if slave is not None:
                 best, found = rank, slave

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import HeldTasks
 from mwpy._values import records
 from mwpy._values.causes import Cause
@@ -77,6 +79,10 @@ class ConnectedAgent:
     """The name of its machine."""
     pid: int = 0
     """Its process id there."""
+    seconds_left: float | None = None
+    """How long a task could run at most when it connected; None if unknown."""
+    ends_at: float | None = None
+    """Until when a task may run there at most, on the core's clock; None if unknown."""
     peer: bytes = b""
     """The name of its connection."""
     slaves: dict[int, ConnectedSlave] = field(factory=dict)
@@ -95,6 +101,14 @@ class ConnectedAgent:
     """The cause of the loss of the tasks that it holds, if it goes now."""
     reserved: bool = False
     """Whether its slaves get no tasks, because a suspect runs alone on it, or will; see `isolation.py`."""
+
+    def ends_in_s(self, now: float) -> float:
+        """How long a task may run there at most from now on, in seconds; infinity if its end is not known."""
+        return inf if self.ends_at is None else self.ends_at - now
+
+    def has_time(self, span: Span, now: float) -> bool:
+        """Whether a task can finish there, as far as this is known."""
+        return self.ends_at is None or (span.needed_s or 0.0) <= self.ends_at - now
 
     @property
     def num_busy(self) -> int:
@@ -200,10 +214,11 @@ class Members:
         """The id of the next slave that is ready."""
         return SlaveId(f"SLAVE-{self.slaves_seen}")
 
-    def connect(self, name: str, peer: bytes) -> ConnectedAgent:
-        """Set the connection of an agent that was just recorded."""
+    def connect(self, name: str, peer: bytes, now: float = 0.0) -> ConnectedAgent:
+        """Set the connection of an agent that was just recorded, and when its time is over."""
         agent = self.peers[peer] = self.agents[name]
         agent.peer = peer
+        agent.ends_at = None if agent.seconds_left is None else now + agent.seconds_left
         return agent
 
     def has_process(self, pid: int) -> bool:
@@ -242,7 +257,7 @@ class Members:
     def _agent_connected(self, record: records.AgentConnected) -> None:
         self.agents_seen += 1
         known = record.agent, record.address, record.slaves, record.job, record.python, record.host, record.pid
-        self.agents[record.agent] = ConnectedAgent(*known)
+        self.agents[record.agent] = ConnectedAgent(*known, seconds_left=record.seconds_left)
 
     def _agent_leaving(self, record: records.AgentLeaving) -> None:
         agent = self.agents[record.agent]

@@ -5,6 +5,9 @@ All other tasks wait in one queue for each algorithm, for two reasons: a group o
 by arithmetic, and a slave that cannot run an algorithm skips one queue and not each task. The algorithms take turns.
 Suspects, which must run alone on an agent, have queues of their own (see `isolation.py`).
 
+Tasks whose policy says how long they take wait in queues of their own, one for each such time: an agent with little
+time left skips the queues of long tasks. Policies round these times, so there are few of them.
+
 A task that comes back goes to the head of its queue, because it is the oldest; of several, the oldest is the first. A
 task that ran when its slave died goes to the tail instead. If the task killed the slave, the other tasks run before it
 kills the next slave. If another fault killed the slave, that fault may have ended before the task runs again.
@@ -16,6 +19,7 @@ from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
+from math import inf
 from operator import attrgetter
 from typing import TypeVar
 
@@ -28,9 +32,12 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.records import TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["MAX_SPAN", "PendingTasks"]
+__all__ = ["MAX_SPAN", "Lane", "PendingTasks"]
 
 K = TypeVar("K")
+
+Lane = int | tuple[int, float]
+"""Names a queue: the number of an algorithm. For tasks with `seconds_expected` also this time."""
 
 _first = attrgetter("first")
 
@@ -42,10 +49,10 @@ MAX_SPAN = 1000
 class PendingTasks:
     """All pending tasks. Only the taskjar adds and removes them."""
 
-    queues: OrderedDict[int, deque[Span]] = field(factory=OrderedDict)
-    """Pending tasks that any slave may run, by algorithm. No queue is empty. The first queue has the next turn."""
-    suspects: dict[int, deque[Span]] = field(factory=dict)
-    """Pending tasks that any slave may run if nothing else runs on its agent, by algorithm. No queue is empty."""
+    queues: OrderedDict[Lane, deque[Span]] = field(factory=OrderedDict)
+    """Pending tasks that any slave may run. No queue is empty. The first queue has the next turn."""
+    suspects: dict[Lane, deque[Span]] = field(factory=dict)
+    """Pending tasks that any slave may run if nothing else runs on its agent. No queue is empty."""
     addressed: dict[SlaveId, deque[Span]] = field(factory=dict)
     """Pending tasks that are addressed to a slave. No queue is empty."""
     num_queued: dict[int, int] = field(factory=lambda: defaultdict(int))
@@ -97,17 +104,24 @@ class PendingTasks:
         for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             yield from queue
 
-    def first_turn(self, refused: Container[int]) -> int | None:
-        """The algorithm that has the next turn, without those that are refused; None if there is none.
+    def first_turn(self, refused: Container[int], ends_in_s: float = inf) -> Lane | None:
+        """The queue that has the next turn; None if there is none.
 
         This takes no longer when more algorithms have pending tasks.
-        """
-        return next((number for number in self.queues if number not in refused), None)
 
-    def next_turn(self, algorithm: int) -> None:
-        """Move the queue of an algorithm behind all other queues."""
-        if algorithm in self.queues:
-            self.queues.move_to_end(algorithm)
+        Args:
+            refused: numbers of algorithms, whose queues are left out.
+            ends_in_s: the queues of tasks that take longer are left out.
+        """
+        for lane, queue in self.queues.items():
+            if _number(lane) not in refused and (ends_in_s == inf or (queue[0].needed_s or 0.0) <= ends_in_s):
+                return lane
+        return None
+
+    def next_turn(self, lane: Lane) -> None:
+        """Move a queue behind all other queues."""
+        if lane in self.queues:
+            self.queues.move_to_end(lane)
 
     def add(self, spans: Iterable[Span]) -> None:
         """Add spans at the tails of their queues."""
@@ -123,10 +137,10 @@ class PendingTasks:
 
         Tasks come back from several slaves, one slave after the other. An ordered map waits for the oldest task.
         """
-        returned: dict[tuple[SlaveId | None, int, bool], tuple[deque[Span], list[Span]]] = {}
+        returned: dict[tuple[SlaveId | None, Lane, bool], tuple[deque[Span], list[Span]]] = {}
         for span in spans:
             queue = self._count_in(span)
-            key = span.policy.sid, span.algorithm.number, span.runs_alone
+            key = span.policy.sid, _lane(span.algorithm.number, span.policy.seconds_expected), span.runs_alone
             returned.setdefault(key, (queue, []))[1].append(span)
         for queue, before in returned.values():
             last = max(span.first for span in before)
@@ -144,21 +158,23 @@ class PendingTasks:
         self.num_unaddressed += count
         self.num_queued[number] += count
         queues = self.suspects if span.deaths and span.runs_alone else self.queues
-        queue = queues.get(number)
+        lane = _lane(number, span.policy.seconds_expected)
+        queue = queues.get(lane)
         if queue is None:
-            queue = queues[number] = deque()
+            queue = queues[lane] = deque()
         return queue
 
     def remove(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks from the head of their queue, which belongs to a slave or to their algorithm."""
         queue: deque[Span] | None = self.addressed.get(sid)
-        queues: dict[int, deque[Span]] = self.queues
+        queues: dict[Lane, deque[Span]] = self.queues
         counted = self.num_addressed
+        lane = _lane(tasks[0].algorithm, tasks[0].expected_s)
         if not queue or queue[0].first != tasks[0].first:
-            queue, counted = queues.get(tasks[0].algorithm), self.num_queued
+            queue, counted = queues.get(lane), self.num_queued
             if not queue or queue[0].first != tasks[0].first:
                 queues = self.suspects
-                queue = queues.get(tasks[0].algorithm)
+                queue = queues.get(lane)
         spans: list[Span] = []
         for each in tasks:
             if not queue or queue[0].first != each.first or queue[0].count < each.count:
@@ -173,16 +189,16 @@ class PendingTasks:
             if counted is self.num_addressed:
                 del self.addressed[sid]
             else:
-                del queues[tasks[0].algorithm]
+                del queues[lane]
         return spans
 
     def withdraw(self, tasks: Sequence[TaskRange]) -> list[Span]:
         """Remove tasks, wherever they are in their queues."""
         ids = ids_in(tasks)
         spans: list[Span] = []
-        for number in dict.fromkeys(each.algorithm for each in tasks):
-            spans += self._take_out(self.queues, number, ids, self.num_queued)
-            spans += self._take_out(self.suspects, number, ids, self.num_queued)
+        for lane in dict.fromkeys(_lane(each.algorithm, each.expected_s) for each in tasks):
+            spans += self._take_out(self.queues, lane, ids, self.num_queued)
+            spans += self._take_out(self.suspects, lane, ids, self.num_queued)
         for sid in list(self.addressed):
             spans += self._take_out(self.addressed, sid, ids, self.num_addressed)
         return spans
@@ -211,11 +227,12 @@ class PendingTasks:
         """Recompute the counts, and compare the queues with the tasks' states."""
         queued: Counter[int] = Counter()
         for queues in (self.queues, self.suspects):
-            for number, queue in queues.items():
-                queued[number] += sum(map(count_of, queue))
-                assert all(span.runs_alone is (queues is self.suspects) for span in queue), (
-                    "a task waits in a wrong queue"
-                )
+            for lane, queue in queues.items():
+                queued[_number(lane)] += sum(map(count_of, queue))
+                right = (lane, queues is self.suspects)
+                lanes = [_lane(span.algorithm.number, span.policy.seconds_expected) for span in queue]
+                alone = [span.runs_alone for span in queue]
+                assert all(each == right for each in zip(lanes, alone, strict=True)), "a task waits in a wrong queue"
         assert queued == self.num_queued, "the tasks that any slave may run were miscounted"
         addressed: Counter[int] = Counter()
         for span in (span for queue in self.addressed.values() for span in queue):
@@ -229,3 +246,13 @@ class PendingTasks:
                 assert span.count, "a span without tasks was kept"
                 assert span.state is TaskState.PENDING, f"{span}: in a queue, but {span.state.name}"
                 assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
+
+
+def _lane(number: int, expected_s: float | None) -> Lane:
+    """The queue of tasks of an algorithm that take this time by their policy."""
+    return number if expected_s is None else (number, expected_s)
+
+
+def _number(lane: Lane) -> int:
+    """The algorithm of a queue."""
+    return lane[0] if isinstance(lane, tuple) else lane

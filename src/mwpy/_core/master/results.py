@@ -104,8 +104,11 @@ class Results:
             self.totals.finished(span, slave.agent.host, seconds, num_failed)
             example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
             self.hosts.ended(span, slave.agent.host, span.count, num_failed, example)
+            values_s = seconds
             if group.failed:
                 self._keep_calls(span, failed[own])
+                values_s = [each for each, ill in zip(seconds, failed[own], strict=True) if not ill]
+            span.algorithm.succeed(values_s)
         self._learn(slave, seconds_of)
         for span, peak in _peaks(spans, group) if group.peaks else ():
             self.totals.measured(span.algorithm.name, slave.agent.host, peak)

@@ -7,6 +7,8 @@ progress. A new reason does not wait for the long interval.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import define, field
 
 from mwpy._core.master.admission import Admission
@@ -15,6 +17,8 @@ from mwpy._core.master.delays import Delays
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
+from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values.task import SlaveState
 
@@ -129,7 +133,7 @@ class Silence:
             if self.watch.observe("pauses", now) is not None:
                 self.state.notice(self._about_pauses(next_attempt_at - now))
             return
-        reason, text = self._why_stuck()
+        reason, text = self._why_stuck(now)
         if (stuck_s := self.watch.observe(reason, now)) is not None:
             self.state.notice(f"nothing has progressed for {stuck_s:.0f} s: {text}")
 
@@ -145,7 +149,7 @@ class Silence:
             f"says. The next attempt starts in {seconds:.0f} s"
         )
 
-    def _why_stuck(self) -> tuple[str, str]:
+    def _why_stuck(self, now: float) -> tuple[str, str]:
         """Why nothing can progress: the name of the reason, and the text for the user."""
         jar = self.state.jar
         if self.feeding.holds_back:
@@ -161,6 +165,8 @@ class Silence:
                 f"{jar.pending.num_unaddressed} tasks are addressed to no slave, but every slave is ordered: free one "
                 f"with mw.free_slave, or start more slaves"
             )
+        if waiting and (longest := self._too_long(serving, now)) is not None:
+            return "no time", self._about_time(*longest, now)
         if waiting:
             return "refused", self._which_agent_refuses(next(iter(waiting)))
         if jar.runnable:
@@ -175,6 +181,29 @@ class Silence:
         return "nothing to do", (
             "mw.loop() waits, but no task is submitted and no ordered slave is wanted, so it cannot return: "
             "submit tasks, or leave the loop"
+        )
+
+    def _too_long(self, serving: Sequence[ConnectedSlave], now: float) -> tuple[Span, ConnectedAgent] | None:
+        """A waiting task that takes longer than each agent has time that could run it, and the agent with most time."""
+        pending = self.state.jar.pending
+        for queue in (*pending.queues.values(), *pending.suspects.values()):
+            number = queue[0].algorithm.number
+            able = [slave.agent for slave in serving if slave.runs_unaddressed and number not in slave.refused]
+            if able and not any(agent.has_time(queue[0], now) for agent in able):
+                return queue[0], max(able, key=lambda agent: agent.ends_in_s(now))
+        return None
+
+    def _about_time(self, span: Span, agent: ConnectedAgent, now: float) -> str:
+        count = self.state.jar.pending.num_queued[span.algorithm.number]
+        needed_s = round(span.needed_s or 0.0, 2)
+        stated = span.policy.seconds_expected is not None
+        source = "by their seconds_expected" if stated else "on average so far"
+        remedy = "correct seconds_expected" if stated else "give them seconds_expected if they take less"
+        return (
+            f"no connected agent has enough time left for the tasks that wait: task {span.first} "
+            f"({span.algorithm.name}; tasks of it that wait: {count}) takes {needed_s:g} s {source}, and "
+            f"{agent.name}, which has the most time, ends in {agent.ends_in_s(now):.0f} s. Start agents with more time "
+            f"(a longer time limit of their jobs, or a longer --mw-lifetime), or {remedy}"
         )
 
     def _which_agent_refuses(self, algorithm: int) -> str:

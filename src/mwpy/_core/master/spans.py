@@ -109,6 +109,15 @@ class Span(Struct, eq=False, gc=False):
         return sum(death.cause is Cause.AGENT_LOST for death in self.deaths) >= LOST_AGENTS_ALLOWED
 
     @property
+    def needed_s(self) -> float | None:
+        """How long an attempt of each task takes, in seconds, as far as this is known. A task that leaves state for its
+        next attempt can use any time."""
+        if self.algorithm.leaves_state:
+            return None
+        expected_s = self.policy.seconds_expected
+        return self.algorithm.mean_s if expected_s is None else expected_s
+
+    @property
     def sizes(self) -> list[int]:
         """The size of each task's encoded arguments, in bytes."""
         sizes = list(map(len, self.payloads))
@@ -131,7 +140,8 @@ class Span(Struct, eq=False, gc=False):
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
         """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
         attempt."""
-        return TaskRange(first, count, attempt, self.algorithm.number, self.algorithm.name)
+        algorithm = self.algorithm
+        return TaskRange(first, count, attempt, algorithm.number, algorithm.name, self.policy.seconds_expected)
 
     @property
     def whole(self) -> TaskRange:

@@ -1,0 +1,51 @@
+"""Checks from outside that no task is sent to an agent that has too little time left for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from mwpy._values.messages import Hello
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.records import AgentConnected, TaskRange
+
+__all__ = ["TimeChecker"]
+
+ROUNDING_S = 1e-6
+"""Tolerance for rounding, in seconds."""
+
+
+@define(eq=False)
+class TimeChecker:
+    """Checks the times of agents and tasks."""
+
+    policies: dict[int, TaskPolicy]
+    """The policy of each task."""
+    _left: dict[bytes, float | None] = field(factory=dict)
+    """How long the tasks of each connection may run from its beginning on."""
+    _ends: dict[str, float | None] = field(factory=dict)
+    """Until when tasks may run at each agent, as the master knows it."""
+
+    def begins(self, peer: bytes, left_s: float | None) -> None:
+        """An agent greets the master. Its tasks are killed after this time."""
+        self._left[peer] = left_s
+
+    def heard(self, peer: bytes, hello: Hello) -> None:
+        """The master gets the first message of an agent."""
+        left_s = self._left[peer]
+        same = hello.seconds_left == left_s or abs((hello.seconds_left or 0.0) - (left_s or 0.0)) < ROUNDING_S
+        assert same, f"{peer!r} says that it has {hello.seconds_left} s left, but it has {left_s} s"
+
+    def connected(self, record: AgentConnected, now: float) -> None:
+        """The master has accepted an agent."""
+        self._ends[record.agent] = None if record.seconds_left is None else now + record.seconds_left
+
+    def sent(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
+        """Tasks are sent to an agent."""
+        end = self._ends[agent]
+        for task in (each.first + place for each in tasks for place in range(each.count)):
+            expected_s = self.policies[task].seconds_expected
+            if expected_s is not None and end is not None:
+                left_s = end - now
+                assert expected_s <= left_s + ROUNDING_S, f"task {task} takes {expected_s} s, {agent} has {left_s} s"
