@@ -26,6 +26,7 @@ from mwpy._core.agent.watch import CHECK_S, EXIT_S, KILLED_TOO_S, SILENT_S, Watc
 from mwpy._core.holding import take_named
 from mwpy._transport import wire
 from mwpy._values import messages
+from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, InternalError
 from mwpy._values.ids import Buffer, SlaveId
@@ -401,3 +402,12 @@ def test_a_slave_that_outlives_its_grace_period_is_killed(state: AgentState, chi
     assert state.actions.kill == [1]
     assert state.actions.exit is None
     assert child.state is ChildState.KILLED
+
+
+@pytest.mark.parametrize(
+    ("ends_at", "left_s"), [(None, None), (130.0, 28.0), (101.0, 0.0), (1e12, MAX_SECONDS)], ids=str
+)
+def test_the_first_message_says_how_long_tasks_may_run(ends_at: float | None, left_s: float | None) -> None:
+    """The agent needs some time for its own end."""
+    hello = messages.Hello("m", "g", "node1", 1, "3.11", 1)
+    assert AgentSettings(hello, ends_at=ends_at).hello_at(100.0).seconds_left == left_s

@@ -155,7 +155,7 @@ class Agent:
     def begin(self) -> ExitCode | None:
         """Greet the master; call this once, before the first iteration."""
         now = self._clock.monotonic()
-        self._link.send(wire.encode(self._core.hello(now)))
+        self._link.send(wire.encode(self._core.settings.hello_at(now)))
         return self._act(now)
 
     def iterate(self) -> ExitCode | None:

@@ -26,10 +26,10 @@ __all__ = [
     "Peaks",
     "Reason",
     "Seconds",
-    "SecondsLeft",
     "SlaveCount",
     "Spans",
     "Stream",
+    "TimeLeft",
     "shortened",
 ]
 
@@ -61,7 +61,7 @@ Number = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 """A number of a slave, of an algorithm or of bytes, or a process id."""
 SlaveCount = Annotated[int, Meta(ge=0, le=MAX_SLAVES)]
 Seconds = Annotated[list[Annotated[float, Meta(ge=0, le=MAX_SECONDS)]], Meta(max_length=MAX_TASKS)]
-SecondsLeft = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+TimeLeft = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Spans = Annotated[list[int], Meta(max_length=MAX_TASKS)]
 """A column of a table of spans or results."""
 LostSpans = Annotated[list[tuple[int, int, int]], Meta(max_length=MAX_TASKS)]

@@ -22,18 +22,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from mwpy._values.bounds import (
-    LostSpans,
-    Name,
-    Number,
-    Packages,
-    Peaks,
-    Reason,
-    Seconds,
-    SecondsLeft,
-    SlaveCount,
-    Spans,
-)
+from mwpy._values.bounds import LostSpans, Name, Number, Packages, Peaks, Reason, Seconds, SlaveCount, Spans, TimeLeft
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
@@ -98,7 +87,7 @@ class Hello(Struct, frozen=True):
     """The id of its job in a batch system; empty if it is unknown."""
     resumed: Name = ""
     """The name that it had before it was stopped for so long that its connection ended; empty if it was not stopped."""
-    seconds_left: SecondsLeft | None = None
+    seconds_left: TimeLeft | None = None
     """How long from now on a task may run at most, because then the agent's time is over; None if this is not known."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attrs import evolve
-from msgspec.structs import replace
 
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
@@ -46,7 +45,7 @@ from mwpy._core.agent.trust import Trust
 from mwpy._core.agent.watch import Watch
 from mwpy._core.agent.wear import Wear, reason_of
 from mwpy._values import messages, records
-from mwpy._values.bounds import MAX_SECONDS, MAX_TASKS, shortened
+from mwpy._values.bounds import MAX_TASKS, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
@@ -82,12 +81,6 @@ class AgentCore:
     def leaving(self) -> bool:
         """Whether the agent is about to exit."""
         return self._departure.code is not None
-
-    def hello(self, now: float) -> messages.Hello:
-        """The first message to the master."""
-        end_at = self._departure.tasks_end_at
-        left_s = None if end_at is None else min(max(0.0, end_at - now), MAX_SECONDS)
-        return replace(self.settings.hello, seconds_left=left_s)
 
     # ---- events --------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from math import inf
 
 from attrs import define, field
 
+from mwpy._core.agent.events import FAREWELL_S
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
 from mwpy._values.bounds import shortened
@@ -19,9 +20,6 @@ __all__ = ["FAREWELL_S", "Departure"]
 
 NEAR_THE_END_S = 120.0
 """A batch system that ends a job this many seconds before its time limit, or later, ends it because of the limit."""
-
-FAREWELL_S = 2.0
-"""Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
 
 
 @define(eq=False)
@@ -51,14 +49,6 @@ class Departure:
     def _before_the_end(self) -> float | None:
         settings = self._state.settings
         return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
-
-    @property
-    def tasks_end_at(self) -> float | None:
-        """When the tasks of this agent must have ended; None if this is not known."""
-        if self._deadline is not None:
-            return self._deadline
-        ends_at = self._state.settings.ends_at
-        return None if ends_at is None else ends_at - FAREWELL_S
 
     def terminated(self, reason: str, cause: Cause, now: float) -> None:
         """Leave, because a signal says so. Near the time limit of a job, its batch system sends the same signal."""

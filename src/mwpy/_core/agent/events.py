@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from attrs import frozen
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._values import messages, records
+from mwpy._values.bounds import MAX_SECONDS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
@@ -15,6 +17,7 @@ from mwpy._values.last_words import LastWords
 from mwpy._values.option_table import DEFAULT_START_TIMEOUT_S
 
 __all__ = [
+    "FAREWELL_S",
     "AgentActions",
     "AgentEvent",
     "AgentSettings",
@@ -38,6 +41,10 @@ __all__ = [
 ]
 
 
+FAREWELL_S = 2.0
+"""Seconds that slaves get for their tear-down when the master is lost, and that killed slaves get to disappear."""
+
+
 @frozen
 class AgentSettings:
     """What the core needs to know about its agent."""
@@ -55,6 +62,17 @@ class AgentSettings:
     """A slave is replaced after this many tasks; None if there is no limit."""
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     """A slave that is not ready after this time is killed, and counts as a failed start."""
+
+    @property
+    def tasks_end_at(self) -> float | None:
+        """When the tasks of this agent must have ended; None if this is not known."""
+        return None if self.ends_at is None else self.ends_at - FAREWELL_S
+
+    def hello_at(self, now: float) -> messages.Hello:
+        """The first message, if it is sent at this time."""
+        end_at = self.tasks_end_at
+        left_s = None if end_at is None else min(max(0.0, end_at - now), MAX_SECONDS)
+        return replace(self.hello, seconds_left=left_s)
 
 
 # ---- events --------------------------------------------------------------------------------------------------------
