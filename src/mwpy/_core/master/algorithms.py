@@ -54,7 +54,7 @@ class Defined:
         return self.record.definition.number
 
     def succeed(self, seconds: Sequence[float]) -> None:
-        """Tasks of it have returned values, after so many seconds each."""
+        """Tasks of it have returned values. `seconds` says how long each ran."""
         self.succeeded += len(seconds)
         self.succeeded_s += sum(seconds)
 
