@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.batch.systems import until
 from tests.batch.test_oversee_htcondor import Desk, Run
 from tests.batch.test_oversee_slurm import PATIENT_S
 from tests.systems.ssh import SshNode
+from tests.systems.system import ROOT
 
 
 class SshDesk(Desk):
@@ -83,3 +85,32 @@ def test_the_overseer_decides_nothing_without_a_host(desk: SshDesk) -> None:
     overseer.says("the batch system answers again")
     desk.until_jobs(1)
     until(lambda: overseer.out.count("host node3 answers again") == 1, "its return")
+
+
+ELSEWHERE = """\
+#!/bin/sh
+exec unshare --map-root-user --uts sh -c 'hostname bad-host && exec "$0" "$@"' {python} "$@"
+"""
+
+
+def test_no_job_is_submitted_to_a_host_that_the_master_has_excluded(desk: SshDesk) -> None:
+    """All tasks fail on `node2`, which names itself `bad-host`. The overseer finds its name by its job."""
+    elsewhere = desk.folder / "elsewhere"
+    elsewhere.write_text(ELSEWHERE.format(python=desk.folder / ".venv/bin/python"))
+    elsewhere.chmod(0o755)
+    desk.hosts(f"node1 slots=1\nnode2 slots=1 python={elsewhere}\nnode3 slots=1\n")
+    shutil.copy(ROOT / "tests" / "integration" / "apps" / "unwell.py", desk.folder)
+    master = desk.master("unwell.py")
+    overseer = desk.oversee("--max", 3)
+    overseer.says("waves.rsc: tasks fail on node2 that succeed elsewhere, so the master sends no more work there")
+    overseer.says("waves.rsc: submits 1 job, not to node2: ")
+    assert list(desk.report()["excluded-hosts"]) == ["bad-host"]
+    assert "host bad-host gets no more work for 1 h" in master.out
+    refused = overseer.out.count("(the master refused it")
+    (desk.folder / "enough").touch()
+    until(lambda: "{" in master.out, lambda: f"the end of the tasks\n{master.out}")
+    assert "bad-host" not in master.out[master.out.index("{") :]
+    until(lambda: len(desk.report()["connected-jobs"]) == 2, lambda: f"two jobs, not {desk.report()}")
+    (desk.folder / "done").touch()
+    assert (master.end(), overseer.end()) == (0, 0), overseer.out
+    assert overseer.out.count("(the master refused it") == refused

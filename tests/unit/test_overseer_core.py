@@ -23,6 +23,7 @@ from mwpy._core.overseer.events import (
     Submitted,
 )
 from mwpy._core.overseer.files import Need
+from mwpy._core.overseer.hosts import JOBS_REMEMBERED
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._values.jobs import End, Job, JobState, Outcome
 
@@ -635,6 +636,29 @@ def test_jobs_that_an_excluded_machine_sends_back_name_it_and_stop_no_submission
     desk.need(generation="g2", written=101.0, excluded={})
     desk.submitted("2.0")
     assert desk.look().submit == [Submit("a", 2)]
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_the_master_may_name_jobs_that_have_ended_long_ago(desk: Desk, is_listed: bool) -> None:
+    """The resource file is written later than the end of the jobs. A limited number is remembered."""
+    desk.watch(slaves_needed=0)
+    if is_listed:
+        desk.job("1.0", RUNNING, 100.0, host="node1.site")
+        desk.look()
+        desk.gone("1.0", outcome=on("", Outcome.of_process(3, 100.0, "")))
+    else:
+        failing(desk, "1.0", outcome=on("node1.site"))
+    desk.look()
+    desk.need(slaves_needed=2, excluded={"node1": ["1.0"]})
+    assert desk.look().submit == [Submit("a", 2, ("node1.site",))]
+    desk.need(slaves_needed=0, excluded={})
+    for number in range(JOBS_REMEMBERED):
+        desk.job(f"2.{number}", RUNNING, 100.0, host="node2")
+    desk.look()
+    desk.gone(*desk.jobs, outcome=Outcome.of_process(0, 50.0, ""))
+    desk.look()
+    desk.need(slaves_needed=3, excluded={"node1": ["1.0"]})
+    assert desk.look().submit[0].avoided == ()
 
 
 def test_failures_on_all_machines_are_not_the_fault_of_one(desk: Desk) -> None:

@@ -78,18 +78,11 @@ class WatchedComputation:
         self._unconnected_since.clear()
 
     def note_excluded(self) -> None:
-        """Record the machines that the master has excluded, as far as the list names them."""
+        """Record the machines that the master has excluded, as far as the batch system has named them."""
         self.hosts.exclude(self.file.excluded)
         for host, jobs in self.file.excluded.items():
             for job_id in jobs:
-                if (job := self.jobs.listed.get(job_id)) is not None:
-                    self.hosts.name(host, job.host)
-
-    def note_machine(self, job_id: str, machine: str) -> None:
-        """Record on which machine a job has run. The master may have excluded this machine."""
-        for host, jobs in self.file.excluded.items():
-            if job_id in jobs:
-                self.hosts.name(host, machine)
+                self.hosts.name(host, self.jobs.listed.get(job_id), job_id)
 
     def note_idleness(self, now: float) -> None:
         """Record since when jobs have been idle or unconnected, and since when more jobs wait than are needed."""

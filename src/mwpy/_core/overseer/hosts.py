@@ -4,7 +4,8 @@ A machine is avoided only with evidence: jobs run well on another machine where 
 fault is probably in the script, and submitting elsewhere would only cause more failures.
 
 The machines that the master has excluded are avoided, too. The master knows a machine by the name that the machine
-gives itself, and the batch system may use another one. So the overseer finds its name by the jobs that were there.
+gives itself, and the batch system may use another one. So the overseer finds its name by the jobs that were there. Such
+a job may end before the resource file names it, so the machines of the last jobs are remembered.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
+from mwpy._values.jobs import Job
+
 __all__ = ["Hosts"]
 
 FAILURES_ALLOWED = 3
@@ -20,6 +23,9 @@ FAILURES_ALLOWED = 3
 
 AVOIDED_S = 3600.0
 """Seconds until an avoided machine is tried again. After a repair it is useful again."""
+
+JOBS_REMEMBERED = 1000
+"""Of how many jobs that have ended the machines are remembered."""
 
 
 @define(eq=False)
@@ -38,6 +44,8 @@ class Hosts:
     """The machines on which a job has run well."""
     _excluded: dict[str, dict[str, None]] = field(factory=dict)
     """The hosts that the master has excluded, and the names that the batch system has for each."""
+    _machines: dict[str, str] = field(factory=dict)
+    """The machines of the last jobs that have ended."""
 
     def fail(self, host: str, now: float) -> None:
         """Count a job that failed at its start."""
@@ -55,10 +63,21 @@ class Hosts:
         """Record which hosts the master has excluded. Others may be used again."""
         self._excluded = {host: self._excluded.get(host, {}) for host in hosts}
 
-    def name(self, host: str, machine: str) -> None:
-        """Record the name of an excluded host in the batch system; it may be empty."""
-        if machine:
+    def name(self, host: str, job: Job | None, job_id: str) -> None:
+        """Record the name of an excluded host in the batch system, if the machine of a job there is known.
+
+        Args:
+            job: the job in the list of the batch system; None if it has ended.
+        """
+        if machine := self._machines.get(job_id, "") if job is None else job.host:
             self._excluded[host][machine] = None
+
+    def leave(self, job_id: str, machine: str) -> None:
+        """Record on which machine a job has ended."""
+        if machine:
+            self._machines[job_id] = machine
+            if len(self._machines) > JOBS_REMEMBERED:
+                del self._machines[next(iter(self._machines))]
 
     @property
     def excluded(self) -> tuple[str, ...]:

@@ -66,6 +66,9 @@ class Intake:
         for computation in self._state.computations.values():
             own = {job.job_id: job for job in jobs if job.mark == computation.mark}
             self._report_adoption(computation, own)
+            for job in computation.jobs.listed.values():
+                if job.job_id not in own:
+                    computation.hosts.leave(job.job_id, job.host)
             held = computation.jobs.take_list(own, now)
             computation.note_excluded()
             for job in held:
@@ -98,7 +101,8 @@ class Intake:
         for computation in self._state.computations.values():
             if not computation.jobs.take_answer(job_id, ended=outcome is not None) or outcome is None:
                 continue
-            computation.note_machine(job_id, outcome.host)
+            computation.hosts.leave(job_id, outcome.host)
+            computation.note_excluded()
             if computation.finished_at is None:
                 self._judge(computation, job_id, outcome, now)
             if not is_failure(outcome):
