@@ -639,6 +639,7 @@ PUBLIC_NAMES = (
     "master_algorithm",
     "replay",
     "restored",
+    "seconds_left",
     "slave_algorithm",
     "task",
     "task_algorithm",

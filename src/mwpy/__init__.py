@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from mwpy._system import shadows
 
 try:
+    from mwpy._system.time_left import seconds_left
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
     from mwpy._values.causes import Cause
     from mwpy._values.checkpoints import checkpoint, restored
@@ -87,6 +88,7 @@ __all__ = [
     "master_algorithm",
     "replay",
     "restored",
+    "seconds_left",
     "slave_algorithm",
     "task",
     "task_algorithm",

@@ -25,7 +25,7 @@ from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._simulation.checkers import HistoryChecker
-from mwpy._simulation.slaves import SimulatedSlave
+from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
 from mwpy._values import records
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
@@ -226,6 +226,13 @@ def test_the_simulation_finds_a_limit_that_is_not_kept(
 ) -> None:
     monkeypatch.setattr(part, name, mistake)
     assert any(found in reason for reason in map(reason_of_failure, range(150)))
+
+
+def test_the_simulation_finds_a_task_that_believes_in_an_end_that_is_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        SimulatedChannel, "end_at", lambda channel, moment: setattr(channel, "tasks_end_at", moment + 1)
+    )
+    assert any("but it has time until" in reason for reason in map(reason_of_failure, range(150)))
 
 
 def test_the_simulation_finds_a_task_at_an_agent_with_too_little_time(monkeypatch: pytest.MonkeyPatch) -> None:

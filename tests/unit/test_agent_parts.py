@@ -404,6 +404,18 @@ def test_a_slave_that_outlives_its_grace_period_is_killed(state: AgentState, chi
     assert child.state is ChildState.KILLED
 
 
+@pytest.mark.parametrize(("ends_at", "known"), [(None, 15.0), (16.0, 14.0), (100.0, 15.0)])
+def test_the_slaves_of_an_agent_that_leaves_learn_when_their_tasks_must_end(
+    ends_at: float | None, known: float
+) -> None:
+    """At the end of the grace period, or when the time of the agent is over. The first grace period was longer."""
+    state = AgentState(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 2), ends_at=ends_at))
+    departure = Departure(state)
+    departure.leave(ExitCode.EVICTED, "evicted", Cause.EVICTED, 500.0, 5.0)
+    departure.leave(ExitCode.EVICTED, "evicted", Cause.EVICTED, 5.0, 10.0)
+    assert state.actions.end_at == known
+
+
 @pytest.mark.parametrize(
     ("ends_at", "left_s"), [(None, None), (130.0, 28.0), (101.0, 0.0), (1e12, MAX_SECONDS)], ids=str
 )

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 
@@ -241,6 +242,18 @@ def test_the_agent_sees_when_a_task_with_a_limit_of_time_was_started(ends: Ends)
     assert not slave.start_timed(3)
 
 
+def test_the_slave_sees_when_its_task_must_end(ends: Ends) -> None:
+    """By the agent, and by the task's own limit of time."""
+    agent, slave = ends
+    assert slave.task_ends_at(None) == inf
+    agent.end_at(1e9)
+    assert slave.start_timed(1)
+    assert (slave.task_ends_at(None), slave.task_ends_at(5.0)) == (1e9, agent.began + 5.0)
+    agent.end_at(agent.began + 2.0)
+    assert slave.task_ends_at(5.0) == agent.began + 2.0
+    assert not agent.overwritten
+
+
 def test_after_a_recall_no_task_starts_until_its_message_was_received(ends: Ends) -> None:
     agent, slave = ends
     slave.start(1)
@@ -388,7 +401,12 @@ def test_the_agent_notices_that_its_own_numbers_have_changed(ends: Ends) -> None
     slave._memory.fed[0] = float("nan")
     agent.look()
     found.append(agent.overwritten)
-    assert found == [False, True, True]
+    slave._memory.fed[0] = 5.0
+    agent.overwritten = False
+    slave._memory.ends[0] = 1e12
+    agent.look()
+    found.append(agent.overwritten)
+    assert found == [False, True, True, True]
 
 
 def test_the_shared_file_cannot_be_made_shorter(ends: Ends) -> None:

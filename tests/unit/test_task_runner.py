@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -49,10 +51,14 @@ class _End:
         self.recalls_heard = 0
         self.fed_at = 0.0
         self.position = 0
+        self.ends_at = inf
         self.eof = self.forked = False
 
     def arrive(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
         self.incoming.append(wire.encode(message, frames))
+
+    def task_ends_at(self, seconds_max: float | None) -> float:
+        return self.ends_at if seconds_max is None else min(self.ends_at, seconds_max)
 
     def receive(self, timeout_s: float = 0.0) -> list[list[Buffer]]:
         if timeout_s:
@@ -214,6 +220,23 @@ def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
     assert "its result is 103 bytes, the limit is 100 bytes" in found[3][1]
     assert found[4] == b"fine"
     assert isinstance(found[3][3], task_runner.ResultTooLarge)
+
+
+def test_a_task_can_ask_for_the_time_that_is_left(end: _End) -> None:
+    """There is no end before and after a task."""
+    runner = _runner(end)
+    _define(end, mwpy.seconds_left)
+    end.ends_at = time.monotonic() + 1e6
+    payload, _ = CODEC.dumps_call((), {}, "f")
+    end.arrive(messages.Tasks(7, [1], [1], [1], [1], limits=[Limits(0.001)]), [messages.payload(1, [payload])])
+    end.arrive(messages.Tasks(7, [2], [1], [1], [1]), [messages.payload(1, [payload])])
+    assert mwpy.seconds_left() == inf
+    runner.turn(0.0, 100)
+    assert mwpy.seconds_left() == inf
+    runner.flush()
+    found = _results(end)
+    assert found[1] == 0.0
+    assert 0 < found[2] <= 1e6
 
 
 def test_only_tasks_with_a_limit_of_time_are_started_with_their_time(end: _End) -> None:

@@ -282,6 +282,9 @@ class Agent:
             for number in actions.feed:
                 if number in self._slaves:
                     self._slaves[number].channel.feed(now)
+            if actions.end_at is not None:
+                for slave in self._slaves.values():
+                    slave.channel.end_at(actions.end_at)
             for number, most in actions.limit_memory:
                 if number in self._slaves:
                     self._slaves[number].parts.process.limit_memory(most)
@@ -342,6 +345,8 @@ class Agent:
             self._core.handle(events.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
             return
         slave = self._slaves[number] = SlaveHandle(number, parts)
+        if (tasks_end_at := self._core.settings.tasks_end_at) is not None:
+            slave.channel.end_at(tasks_end_at)
         self._watched.add(slave)
         self._edges.audit.write([records.SlaveStarted(number, parts.process.pid)], self._clock.wall())
 

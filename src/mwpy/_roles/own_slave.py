@@ -15,6 +15,7 @@ import os
 import socket
 from bdb import BdbQuit
 from collections.abc import Sequence
+from math import inf
 from queue import SimpleQueue
 
 from attrs import define, field, frozen
@@ -88,6 +89,10 @@ class _Channel:
 
     def rest(self) -> None:
         """Do nothing: nobody can enforce a limit of time."""
+
+    def task_ends_at(self, seconds_max: float | None) -> float:  # noqa: ARG002
+        """When the task must end: never."""
+        return inf
 
     def recall_heard(self) -> None:
         """Do nothing."""

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count as counted
 from itertools import repeat
 from math import inf
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
-from mwpy._system import memory
+from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
 from mwpy._transport import wire
@@ -91,8 +92,8 @@ class _Waiting(Struct, frozen=True, eq=False):
     """The position of the first task, counted from 1 in the order in which tasks arrived."""
     number: int
     """The algorithm's number."""
-    timed: bool
-    """Whether the tasks have a limit of time."""
+    seconds_max: float | None
+    """How long each of the tasks may run; None if they have no limit of time."""
     calls: Sequence[Any]
     buffers: Sequence[Sequence[Buffer]]
     left: Sequence[Buffer] = ()
@@ -106,7 +107,7 @@ class _Waiting(Struct, frozen=True, eq=False):
             self.attempt,
             self.position + count,
             self.number,
-            self.timed,
+            self.seconds_max,
             self.calls[count:],
             self.buffers[count:],
             self.left,
@@ -227,12 +228,13 @@ class TaskRunner:
         while waiting and most > 0 and not end.eof:
             span = waiting.popleft()
             checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
+            time_left.RUNNING.end_at = partial(end.task_ends_at, span.seconds_max)
             try:
                 ran = self._run(span, most)
             finally:
-                checkpoints.RUNNING.task = None
+                checkpoints.RUNNING.task = time_left.RUNNING.end_at = None
             most -= ran
-            if span.timed:
+            if span.seconds_max is not None:
                 end.rest()
             if ran < span.count:
                 waiting.appendleft(span.cut(ran)[1])
@@ -246,7 +248,7 @@ class TaskRunner:
         loop makes few calls.
         """
         end = self._end
-        start = end.start_timed if span.timed else end.start
+        start = end.start if span.seconds_max is None else end.start_timed
         function = self._functions.get(span.number)
         if function is None:
             if not start(span.position):  # if unpickling ends this process, the first task is charged
@@ -409,10 +411,10 @@ class TaskRunner:
         columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, strict=True)
         for first, count, attempt, number, own_limits in columns:
             own = slice(start, start + count)
-            timed = own_limits is not None and own_limits.seconds is not None
+            seconds_max = None if own_limits is None else own_limits.seconds
             calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
-            span = _Waiting(first, count, attempt, self._arrived + 1, number, timed, calls[own], buffers[own], left)
-            self._waiting.append(span)
+            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left)
+            self._waiting.append(_Waiting(first, count, attempt, position, number, seconds_max, *columns_of))
             self._arrived += count
             start += count
 

@@ -338,10 +338,18 @@ class HistoryChecker:
             assert in_time, f"task {task} ran on although it was cancelled"
 
     def killed(
-        self, task: int, peer: bytes, slave: int, is_faulty: bool, began: float, grown_at: float, now: float
+        self,
+        task: int,
+        peer: bytes,
+        slave: int,
+        is_faulty: bool,
+        began: float,
+        grown_at: float,
+        now: float,
+        ends_at: float,
     ) -> None:
         """An agent kills a slave that has run a task since `began`, and uses much memory since `grown_at`. A faulty
-        slave may be killed at any time."""
+        slave may be killed at any time. The slave knows from its agent that its tasks end at `ends_at`."""
         if now >= _over_from(self._policies[task], began, grown_at):
             self._over[peer, slave] = task
         elif is_faulty:
@@ -351,6 +359,9 @@ class HistoryChecker:
         else:
             leaves = peer in self._leaving or peer in self.unheard
             assert leaves, f"slave {slave} is killed while it runs task {task}, which may go on"
+            assert now >= ends_at, (
+                f"task {task} is killed at {now}, but it has time until {ends_at}, as its slave knows"
+            )
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"

@@ -128,6 +128,8 @@ class SimulatedChannel:
     recalls: int = 0
     overwritten: bool = False
     fed_at: float = 0.0
+    tasks_end_at: float = inf
+    """When the tasks of the slave must have ended."""
     eof: bool = False
     wants_write: bool = False
     closed: bool = False
@@ -171,6 +173,10 @@ class SimulatedChannel:
     def feed(self, now: float) -> None:
         """Record when an idle slave gets tasks."""
         self.fed_at = now
+
+    def end_at(self, moment: float) -> None:
+        """Record when the tasks of the slave must have ended."""
+        self.tasks_end_at = moment
 
     def fault(self, most: int) -> bytes:
         """Nothing was written by a fault handler."""
@@ -280,7 +286,8 @@ class SimulatedSlave:
         """Its agent ends it."""
         if self.running and self.code is None:
             is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
-            self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *moments)
+            ends_at = self.channel.tasks_end_at
+            self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *moments, ends_at)
         self.end(SIGKILL)
 
     def abort(self) -> None:

@@ -64,6 +64,8 @@ class Departure:
             self._state.to_master(messages.Leaving(self.why, cause))
         until = now + grace_s
         self._deadline = until if self._deadline is None else min(self._deadline, until)
+        tasks_end_at = self._state.settings.tasks_end_at
+        self._state.actions.end_at = self._deadline if tasks_end_at is None else min(self._deadline, tasks_end_at)
         for number in self._state.actions.start:  # these slaves need not start any more
             self._state.children.pop(number, None)
         self._state.actions.start.clear()

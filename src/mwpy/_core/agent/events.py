@@ -255,6 +255,8 @@ class AgentActions(Struct):
     """Slaves to start. Report `SlaveExited` for a slave that cannot be started."""
     feed: list[int] = []
     """Slaves that had no task and get tasks now: write the time into the memory that is shared with them."""
+    end_at: float | None = None
+    """When the tasks of all slaves must have ended: write this time into the memory that is shared with them."""
     limit_memory: list[tuple[int, int | None]] = []
     """Pairs (slave, bytes): let the kernel limit the memory of the slave and its descendants, if it can."""
     to_slaves: list[tuple[int, Outgoing]] = []

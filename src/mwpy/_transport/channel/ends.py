@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from math import inf
 
 from attrs import frozen
 
@@ -71,7 +72,7 @@ class AgentEnd:
         self._stream = stream
         self._reader = Reader(stream, max_bytes)
         self._recalls = 0
-        self._fed = 0.0
+        self._fed = self._ends = 0.0
         self.overwritten = False
         """Whether the slave changed a number that only the agent writes; `look` and each write of such a number find
         it out."""
@@ -155,9 +156,15 @@ class AgentEnd:
         self.look()
         self._fed = self._memory.fed[0] = now
 
+    def end_at(self, moment: float) -> None:
+        """Record when the tasks of the slave must have ended, on the monotonic clock."""
+        self.look()
+        self._ends = self._memory.ends[0] = moment
+
     def look(self) -> None:
         """Compare the numbers that only the agent writes with what it wrote."""
-        if self._memory.recalls[0] != self._recalls or self._memory.fed[0] != self._fed:
+        memory = self._memory
+        if (memory.recalls[0], memory.fed[0], memory.ends[0]) != (self._recalls, self._fed, self._ends):
             self.overwritten = True
 
     @property
@@ -212,6 +219,8 @@ class SlaveEnd:
         """Whether some code of this process closed or replaced the descriptor of the stream."""
         self.forked = False
         """Whether this process is a fork of the slave. A fork has no channel, and using it raises an error."""
+        self._at_fork = 0.0, 0.0
+        """In a fork: what the shared memory contained at the fork, when the tasks must end and when the task began."""
         reference = weakref.ref(self)
 
         def after_fork() -> None:
@@ -222,6 +231,7 @@ class SlaveEnd:
         os.register_at_fork(after_in_child=after_fork)
 
     def _abandon(self) -> None:
+        self._at_fork = self._memory.ends[0], self._memory.began[0]
         self.forked = True
         self.close()
 
@@ -283,6 +293,15 @@ class SlaveEnd:
     def rest(self) -> None:
         """Record that no task with a limit of time runs."""
         self._memory.began[0] = 0.0
+
+    def task_ends_at(self, seconds_max: float | None) -> float:
+        """When the running task must end, as far as it is known now; infinity if it is not.
+
+        Args:
+            seconds_max: the limit of time of this task, if it has one.
+        """
+        ends, began = self._at_fork if self.forked else (self._memory.ends[0], self._memory.began[0])
+        return min(ends or inf, inf if seconds_max is None else began + seconds_max)
 
     @property
     def fed_at(self) -> float:

@@ -1,12 +1,13 @@
 """The memory that an agent shares with one of its slaves.
 
-Its first part holds four numbers, each in a cache line of its own, because one side writes while the other reads:
+Its first part holds five numbers, each in a cache line of its own, because one side writes while the other reads:
 
 - `started`: the position of the task that the slave started last. Only the slave writes it.
 - `began`: when the slave started this task, if the task has a limit of time and still runs; else 0. Only the slave
   writes it, before `started`.
 - `recalls`: how often the agent has recalled tasks. Only the agent writes it.
 - `fed`: when the agent last sent tasks to the slave while it had none. Only the agent writes it.
+- `ends`: when the tasks of the slave must have ended; 0 if this is not known. Only the agent writes it.
 
 A task can overwrite all of it, by accident or with intent. So the agent relies on none of it: it compares the numbers
 that only the agent writes with its own, and the core checks the others. The file cannot be shortened, because reading
@@ -29,7 +30,7 @@ __all__ = ["MEMORY_BYTES", "SharedMemory", "make_file"]
 LINE_BYTES = 64
 """The size of a cache line."""
 
-_STARTED, _RECALLS, _FED, _BEGAN, _JOURNAL = (line * LINE_BYTES for line in range(5))
+_STARTED, _RECALLS, _FED, _BEGAN, _ENDS, _JOURNAL = (line * LINE_BYTES for line in range(6))
 MEMORY_BYTES = _JOURNAL + JOURNAL_BYTES
 """The size of the memory. In the file, the output of the fault handler follows."""
 
@@ -67,12 +68,13 @@ class SharedMemory:
         self.recalls = view[_RECALLS : _RECALLS + 8].cast("Q")
         self.fed: memoryview[float] = view[_FED : _FED + 8].cast("d")
         self.began: memoryview[float] = view[_BEGAN : _BEGAN + 8].cast("d")
+        self.ends: memoryview[float] = view[_ENDS : _ENDS + 8].cast("d")
         self.journal = Journal(view[_JOURNAL:])
         view.release()
 
     def close(self) -> None:
         """Give the memory back."""
         self.journal.close()
-        for number in (self.started, self.recalls, self.fed, self.began):
+        for number in (self.started, self.recalls, self.fed, self.began, self.ends):
             number.release()
         self._memory.close()

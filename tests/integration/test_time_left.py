@@ -1,0 +1,75 @@
+"""Agents that end at a known time, with real processes: which tasks they get, and what these know of the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from math import inf
+
+import pytest
+from tests.integration.apps.stage import Stage, until
+
+import mwpy
+from mwpy import resource_file
+
+
+def test_tasks_that_are_too_long_for_an_agent_wait_for_another_one(stage: Stage) -> None:
+    """The master says why they wait, and asks the batch system for other slaves."""
+    options = "--mw-resource-file-update-interval", 0.1
+    master = stage.master("short_of_time.py", "ask", 3000, *options)
+    short = stage.agent("short_of_time.py", "--mw-lifetime", 500)
+    until(lambda: "no connected agent has enough time left" in master.err, lambda: f"a reason:\n{master.err}")
+    assert "takes 3000 s by their seconds_expected, and AGENT-0, which has the most time, ends in" in master.err
+    until(lambda: resource_file.read(stage.resource).slaves_needed == 3, "a request for other slaves")
+    long = stage.agent("short_of_time.py")
+    assert (master.end(), short.end(), long.end()) == (0, 0, 0), master.err + short.err + long.err
+    assert master.report == [[True, 1]] * 3
+    assert stage.audited("SLAVE-0 <- ") == []
+    stage.no_process_left()
+
+
+def test_a_task_sees_that_its_agent_is_evicted(stage: Stage) -> None:
+    """The time that is left shrinks from the lifetime of the agent to its grace period."""
+    begun = stage.folder / "begun"
+    master = stage.master("short_of_time.py", "watch", begun)
+    agent = stage.agent("short_of_time.py", "--mw-lifetime", 10_000, "--mw-grace-period", 90)
+    until(begun.exists, "a running task")
+    agent.send(signal.SIGTERM)
+    assert (master.end(), agent.end()) == (0, 5), master.err + agent.err
+    [[first, left]] = master.report
+    assert 0 < left <= 90 < first <= 10_000
+    stage.no_process_left()
+
+
+def ask(fails: bool) -> float:
+    if fails:
+        raise ValueError(mwpy.seconds_left())
+    return mwpy.seconds_left()
+
+
+def ask_in_a_fork(_: int) -> bool:
+    """Whether a process that the task forks knows the same end. (A fork has no channel to the agent.)"""
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(writing, str(mwpy.seconds_left()).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return 0 < float(os.read(reading, 100)) <= 50
+
+
+def test_the_limit_of_a_task_ends_its_time() -> None:
+    with mwpy.local_master(slaves=1) as mw:
+        [limited] = mw.map(ask, [False], seconds_max=50)
+        [free] = mw.map(ask, [False])
+        [forked] = mw.map(ask_in_a_fork, [0], seconds_max=50)
+    assert (0 < limited <= 50, free, forked) == (True, inf, True)
+
+
+def test_nobody_ends_a_task_in_the_process_of_the_master() -> None:
+    """Also when it runs there once more."""
+    assert mwpy.seconds_left() == inf
+    with mwpy.local_master(slaves=0) as mw:
+        assert list(mw.map(ask, [False], seconds_max=50)) == [inf]
+        [failed] = mw.map_results(ask, [True], seconds_max=50)
+    with pytest.raises(ValueError, match="inf"):
+        mwpy.replay(failed.task_id)
