@@ -266,7 +266,7 @@ def _text_of_tasks(record: records.Record) -> str:
         case records.ResultsReceived(sid, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')}"
         case records.TasksReturned(sid, tasks, reason, charges, pause_s):
-            causes = "".join(f", {charge.cause.value}" for charge in charges)
+            causes = "".join(f", {charge.cause.value}{_more(charge)}" for charge in charges)
             pause = f", delayed for {pause_s:g} s" if pause_s else ""
             return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){causes}{pause}: {reason}"
         case records.TasksDue(tasks):
@@ -287,6 +287,10 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:
             return ""
+
+
+def _more(charge: records.Charge) -> str:
+    return f", may use {amount(charge.more_memory)} now" if charge.more_memory else ""
 
 
 def _text_of_total(total: records.Total) -> str:

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.integration.apps.over import NEIGHBOURS
 from tests.integration.apps.stage import APPS, Stage
 
 import mwpy
+from mwpy import cli
 
 
 def run_over(
@@ -144,3 +146,33 @@ def test_tasks_within_their_memory_are_not_disturbed() -> None:
             found += mw.results()
     assert [result.value for result in found] == [100 << 20] * len(limits)
     assert {result.sid for result in found} == {"SLAVE-0"}
+
+
+JOB_MIB = 560
+"""The memory of a job: enough for two large tasks of `uneven.py` at a time, and too little for three."""
+
+
+def test_a_task_that_ran_out_of_memory_is_tried_again_with_more(stage: Stage) -> None:
+    """The job is short of memory while several large tasks run. All of them finish, and none is charged.
+
+    The first amount comes from the measured peaks of the small tasks. It is doubled up to `memory_max`.
+    """
+    trail = stage.folder / "uneven.audit"
+    options = "--mw-local", 4, "--mw-audit-file", trail
+    running = stage.start("uneven.py", *options, variables={"SLURM_MEM_PER_NODE": str(JOB_MIB)})
+    assert running.end() == 0, running.err
+    report = running.report
+    assert (report["small"], report["large"]) == ([5] * 40, [150] * 6)
+    text = trail.read_text()
+    lost = re.findall(r"back \(task (\d+) \(hold\)\), out of memory, may use ([\d.]+) MiB now", text)
+    assert len(lost) == text.count("killed by its agent because its job was short of memory: the slaves used") / 2
+    assert sum(report["attempts"]) >= 6 + len(lost) > 6
+    by_task: dict[str, list[float]] = {}
+    for task, more in lost:
+        by_task.setdefault(task, []).append(float(more))
+    for amounts in by_task.values():
+        assert amounts[0] < JOB_MIB / 4, "it is twice an equal share, and does not come from the peaks"
+        for before, after in pairwise(amounts):
+            assert after == pytest.approx(min(2 * before, 400), abs=1)
+    stage.no_process_left()
+    assert cli.main(["logs", str(trail), "--stats"]) == 0

@@ -65,6 +65,10 @@ TEXTS: list[tuple[records.Record, str]] = [
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
     (
+        records.TasksReturned(SID, ONE, "why", (records.Charge(SID, Cause.OUT_OF_MEMORY, "what", 3 << 20),)),
+        "SLAVE-0 -> 1 task back (task 1 (max)), out of memory, may use 3.0 MiB now: why",
+    ),
+    (
         records.TasksReturned(SID, ONE, "why", (records.Charge(SID, Cause.ERROR, "what"),), 2.5),
         "SLAVE-0 -> 1 task back (task 1 (max)), error, delayed for 2.5 s: why",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, htcondor
-from mwpy._batch.htcondor import END, HTCondor, description
+from mwpy._batch.htcondor import END, MEMORY, HTCondor, description
 from mwpy._values.errors import UsageError
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
@@ -35,8 +35,9 @@ def test_a_job_gets_a_fresh_resource_file_and_uses_the_other_files_in_place() ->
     assert found["executable"] == "/env/bin/python"
     assert found["transfer_executable"] == "false"
     assert found["transfer_input_files"] == "/home/me/cubes.rsc"
-    assert found["environment"] == f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END}"'
+    assert found["environment"] == f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END} {MEMORY}"'
     assert f"END = {END}\n" in POLICY.read_text()
+    assert f"HAS = {MEMORY}\n" in POLICY.read_text()
     assert found["MY.MwpyMark"] == '"cubes-0123456789ab"'
     assert found["error"] == "/home/me/logs/cubes-0123456789ab.$(CLUSTER).$(PROCESS).err"
     assert found["batch_name"] == "cubes"

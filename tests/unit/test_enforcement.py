@@ -333,3 +333,111 @@ def test_a_slave_that_has_ended_or_is_not_trusted_is_not_measured(core: AgentCor
     core.handle(Measured(1, 9, 1 << 30, 0), 0.5)
     core.handle(Measured(1, 1, 1 << 30, 0), 0.5)
     assert core.take_actions().recall == []
+
+
+# Shortage of memory
+
+
+def crew(slaves: int, memory: int | None) -> AgentCore:
+    """An agent with some slaves, which are ready, in a job that has some memory for them."""
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=slaves), memory_bytes=memory))
+    core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
+    core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
+    for number in range(1, slaves + 1):
+        ready = messages.SlaveReady(number)
+        core.handle(SlaveHeard(number, ready, wire.encode(ready)), 0.0)
+    core.take_actions()
+    return core
+
+
+def give(core: AgentCore, number: int, limit: Limits | None) -> None:
+    """The master sends a task to a slave, with the slave's number as its id."""
+    limits: list[Limits | None] = [limit] if limit is not None else []
+    core.handle(heard(messages.Tasks(number, [number], [1], [1], [0], limits=limits), b""), 0.0)
+    core.take_actions()
+
+
+def all_use(core: AgentCore, used: dict[int, int], now: float) -> tuple[list[tuple[int, int]], AgentActions]:
+    """Each slave that is measured uses this much. Returns what was measured, and what the agent then does."""
+    core.decide(now)
+    wanted = core.take_actions().measure
+    for number, _ in wanted:
+        core.handle(Measured(number, 1, used[number], 0), now)
+        core.check()
+    return wanted, core.take_actions()
+
+
+ROOMY = Limits(None, 1000)
+
+
+def test_a_slave_is_killed_before_the_batch_system_kills_the_job() -> None:
+    """First all slaves are measured exactly. The victim is the one that is furthest beyond what it may use."""
+    core = crew(3, 1000)
+    for number, expected in ((1, 600), (2, None), (3, 200)):
+        give(core, number, Limits(None, 1000, expected))
+    used = {1: 500, 2: 340, 3: 180}
+    measured, actions = all_use(core, used, 0.0)
+    assert (measured, actions.recall) == ([(1, 1000), (2, 1000), (3, 1000)], [])
+    measured, actions = all_use(core, used, 0.0)
+    assert (measured, actions.recall) == ([(1, 0), (2, 0), (3, 0)], [(2, None)])
+    core.handle(Recalled(2, 1, None), 0.1)
+    assert core.take_actions().kill == [2]
+    core.handle(SlaveExited(2, "its end", NO_WORDS, 1), 0.2)
+    [died] = [each.message for each in core.take_actions().to_master]
+    assert isinstance(died, messages.SlaveDied)
+    assert (died.running, died.cause, died.allowed) == (2, Cause.OUT_OF_MEMORY, 333)
+    assert died.reason == (
+        "killed by its agent because its job was short of memory: the slaves used 1020 bytes of 1000 bytes. task 2 "
+        "used 340 bytes, and may use 333 bytes in such a case: give the job more memory or fewer slaves, or let such "
+        "tasks need less"
+    )
+
+
+def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:
+    """The others are not to blame."""
+    core = crew(2, 1000)
+    give(core, 1, ROOMY)
+    give(core, 2, ROOMY)
+    all_use(core, {1: 990, 2: 10}, 0.0)
+    all_use(core, {1: 990, 2: 10}, 0.0)
+    core.handle(Recalled(1, 1, None), 0.1)
+    core.handle(SlaveExited(1, "its end", NO_WORDS, 1), 0.2)
+    [died] = [each.message for each in core.take_actions().to_master]
+    assert isinstance(died, messages.SlaveDied)
+    assert (died.running, died.cause, died.allowed) == (1, Cause.OUT_OF_MEMORY, 0)
+
+
+@pytest.mark.parametrize("memory", [None, 1100])
+def test_no_slave_is_killed_if_the_job_has_enough_memory(memory: int | None) -> None:
+    """The same holds if nobody knows how much memory it has."""
+    core = crew(2, memory)
+    give(core, 1, ROOMY)
+    give(core, 2, ROOMY)
+    for now in (0.0, MEASURE_S):
+        _, actions = all_use(core, {1: 520, 2: 520}, now)
+        assert (actions.recall, core.children[1].measure_at) == ([], now + MEASURE_S)
+
+
+def test_no_slave_is_killed_if_the_exact_numbers_are_smaller() -> None:
+    """Slaves share pages, and a task may have finished meanwhile."""
+    core = crew(2, 1000)
+    give(core, 1, ROOMY)
+    give(core, 2, ROOMY)
+    all_use(core, {1: 520, 2: 520}, 0.0)
+    assert all_use(core, {1: 400, 2: 400}, 0.0)[1].recall == []
+    assert all_use(core, {1: 400, 2: 400}, MEASURE_S) == ([(1, 1000), (2, 1000)], AgentActions())
+
+
+def test_nobody_else_is_killed_while_a_slave_is_about_to_end() -> None:
+    """It will leave its memory to the others. A task without a limit counts for nothing."""
+    core = crew(3, 1000)
+    give(core, 1, ROOMY)
+    give(core, 2, ROOMY)
+    give(core, 3, None)
+    core.handle(heard(messages.Cancel([1], [1], kill=True)), 0.0)
+    core.handle(Recalled(1, 1, messages.Cancel([1], [1], kill=True)), 0.0)
+    give(core, 1, ROOMY)
+    assert core.children[1].doomed is not None
+    used = {1: 520, 2: 520}
+    for _ in range(2):
+        assert all_use(core, used, 0.0)[1].recall == []

@@ -71,6 +71,14 @@ def test_slurm_sets_the_end_of_a_job(text: str, end: float | None) -> None:
     assert parse([], {"SLURM_JOB_END_TIME": text, "MWPY_AGENT": "[]"})[0].job_end is None
 
 
+@pytest.mark.parametrize(("text", "memory"), [("512", 512 << 20), ("0", None), ("$$([RequestMemory])", None)])
+def test_slurm_sets_the_memory_of_a_job(text: str, memory: int | None) -> None:
+    """A local agent has the same job as its master."""
+    assert parse(["--mw-slave"], {"SLURM_MEM_PER_NODE": text})[0].job_memory == memory
+    assert parse([], {"SLURM_MEM_PER_NODE": text, "MWPY_AGENT": "[]"})[0].job_memory == memory
+    assert parse(["--mw-slave"], {})[0].job_memory is None
+
+
 def test_an_agent_may_run_until_the_end_of_its_job_or_for_its_lifetime() -> None:
     """The option takes precedence over the time that the batch system gives."""
     job = {"SLURM_JOB_END_TIME": "1000"}

@@ -37,6 +37,9 @@ END = "SLURM_JOB_END_TIME=$$([(AllowedExecuteDuration?:AllowedJobDuration)+time(
 """The variable with the time when the job will be ended, under the name that Slurm uses. HTCondor computes it at each
 start. For a job without a limit the value is not a number."""
 
+MEMORY = "SLURM_MEM_PER_NODE=$$([RequestMemory])"
+"""The variable with the memory of the job, in MiB, under the name that Slurm uses."""
+
 LEASE_S = "300"
 """Seconds without contact to a machine until HTCondor runs its job elsewhere. HTCondor's own value is 40 minutes."""
 
@@ -134,7 +137,7 @@ def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]
         "executable": _verbatim(program),
         "transfer_executable": "true" if transfers_program else "false",
         "arguments": _verbatim(_arguments(command[1:])),
-        "environment": f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END}"',
+        "environment": f'"MWPY_JOB=$(CLUSTER).$(PROCESS) {END} {MEMORY}"',
         "initialdir": _verbatim(os.getcwd()),
         "should_transfer_files": "YES",
         "transfer_input_files": _verbatim(", ".join(map(str, transferred))),

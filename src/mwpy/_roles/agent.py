@@ -24,7 +24,7 @@ from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentConnection, Clock, OutputStream, SignalSource, SlaveLauncher, Trail
 from mwpy._roles.join import connect, find_master
 from mwpy._roles.slave_launcher import Launcher
-from mwpy._system import clock, open_files, packages
+from mwpy._system import clock, memory, open_files, packages
 from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import wire
@@ -98,6 +98,7 @@ def _serve(
         link.timeout_s,
         idle_exit_s=options.idle_exit,
         slave_max_tasks=options.slave_max_tasks,
+        memory_bytes=options.job_memory and max(1, options.job_memory - memory.resident_bytes()),
         start_timeout_s=options.slave_start_timeout,
     )
     now = clock.monotonic()

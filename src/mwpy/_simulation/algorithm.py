@@ -188,7 +188,7 @@ class SimulatedAlgorithm:
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
         retry, anyway = random.random() > 0.15, random.random() < 0.5
         attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
-        after, memory = random.choice(PAUSES), random.choice((None, None, 500, 800))
+        after, memory = random.choice(PAUSES), random.choice((None, None, 500, 800, 2000, 5000))
         policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, seconds_max=seconds, after=after)
         policy = evolve(policy, seconds_expected=random.choice((None, None, None, 0.1, 2.0, 6.0)))
         errors = random.randint(1, 4) if random.random() < 0.15 else 0

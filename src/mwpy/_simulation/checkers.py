@@ -24,7 +24,7 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import Result, UnrunnableTask
 
-__all__ = ["HistoryChecker", "SimulationFailure", "is_cancelled"]
+__all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished must run alone on an agent, and at most once more."""
@@ -37,6 +37,10 @@ _LONG_TASK = re.compile(
 
 KILLED_WITHIN_S = 1.0
 """Seconds in which an agent that is not frozen ends a task that must be killed."""
+
+
+LARGE_BYTES = 1000
+"""What a task uses that needs much memory."""
 
 
 def is_cancelled(result: Result[Any]) -> bool:
@@ -189,7 +193,7 @@ class HistoryChecker:
                 self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
             case records.TasksReturned(sid, tasks, _, charges, pause_s):
                 self._back(self._agent_of[sid], _each(tasks))
-                self.retries.returned(tasks, [charge.cause for charge in charges], pause_s)
+                self.retries.returned(tasks, charges, pause_s)
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelled(sid, tasks):
@@ -252,7 +256,7 @@ class HistoryChecker:
         if message.running and message.cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
             over = self._over.get((peer, message.slave))
             assert over == message.running, f"task {message.running} is said to be over its limit, not task {over}"
-        if message.running and message.cause.is_charged and peer not in self._leaving:
+        if message.running and message.cause.is_charged and not message.allowed and peer not in self._leaving:
             together = (peer, message.slave) in self._uncharged
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
@@ -300,7 +304,7 @@ class HistoryChecker:
         number = task.task_id
         heard_of, lost = self.deaths.get(number, 0), self.lost.get(number, 0)
         causes = [death.cause for death in task.deaths]
-        charged = sum(cause.is_charged for cause in causes)
+        charged = sum(death.is_charged for death in task.deaths)
         assert charged == heard_of, f"task {number} is charged {charged} times, not {heard_of}"
         assert causes.count(Cause.AGENT_LOST) == lost, f"task {number} was lost with {lost} agents: {causes}"
         assert number not in self._last_attempts, f"task {number} is handed back although it is cancelled"
@@ -343,14 +347,16 @@ class HistoryChecker:
         peer: bytes,
         slave: int,
         is_faulty: bool,
+        is_short: bool,
         began: float,
         grown_at: float,
         now: float,
         ends_at: float,
     ) -> None:
         """An agent kills a slave that has run a task since `began`, and uses much memory since `grown_at`. A faulty
-        slave may be killed at any time. The slave knows from its agent that its tasks end at `ends_at`."""
-        if now >= _over_from(self._policies[task], began, grown_at):
+        slave may be killed at any time, and any slave with a limit of memory if the job of the agent is short of it.
+        The slave knows from its agent that its tasks end at `ends_at`."""
+        if (is_short and self._policies[task].memory_max) or now >= _over_from(self._policies[task], began, grown_at):
             self._over[peer, slave] = task
         elif is_faulty:
             return
@@ -385,4 +391,4 @@ def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:
 def _over_from(policy: TaskPolicy, began: float, grown_at: float) -> float:
     """When a task is over one of its limits; infinity if it never is."""
     late = inf if policy.seconds_max is None else began + policy.seconds_max
-    return late if policy.memory_max is None else min(late, grown_at)
+    return late if policy.memory_max is None or policy.memory_max >= LARGE_BYTES else min(late, grown_at)

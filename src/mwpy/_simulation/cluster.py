@@ -247,6 +247,7 @@ def _draw_limits(random: Random) -> Limits:
         max_tasks=random.choice((None, None, 1, 4, 15)),
         max_memory=random.choice((None, None, 2, 10)),
         start_timeout_s=random.choice((1.0, 5.0, 300.0)),
+        memory_bytes=random.choice((None, None, 900, 1200)),
         idle_exit_s=random.choice((None, None, 0.3, 3.0)),
         lifetime_s=random.choice((None, None, 9.0, 15.0)),
     )

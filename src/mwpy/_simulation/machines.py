@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Sequence
+from math import inf
 
 from attrs import define, field, frozen
 
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.departure import FAREWELL_S
+from mwpy._core.agent.enforcement import NEARLY
 from mwpy._core.agent.events import AgentSettings
 from mwpy._core.agent.output import HELD_BACK_S
 from mwpy._core.agent.starts import ABORT_S
@@ -32,6 +34,9 @@ EXITS_S = 0.05
 """Seconds between an agent's decision to exit and its end. In this time its last messages are sent."""
 
 LONGEST_FREEZE_S = 5.0
+
+MOMENT_S = 1.0
+"""Seconds in which an agent kills a slave after its job was short of memory."""
 
 SOON = 1000
 """If an agent iterates this often in a row without a pause, it is in an endless loop."""
@@ -70,6 +75,8 @@ class Limits:
     idle_exit_s: float | None = None
     lifetime_s: float | None = None
     """After this time a batch system would end the agent. Agents that start when faults are over have no such limit."""
+    memory_bytes: int | None = None
+    """How much memory the slaves may use together."""
 
 
 @define(eq=False)
@@ -181,6 +188,7 @@ class AgentProcess:
             peer,
             self._is_attentive,
             lambda: self._frozen_until,
+            self._is_short,
             self._running,
             lambda: host.end(self, None),
         )
@@ -195,6 +203,7 @@ class AgentProcess:
             ends_at=None if lifetime_s is None else world.now + lifetime_s,
             idle_exit_s=limits.idle_exit_s,
             slave_max_tasks=limits.max_tasks,
+            memory_bytes=limits.memory_bytes,
             start_timeout_s=limits.start_timeout_s,
         )
         self.core = AgentCore(settings)
@@ -205,6 +214,7 @@ class AgentProcess:
         self._frozen_until = 0.0
         self._was_frozen = False
         checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
+        self._short_at = -inf
         self._agent.begin()
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
@@ -221,6 +231,13 @@ class AgentProcess:
 
     def _is_attentive(self) -> bool:
         return not self._over and self._world.now > self._frozen_until + PROMISED_S
+
+    def _is_short(self) -> bool:
+        """Whether the slaves used nearly all memory of their job a moment ago."""
+        used, has = sum(slave.used_memory(0) for slave in self.slaves.values()), self._host.limits.memory_bytes
+        if has is not None and used > NEARLY * has:
+            self._short_at = self._world.now
+        return self._world.now <= self._short_at + MOMENT_S
 
     def _running(self) -> list[int]:
         return [slave.running for slave in self.slaves.values() if slave.running and slave.code is None]
@@ -243,6 +260,7 @@ class AgentProcess:
         if self._world.now < self._frozen_until:
             self._alarm.set(self._frozen_until)
             return
+        self._is_short()
         for _ in range(SOON):
             code = self._agent.iterate()
             self.core.check()

@@ -10,7 +10,7 @@ from attrs import define, field
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
 from mwpy._values.causes import Cause
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.records import TaskRange
+from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Result
 
 __all__ = ["RetryChecker"]
@@ -46,14 +46,14 @@ class RetryChecker:
         early = [task for task, _ in _each(tasks) if self.now < self._due_at.get(task, 0.0)]
         assert not early, f"tasks {early} are sent again before their pauses are over"
 
-    def returned(self, tasks: Sequence[TaskRange], causes: Sequence[Cause], pause_s: float) -> None:
+    def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
         """Tasks come back, and pause for some seconds."""
         for task, attempt in _each(tasks):
-            if Cause.ERROR in causes:
+            if any(charge.cause is Cause.ERROR for charge in charges):
                 assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
                 assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
                 self.charged[task] = self.charged.get(task, 0) + 1
-            charged = any(cause.is_charged for cause in causes)
+            charged = any(charge.is_charged for charge in charges)
             expected_s = self.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
             assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
             self._due_at[task] = self.now + pause_s

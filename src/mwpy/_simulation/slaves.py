@@ -16,7 +16,7 @@ from math import inf
 from attrs import define, field
 
 from mwpy._roles.task_runner import GATHER_S
-from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
 from mwpy._simulation.wear import Wear
@@ -44,8 +44,8 @@ WAKE_S = 0.0005
 GROWN_S = 2.0
 """How many seconds longer a task runs if it needs much memory."""
 
-LARGE_BYTES = 1000
-"""What a task uses that needs much memory. Other tasks use none."""
+SMALL_BYTES = 300
+"""What other tasks use."""
 
 SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
 
@@ -74,6 +74,8 @@ class Workload:
     """Whether their agent runs, and was not frozen a moment ago."""
     frozen_until: Callable[[], float]
     """Until when their agent was frozen the last time, or still is; 0 if it never was."""
+    is_short: Callable[[], bool]
+    """Whether the slaves used nearly all memory of their job a moment ago."""
     running: Callable[[], list[int]]
     """The tasks that the slaves of this agent run."""
     kill_agent: Callable[[], None]
@@ -286,8 +288,8 @@ class SimulatedSlave:
         """Its agent ends it."""
         if self.running and self.code is None:
             is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
-            ends_at = self.channel.tasks_end_at
-            self._work.checker.killed(self.running, self._work.peer, self.number, is_faulty, *moments, ends_at)
+            ends_at, faults = self.channel.tasks_end_at, (is_faulty, self._work.is_short())
+            self._work.checker.killed(self.running, self._work.peer, self.number, *faults, *moments, ends_at)
         self.end(SIGKILL)
 
     def abort(self) -> None:
@@ -298,7 +300,9 @@ class SimulatedSlave:
 
     def used_memory(self, exact_above: int) -> int:
         """How much memory it uses."""
-        return LARGE_BYTES if self.running and self._world.now >= self._grown_at else 0
+        if not self.running:
+            return 0
+        return LARGE_BYTES if self._world.now >= self._grown_at else SMALL_BYTES
 
     def limit_memory(self, most: int | None) -> None:
         """Do nothing: there are no control groups."""

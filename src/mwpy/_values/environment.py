@@ -17,6 +17,7 @@ __all__ = [
     "FAULT_HANDLER",
     "JOB_VARIABLE",
     "KEY_VARIABLE",
+    "MEMORY_VARIABLE",
     "SLAVE_VARIABLE",
     "SlaveSettings",
     "thread_limits",
@@ -32,6 +33,9 @@ JOB_VARIABLE = "MWPY_JOB"
 END_VARIABLE = "SLURM_JOB_END_TIME"
 """When this job will be ended, in Unix seconds. Slurm sets it. For other batch systems the submitter of the
 job sets it."""
+
+MEMORY_VARIABLE = "SLURM_MEM_PER_NODE"
+"""How much memory this job has, in MiB. Slurm sets it. For other batch systems the submitter of the job sets it."""
 
 KEY_VARIABLE = "MWPY_KEY"
 """The key of the computation. `--mw-key-file` names a file with the same text."""

@@ -84,6 +84,19 @@ class Death:
     """What happened, in words."""
     words: LastWords = NO_WORDS
     """Its last words. If many deaths followed, only the ends of the texts are kept (see the manual)."""
+    more_memory: int = 0
+    """If its job was short of memory because of other tasks, too: how many bytes the next attempt may use then. The
+    task is not charged. Otherwise 0."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the task is charged with it, so that it counts for `attempts_max`."""
+        return self.cause.is_charged and not self.more_memory
+
+    @property
+    def is_blameless(self) -> bool:
+        """Whether the task is not to blame (see `Cause.is_blameless`)."""
+        return self.cause.is_blameless or bool(self.more_memory)
 
     def __str__(self) -> str:
         peak = f" (peak memory {amount(self.words.peak_bytes)})" if self.words.peak_bytes else ""

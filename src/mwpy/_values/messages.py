@@ -255,6 +255,9 @@ class SlaveDied(Struct, frozen=True):
     words: LastWords
     lost: LostSpans = field(default_factory=list)
     """Tasks that it had run before, with results that are lost: first id, count and attempt of each span."""
+    allowed: Number = 0
+    """If its agent killed it because the job was short of memory, and other slaves used memory, too: how many bytes the
+    task could use then. Otherwise 0."""
 
 
 class LoadFailure(PlainEnum):

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE
+from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE, MEMORY_VARIABLE
 from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.option_table import (
@@ -83,6 +83,8 @@ class Options:
     """The policies of all tasks."""
     job_end: float | None = None
     """When the batch system ends this job, in Unix seconds."""
+    job_memory: int | None = None
+    """How much memory this job has, in bytes; None if this is unknown."""
     after_file: frozenset[str] = field(factory=frozenset)
     """Which of master_host, master_port and member_id were given after `--mw-resource-file`. In a slave they override
     the file, as in CL-MW."""
@@ -165,7 +167,7 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     environment = environment or {}
     if (directions := environment.get(AGENT_VARIABLE)) is not None:
         given = _directions(directions)
-        directed, _ = parse(given, {KEY_VARIABLE: environment.get(KEY_VARIABLE, "")})
+        directed, _ = parse(given, {name: environment.get(name, "") for name in (KEY_VARIABLE, MEMORY_VARIABLE)})
         return directed, rest
     return _options(values, frozenset(after_file), environment), rest
 
@@ -215,13 +217,20 @@ def _options(values: dict[str, Any], after_file: frozenset[str], environment: Ma
     role = Role.MASTER if master else Role.SLAVE if slave else Role.LOCAL
     policies: Any = {name: values.pop(name) for name in Policies.__annotations__ if name in values}
     options = Options(role=role, key=environment.get(KEY_VARIABLE), policies=policies, **values)
-    return evolve(options, after_file=after_file, job_end=job_end(environment))
+    end, memory = job_end(environment), job_memory(environment)
+    return evolve(options, after_file=after_file, job_end=end, job_memory=memory)
 
 
 def job_end(environment: Mapping[str, str]) -> float | None:
     """Return when a batch system ends this job, in Unix seconds. A text that is no number means: there is no limit."""
     text = environment.get(END_VARIABLE, "")
     return float(text) if text.isdecimal() else None
+
+
+def job_memory(environment: Mapping[str, str]) -> int | None:
+    """Return how much memory this job has, in bytes; None if the batch system does not say it, or says 0."""
+    text = environment.get(MEMORY_VARIABLE, "")
+    return (int(text) << 20 or None) if text.isdecimal() else None
 
 
 def help_text(program: str) -> str:

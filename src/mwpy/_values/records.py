@@ -108,6 +108,13 @@ class Charge(Struct, frozen=True):
     sid: SlaveId
     cause: Cause
     reason: str
+    more_memory: int = 0
+    """As in `Death`."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the task is charged with the loss, so that it counts for `attempts_max`."""
+        return self.cause.is_charged and not self.more_memory
 
 
 class AlgorithmDefined(Struct, frozen=True, tag=True):

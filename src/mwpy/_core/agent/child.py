@@ -89,6 +89,8 @@ class Doom:
     """Why the slave is killed."""
     cause: Cause
     """The cause of the loss of the task."""
+    allowed: int = 0
+    """As in `SlaveDied`."""
 
 
 @define(eq=False)
@@ -143,6 +145,8 @@ class Child:
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
+    allowed: int = 0
+    """As in `SlaveDied`."""
     killed_because: str = ""
     """Why the agent killed it; empty if it did not."""
     loss: Cause = Cause.CRASH
@@ -155,6 +159,10 @@ class Child:
     """When to measure the memory that it uses; None if it holds no task with a limit of memory."""
     measured: int = 0
     """Position of the task that it ran when its memory was measured. If it ran none: of the next task."""
+    used: int = 0
+    """The memory that was measured last."""
+    exactly: bool = False
+    """Whether it is measured exactly the next time, because its job seems to be short of memory."""
     peak_bytes: int = 0
     """The most memory that was measured."""
     peaks: dict[tuple[int, int], int] = field(factory=dict)

@@ -267,7 +267,7 @@ class AgentCore:
         self._checkpoints.slave_ended(child)
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
-            died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost)
+            died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)
             self._state.to_master(died)
         if not self.leaving:
             self._replace(child, was, reason, now)

@@ -60,6 +60,8 @@ class AgentSettings:
     """The agent leaves when its slaves held no task for this long; None if it stays."""
     slave_max_tasks: int | None = None
     """A slave is replaced after this many tasks; None if there is no limit."""
+    memory_bytes: int | None = None
+    """How much memory the slaves may use together, because their job has no more; None if this is unknown."""
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     """A slave that is not ready after this time is killed, and counts as a failed start."""
 

@@ -101,7 +101,7 @@ class Traffic:
         if doomed is None or doomed.position != started:
             return False
         child.kill(doomed.because, doomed.cause)
-        child.killed_at = started
+        child.killed_at, child.allowed = started, doomed.allowed
         self._state.actions.kill.append(child.number)
         return True
 

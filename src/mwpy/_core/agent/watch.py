@@ -91,7 +91,7 @@ class Watch:
             child.measure_at = None
             limits = [limit for limit in child.memory_limits if limit is not None]
             if limits:
-                actions.measure.append((child.number, min(limits)))
+                actions.measure.append((child.number, 0 if child.exactly else min(limits)))
         if child.kill_at is not None and now >= child.kill_at:
             child.kill_at = None
             actions.kill.append(child.number)

@@ -57,7 +57,7 @@ class KeptDeaths:
             for span in spans:
                 death = by_attempt.get(span.attempt)
                 if death is None:
-                    death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words)
+                    death = Death(charge.sid, span.attempt, charge.cause, charge.reason, words, charge.more_memory)
                     by_attempt[span.attempt] = death
                     self._keep(death)
                 span.deaths = _history(span, death)
@@ -90,7 +90,7 @@ def _history(span: Span, death: Death) -> tuple[Death, ...]:
     losses without its fault do not count any more. So a long task may be lost in any number of short slots.
     """
     left = span.left_now
-    if left is None or not death.cause.is_blameless:
+    if left is None or not death.is_blameless:
         return (*span.deaths, death)
     span.left = replace(left, num_lost=left.num_lost + 1)
-    return (*[each for each in span.deaths if not each.cause.is_blameless], death)
+    return (*[each for each in span.deaths if not each.is_blameless], death)

@@ -14,6 +14,7 @@ from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
+from mwpy._core.master.peaks import with_expected
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
@@ -129,14 +130,14 @@ class Dispatch:
 
     def _feed(self, slave: ConnectedSlave, chosen: list[TaskRange], now: float) -> None:
         """Send a slave tasks from the head of a queue."""
-        state = self.state
+        state, members = self.state, self.state.members
         if not slave.held.spans:
             slave.last_heard = now
         spans = state.record(records.TasksAllocated(slave.sid, chosen))
         if slave.state is _IDLE:
             state.change(slave, _FEED)
         slave.gave_nothing_back = False
-        state.members.hungry[slave.sid] = slave
+        members.hungry[slave.sid] = slave
         firsts: list[int] = []
         counts: list[int] = []
         attempts: list[int] = []
@@ -152,7 +153,8 @@ class Dispatch:
             attempts.append(span.attempt)
             number = span.algorithm.number
             numbers.append(number)
-            limits.append(span.policy.limits)
+            most = span.policy.limits
+            limits.append(most if most is None or most.memory is None else with_expected(most, span, members.peaks))
             if number not in agent.known:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:

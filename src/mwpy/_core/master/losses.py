@@ -21,6 +21,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.peaks import more_memory
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
@@ -69,9 +70,9 @@ class Losses:
         self._lose_results(slave, ran)
         leaves = f"{agent.name} is leaving" if agent.leaving else ""
         self._return(slave, unstarted, leaves or "its slave died before starting it")
-        self._lose(
-            slave, running, leaves or f"its slave died: {reason}", Charge(slave.sid, cause, reason), message.words
-        )
+        more = more_memory(running[0], message.allowed) if running and cause is Cause.OUT_OF_MEMORY else 0
+        loss = Charge(slave.sid, cause, reason, more)
+        self._lose(slave, running, leaves or f"its slave died: {reason}", loss, message.words)
         self.kinds.lost(slave, reason)
 
     def agent_vanished(self, agent: ConnectedAgent, silent_s: float) -> None:
@@ -163,12 +164,12 @@ class Losses:
             self.totals.lost(span, slave.agent.host, loss.cause, span.count, ran_s)
             if loss.cause is Cause.OUT_OF_MEMORY:
                 self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)
-            if loss.cause.is_charged:
+            if loss.is_charged:
                 self.hosts.ended(span, slave.agent.host, span.count, span.count, f"{loss.cause.value}: {loss.reason}")
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
         for span in held:
-            why = _why_not_again(span, Death(slave.sid, span.attempt, loss.cause, loss.reason, words))
+            why = _why_not_again(span, Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory))
             if why:
                 ended.setdefault(why, []).append(span.whole)
             else:
@@ -186,7 +187,7 @@ class Losses:
     ) -> Sequence[Span]:
         by_pause: dict[float, list[TaskRange]] = {}
         for span in held:
-            pause_s = span.next_pause_s if any(charge.cause.is_charged for charge in charges) else 0.0
+            pause_s = span.next_pause_s if any(charge.is_charged for charge in charges) else 0.0
             by_pause.setdefault(pause_s, []).append(span.whole)
         return [
             span
@@ -207,7 +208,7 @@ class Losses:
 def _why_not_again(span: Span, loss: Death) -> str:
     """Why tasks that are lost once more cannot be tried again; empty if they can."""
     cause = loss.cause
-    if cause.is_charged and span.charged + 1 >= span.policy.attempts_max:
+    if loss.is_charged and span.charged + 1 >= span.policy.attempts_max:
         times = counted(span.policy.attempts_max, "attempt")
         return f"it lost {times} by its own fault, as many as attempts_max allows: {_story(span, loss)}"
     if not span.policy.retry:
@@ -217,13 +218,13 @@ def _why_not_again(span: Span, loss: Death) -> str:
             f"{LOST_AGENTS_ALLOWED + 1} agents vanished while they had it, the last one while it ran nothing else: "
             f"{_story(span, loss)}. Does it kill its agent, or need more memory than the machine or the job has?"
         )
-    if cause.is_blameless and span.left_now is not None:
+    if loss.is_blameless and span.left_now is not None:
         if span.left_now.num_lost + 1 >= RESUMED_ALLOWED:
             return (
                 f"it was lost {RESUMED_ALLOWED} times without its fault, each time after it had left a state. Does it "
                 f"go on from its state? The last time: {_said(loss)}"
             )
-    elif cause.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
+    elif loss.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
         return f"it was lost {BLAMELESS_ALLOWED} times without its fault, the last time: {_said(loss)}"
     return ""
 

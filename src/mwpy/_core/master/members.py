@@ -6,13 +6,14 @@ that the table does not have is an internal error. A slave that ended is removed
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from math import inf
 from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.peaks import Peaks
 from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import HeldTasks
 from mwpy._values import records
@@ -182,6 +183,8 @@ class Members:
     """How long a task of each algorithm takes, in seconds, over all slaves."""
     excluded: dict[str, str] = field(factory=dict)
     """The hosts that get no more work, and why."""
+    peaks: defaultdict[int, Peaks] = field(factory=lambda: defaultdict(Peaks))
+    """How much memory the tasks of each algorithm use."""
     agents_seen: int = 0
     slaves_seen: int = 0
     changes: dict[type, Callable[[Any], None]] = field(init=False, repr=False)
@@ -281,7 +284,7 @@ class Members:
             slave.refused[record.number] = record.reason
 
     def _algorithms_forgotten(self, record: records.AlgorithmsForgotten) -> None:
-        tables: list[dict[int, Any]] = [self.pace]
+        tables: list[dict[int, Any]] = [self.pace, self.peaks]
         tables += [slave.pace for slave in self.slaves.values()]
         tables += [agent.refused for agent in self.agents.values()]
         tables += [slave.refused for slave in self.slaves.values()]

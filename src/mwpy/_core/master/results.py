@@ -112,6 +112,7 @@ class Results:
         self._learn(slave, seconds_of)
         for span, peak in _peaks(spans, group) if group.peaks else ():
             self.totals.measured(span.algorithm.name, slave.agent.host, peak)
+            self.state.members.peaks[span.algorithm.number].add(peak)
 
     def _try_again(
         self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], values: Sequence[Any]

@@ -80,12 +80,12 @@ class Span(Struct, eq=False, gc=False):
     @property
     def charged(self) -> int:
         """How many of its attempts were lost by its own fault."""
-        return sum(death.cause.is_charged for death in self.deaths)
+        return sum(death.is_charged for death in self.deaths)
 
     @property
     def blameless(self) -> int:
         """How many of its attempts were lost without its fault."""
-        return sum(death.cause.is_blameless for death in self.deaths)
+        return sum(death.is_blameless for death in self.deaths)
 
     @property
     def left_now(self) -> LeftState | None:

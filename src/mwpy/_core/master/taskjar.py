@@ -200,7 +200,7 @@ class Taskjar:
             return self.delayed.add(spans, record.pause_s)
         for span in spans:
             self._count_away(span, -span.count)
-        if any(charge.cause.is_charged for charge in record.charges):
+        if any(charge.is_charged for charge in record.charges):
             self.pending.add(spans)
         else:
             self.pending.put_back(spans)
