@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from tests.spans import MAX, span, span_of
+from tests.spans import MAX, defined, span, span_of
 
 from mwpy._core.master import checkpoints
+from mwpy._core.master.algorithms import Algorithms, Defined
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
@@ -292,3 +293,14 @@ def test_states_that_take_much_memory_are_reported_once(monkeypatch: pytest.Monk
     assert noticed[2][0].startswith(
         "the states that tasks left with mwpy.checkpoint take more than 2.0 KiB of the master"
     )
+
+
+def test_an_algorithm_that_was_forgotten_and_defined_again_has_left_no_state() -> None:
+    """The algorithm's thread keeps its object. A replay of the records would make another one."""
+    algorithms, mine = Algorithms(), Defined(defined(3, "f", "", b"x"))
+    for _ in range(2):
+        algorithms.add(mine.record)
+        algorithms.adopt(mine)
+        assert not mine.leaves_state
+        mine.leaves_state = True
+        algorithms.forget(records.AlgorithmsForgotten([3]))

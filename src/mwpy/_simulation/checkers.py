@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.retries import RetryChecker
+from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
 from mwpy._simulation.time_checker import TimeChecker
 from mwpy._values import messages, records
@@ -131,6 +132,9 @@ class HistoryChecker:
         default=Factory(lambda self: RetryChecker(self._policies, self.deaths, self._last_attempts), takes_self=True)
     )
     times: TimeChecker = field(default=Factory(lambda self: TimeChecker(self._policies), takes_self=True))
+    states: StateChecker = field(
+        default=Factory(lambda self: StateChecker(self._last_attempts, self.unheard), takes_self=True)
+    )
 
     @property
     def unended(self) -> list[int]:
@@ -183,9 +187,12 @@ class HistoryChecker:
                 self._announced[agent] = None
             case records.AgentLost(agent, cause=Cause.AGENT_LOST):
                 self._agent_vanished(agent)
+            case records.TaskCheckpointed():
+                self.states.recorded(record)
             case records.TasksAllocated(sid, tasks):
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)
+                self.states.sent(tasks)
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid], _each(tasks))
@@ -253,6 +260,7 @@ class HistoryChecker:
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
             return
         self._dead[peer, message.slave] = None
+        self.states.died(peer, message)
         if message.running and message.cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
             over = self._over.get((peer, message.slave))
             assert over == message.running, f"task {message.running} is said to be over its limit, not task {over}"

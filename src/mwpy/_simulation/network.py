@@ -39,6 +39,8 @@ CHECKED = (
     _kind(messages.Leaving("", Cause.EVICTED)),
 )
 """The messages that a checker wants to see when the master gets them."""
+STATE = _kind(messages.Checkpoint(0, 0, 0))
+"""The state of a task: another checker wants to see it."""
 ONCE = (_kind(messages.Hello("", "", "", 0, "", 0)), _kind(messages.SlaveReady(0)))
 """The messages that a correct agent never repeats."""
 
@@ -198,8 +200,13 @@ class Network:
     def _arrive_at_master(self, connection: Connection, frames: Sequence[Buffer]) -> None:
         if connection.broken:
             return
-        if bytes(frames[0][:2]) in CHECKED:
+        kind = bytes(frames[0][:2])
+        if kind in CHECKED:
             self._checker.heard(connection.peer, wire.decode(frames)[0])
+        elif kind == STATE:
+            message, payload = wire.decode(frames)
+            assert isinstance(message, messages.Checkpoint), "the kind of a state"
+            self._checker.states.heard(connection.peer, message, payload)
         self.master.arrive(Frames(connection.peer, ADDRESS, frames))
 
     def _arrive_again(self, connection: Connection, frames: Sequence[Buffer]) -> None:

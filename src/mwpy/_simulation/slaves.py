@@ -19,6 +19,7 @@ from mwpy._roles.task_runner import GATHER_S
 from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
+from mwpy._simulation.states import StatesOfSlave
 from mwpy._simulation.wear import Wear
 from mwpy._simulation.world import World
 from mwpy._transport import wire
@@ -248,6 +249,7 @@ class SimulatedSlave:
         self.is_up = False
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
+        self._states = StatesOfSlave(self._world, work.checker.states, work.peer, number, self._send_state)
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""
@@ -316,6 +318,8 @@ class SimulatedSlave:
         """The process ends."""
         if self.code is None:
             self.code, self.ended_at = code, self._world.now
+            if self.channel.spoilt:
+                self._work.checker.states.forget(self._work.peer, self.number)
             self.channel.end()
             for pipe in self.outputs.values():
                 pipe.close()
@@ -396,6 +400,7 @@ class SimulatedSlave:
             case messages.SlaveNamed(_, sid):
                 self.sid = sid
             case messages.Tasks():
+                self._states.hear(message, payload)
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
                 limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
                 columns = zip(messages.each_task(message), algorithms, limits, strict=True)
@@ -431,9 +436,17 @@ class SimulatedSlave:
             self._seconds += GROWN_S
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
+        self._states.begin(task, attempt, self._seconds, lambda: self._runs(task, attempt))
+
+    def _runs(self, task: int, attempt: int) -> bool:
+        return self.code is None and not self._hangs and (self.running, self._attempt) == (task, attempt)
+
+    def _send_state(self, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
+        self._send()
+        self.channel.reply(message, frames)
 
     def _finish(self, task: int, attempt: int) -> None:
-        if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
+        if not self._runs(task, attempt):
             return
         if task in self._work.checker.killers:
             self.end(SIGSEGV)

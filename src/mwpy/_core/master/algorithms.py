@@ -97,6 +97,7 @@ class Algorithms:
 
     def adopt(self, defined: Defined) -> None:
         """Use an object of the algorithm's thread for an algorithm that was just recorded: its counts are shared."""
+        defined.leaves_state = False  # it may have been forgotten before, and the records say the same
         self.defined[defined.number] = defined
 
     def forget(self, record: AlgorithmsForgotten) -> None:

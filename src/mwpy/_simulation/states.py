@@ -1,0 +1,140 @@
+"""Tasks of a simulated computation leave states. This checks from outside which state each attempt begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+
+from mwpy._simulation.world import World
+from mwpy._transport.codec import Codec, loads_state, split_resumed
+from mwpy._values import messages
+from mwpy._values.ids import Buffer
+from mwpy._values.records import TaskCheckpointed, TaskRange
+
+__all__ = ["StateChecker", "StatesOfSlave"]
+
+CODEC = Codec()
+
+Progress = tuple[int, int, int]
+"""A state: the task and the attempt that left it, and how far the task is."""
+
+
+@define(eq=False)
+class StateChecker:
+    """Follows the states from their slaves to the next attempts."""
+
+    cancelled: dict[int, None]
+    """Tasks that must not be sent to a slave again. Nobody needs their states."""
+    unheard: dict[bytes, None]
+    """Connections that broke, or that the master does not listen to any more."""
+    _arrived: dict[int, Progress] = field(factory=dict)
+    """The newest state of each task that reached the master."""
+    _unkept: dict[int, list[Progress]] = field(factory=dict)
+    """The states of each task that reached the master later than the last one that it kept."""
+    _expected: dict[tuple[int, int], Progress | None] = field(factory=dict)
+    """For each task and attempt: the state with which the attempt must begin."""
+    _left: dict[tuple[bytes, int], Progress] = field(factory=dict)
+    """The newest state that each slave left, by connection and number."""
+
+    def left(self, peer: bytes, slave: int, state: Progress) -> None:
+        """A slave sends a state to its agent."""
+        self._left[peer, slave] = state
+
+    def forget(self, peer: bytes, slave: int) -> None:
+        """A slave begins another attempt, or has overwritten what it shares with its agent, so that states are lost."""
+        self._left.pop((peer, slave), None)
+
+    def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
+        """A state reaches the master, perhaps a repeated one."""
+        if peer in self.unheard:
+            return
+        state = _read(frames)
+        task, attempt, number = state
+        assert (task, attempt) == (message.task, message.attempt), f"the state {state} is said to be of another task"
+        before = self._arrived.get(task, (task, 0, 0))
+        assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
+        self._arrived[task] = state
+        self._unkept.setdefault(task, []).append(state)
+
+    def died(self, peer: bytes, message: messages.SlaveDied) -> None:
+        """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
+        state = self._left.get((peer, message.slave))
+        if state is not None and message.running == state[0] and state[0] not in self.cancelled:
+            arrived = self._arrived.get(state[0])
+            assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
+
+    def recorded(self, record: TaskCheckpointed) -> None:
+        """The master keeps a state."""
+        state = _read(record.frames)
+        assert state[:2] == (record.task.first, record.task.attempt), f"{record.task} has the state {state}"
+        assert state in self._unkept.get(state[0], []), f"{state} is kept, but it did not arrive or is not new"
+        while self._unkept[state[0]].pop(0) != state:
+            pass
+
+    def sent(self, tasks: Sequence[TaskRange]) -> None:
+        """Tasks are sent to a slave."""
+        for each in tasks:
+            for task in range(each.first, each.first + each.count):
+                self._expected[task, each.attempt] = self._arrived.get(task)
+
+    def began(self, task: int, attempt: int, state: Progress | None) -> None:
+        """A slave begins an attempt with a state, or with none."""
+        expected = self._expected[task, attempt]
+        assert state == expected, f"attempt {attempt} of task {task} begins with {state}, not with {expected}"
+
+
+@define(eq=False)
+class StatesOfSlave:
+    """The states that the tasks of one slave get and leave."""
+
+    _world: World
+    _checker: StateChecker
+    _peer: bytes
+    _number: int
+    _send: Callable[[messages.Checkpoint, Sequence[Buffer]], None]
+    """Sends a message to the agent."""
+    _restored: dict[tuple[int, int], Progress] = field(factory=dict)
+    """The state that each task got, by task and attempt."""
+
+    def hear(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
+        """Tasks arrive, some of them with states."""
+        entries, buffers = messages.entries(group, frames)
+        for named, entry, own in zip(messages.each_task(group), entries, buffers, strict=True):
+            _, rest, left = split_resumed(entry, own)
+            assert not rest, f"task {named[0]} got buffers of another task"
+            if left:
+                self._restored[named] = _read(left)
+
+    def begin(self, task: int, attempt: int, seconds: float, runs: Callable[[], bool]) -> None:
+        """An attempt begins, and lasts some seconds. Some attempts leave states, some of these all at once.
+
+        Args:
+            runs: whether the attempt still runs.
+        """
+        state = self._restored.pop((task, attempt), None)
+        self._checker.forget(self._peer, self._number)
+        self._checker.began(task, attempt, state)
+        random = self._world.random
+        if random.random() < 0.3:
+            return
+        number = 0 if state is None else state[2]
+        moments = sorted(random.choice((0.5, random.random())) * seconds for _ in range(random.randint(1, 4)))
+        for moment in moments:
+            number += random.randint(1, 3)
+            self._world.after(moment, partial(self._leave, (task, attempt, number), runs))
+
+    def _leave(self, state: Progress, runs: Callable[[], bool]) -> None:
+        if not runs():
+            return
+        entry, buffers = CODEC.dumps_state(state)
+        self._checker.left(self._peer, self._number, state)
+        self._send(messages.Checkpoint(self._number, *state[:2]), [entry, *buffers])
+
+
+def _read(frames: Sequence[Buffer]) -> Progress:
+    state: Any = loads_state(frames)
+    task, attempt, number = state
+    return task, attempt, number
