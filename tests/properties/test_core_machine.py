@@ -40,7 +40,7 @@ from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, Vanished
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
-from mwpy._transport.codec import Codec
+from mwpy._transport.codec import Codec, split_resumed
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
@@ -91,6 +91,8 @@ class _Task:
     """A slave that held it was lost, so it may have been running there."""
     outcome: str = ""
     """How it ended: "result", "unrunnable", "cancelled" or "discarded"; empty before."""
+    state: tuple[bytes, ...] = ()
+    """The state that it left; empty if it left none."""
     cancelling: bool = False
     """Whether it was cancelled while a slave held it, and may finish there."""
 
@@ -349,10 +351,12 @@ class _MasterMachine(RuleBasedStateMachine):
         assert group.tasks, "a message without tasks was sent"
         assert self.group is None or sum(group.counts) <= self.group, "the message has more tasks than a task group"
         slave = agent.slaves[group.slave]
-        payloads, _ = messages.entries(group, frames)
+        calls = zip(*messages.entries(group, frames), strict=True)
         numbers = chain.from_iterable(map(repeat, group.algorithms, group.counts))
-        for (task_id, attempt), number, payload in zip(messages.each_task(group), numbers, payloads, strict=True):
+        for (task_id, attempt), number, call in zip(messages.each_task(group), numbers, calls, strict=True):
             task = self.tasks[task_id - 1]
+            payload, _, state = split_resumed(*call)
+            assert (*state,) == task.state, f"task {task_id} was sent with the state {state}, not {task.state}"
             assert CODEC.dumps_value(payload)[0] == task.payload, (
                 f"task {task_id} was sent with the arguments of another task"
             )
@@ -697,6 +701,18 @@ class _MasterMachine(RuleBasedStateMachine):
         self.receive(slave.agent.name, group, (messages.payload(len(tasks), payloads),))
         self.iterate()
 
+    @precondition(lambda self: any(slave.held for slave in self.slaves))
+    @rule(pick=picks, place=st.integers(0, 3), frames=st.lists(st.binary(max_size=3), min_size=1, max_size=3))
+    def task_leaves_a_state(self, pick: int, place: int, frames: list[bytes]) -> None:
+        """Usually the first task of a slave leaves it, but a slave may name any task that it holds."""
+        busy = [slave for slave in self.slaves if slave.held]
+        slave = busy[pick % len(busy)]
+        task = [*slave.held.values()][place % len(slave.held)]
+        if not task.cancelling:
+            task.state = (*frames,)
+        self.receive(slave.agent.name, messages.Checkpoint(slave.number, task.number, task.attempt), (*frames,))
+        self.iterate()
+
     @precondition(lambda self: self.slaves)
     @rule(pick=picks, started=st.integers(0, 3), cause=st.sampled_from(Cause))
     def slave_dies(self, pick: int, started: int, cause: Cause) -> None:
@@ -887,7 +903,7 @@ class _MasterMachine(RuleBasedStateMachine):
         pick=picks,
         pick_task=picks,
         difference=st.integers(-2, 1),
-        kind=st.sampled_from(["results", "revoked", "refused", "unknown"]),
+        kind=st.sampled_from(["results", "revoked", "refused", "state", "unknown"]),
     )
     def agent_sends_a_wrong_task(self, pick: int, pick_task: int, difference: int, kind: str) -> None:
         """An agent names another attempt, a task that its slave does not hold, or an unknown task: it is ignored."""
@@ -904,6 +920,8 @@ class _MasterMachine(RuleBasedStateMachine):
         if kind == "revoked":
             slave.asked_back = 0
             self.receive(slave.agent.name, messages.Revoked(number, [task_id], [1], [attempt]))
+        elif kind == "state":
+            self.receive(slave.agent.name, messages.Checkpoint(number, task_id, attempt), (b"wrong",))
         elif kind == "refused":
             slave.agent.refused[task.algorithm] = None
             self.receive(

@@ -132,7 +132,7 @@ class Attack:
         self.kinds: tuple[Callable[[bytes], list[Buffer]], ...] = (
             *(self.noise, self.mutated, self.truncated, self.many_spans, self.announced_lists, self.nested_header),
             *(self.nested_result, self.wide_result, self.long_texts, self.many_frames, self.numbers, self.scattered),
-            *(self.replayed, self.returned, self.died, self.wrong_kind, self.many_packages),
+            *(self.replayed, self.returned, self.died, self.wrong_kind, self.many_packages, self.states),
         )
 
     # ---- what the members do -------------------------------------------------------------------------------
@@ -220,6 +220,7 @@ class Attack:
                 messages.Hello("m", "g", text, number, text, number, text),
                 messages.Results(1, column, [1] * len(column), [1] * len(column), [0.1] * len(column), []),
                 messages.Revoked(number, column, [number] * len(column), [1] * len(column), self.random.random() < 0.5),
+                messages.Checkpoint(number, number, 1),
                 messages.SlaveReady(number),
                 messages.SlaveRetiring(number),
                 messages.SlaveDied(number, number, Cause.CRASH, text, LastWords(text, text)),
@@ -229,6 +230,13 @@ class Attack:
                 messages.Goodbye(text, Cause.EVICTED),
             )
         )
+
+    def states(self, peer: bytes) -> list[Buffer]:
+        """A state of a task that the member holds. It often replaces an earlier one."""
+        groups = [each for each in self.link.sent.get(peer, ()) if isinstance(each, messages.Tasks)]
+        group = groups[-1] if groups else self.tasks_of(peer)
+        frames: list[Buffer] = [bytes(self.size(100_000)) for _ in range(1 + self.size(20))]
+        return wire.encode(messages.Checkpoint(1, group.tasks[0], group.attempts[0]), frames)
 
     def noise(self, peer: bytes) -> list[Buffer]:
         return [VERSION + self.random.randbytes(self.size(10_000)) for _ in range(1 + self.size(3))]

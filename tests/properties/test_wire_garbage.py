@@ -34,6 +34,8 @@ hostile = st.one_of(
     st.builds(messages.Tasks, numbers, columns, counts, columns, columns, columns),
     st.builds(messages.Revoked, numbers, columns, counts, columns),
     st.builds(messages.Cancel, columns, counts, st.booleans()),
+    st.builds(messages.Checkpoint, numbers, numbers, numbers),
+    st.builds(messages.CheckpointRead, numbers),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveGrown, numbers, numbers),
     st.builds(messages.SlaveRetiring, numbers),

@@ -13,14 +13,14 @@ from mwpy._core.master.algorithms import Algorithms, Defined
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
-from mwpy._core.master.spans import Span
+from mwpy._core.master.spans import LeftState, Span
 from mwpy._core.master.state import Actions
 from mwpy._simulation.replay import Replay
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.ids import Buffer
+from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import decode
 from mwpy._values.policy import TaskPolicy
@@ -153,7 +153,7 @@ def test_a_state_without_a_payload_is_a_protocol_error() -> None:
 
 
 def test_only_the_task_that_left_a_state_gets_it() -> None:
-    """Its span is divided when the state arrives. Tasks that come back are not joined with others again."""
+    """Its span is divided when the state arrives."""
     master = Master(tasks(5), task_group=5)
     master.join()
     master.leave(3, 1, "state")
@@ -161,8 +161,15 @@ def test_only_the_task_that_left_a_state_gets_it() -> None:
     assert master.evict() == [(1, 2, "x", None), (2, 2, "x", None), (3, 2, "x", "state"), *others]
     master.send(messages.Revoked(1, [1], [5], [2]))
     assert span_of(master.core, 3).count == 1
-    left = span_of(master.core, 3)
-    assert not left.joins(span_of(master.core, 4))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_task_with_a_state_is_not_joined_with_others(which: int) -> None:
+    algorithm = Defined(MAX)
+    both = [Span(TaskId(number), 1, algorithm, TaskPolicy(), [b""], [], [None]) for number in (1, 2)]
+    assert both[0].joins(both[1])
+    both[which].left = LeftState([b"state"], 1)
+    assert not both[0].joins(both[1])
 
 
 def test_tasks_without_histories_are_not_joined_with_one_that_has_a_state() -> None:
