@@ -189,6 +189,7 @@ class HistoryChecker:
                 self._agent_vanished(agent)
             case records.TaskCheckpointed():
                 self.states.recorded(record)
+                self.times.checkpointed(record.task)
             case records.TasksAllocated(sid, tasks):
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)

@@ -436,7 +436,7 @@ class SimulatedSlave:
             self._seconds += GROWN_S
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
-        self._states.begin(task, attempt, self._seconds, lambda: self._runs(task, attempt))
+        self._states.begin(task, attempt, algorithm, self._seconds, lambda: self._runs(task, attempt))
 
     def _runs(self, task: int, attempt: int) -> bool:
         return self.code is None and not self._hangs and (self.running, self._attempt) == (task, attempt)

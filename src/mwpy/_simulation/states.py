@@ -108,8 +108,8 @@ class StatesOfSlave:
             if left:
                 self._restored[named] = _read(left)
 
-    def begin(self, task: int, attempt: int, seconds: float, runs: Callable[[], bool]) -> None:
-        """An attempt begins, and lasts some seconds. Some attempts leave states, some of these all at once.
+    def begin(self, task: int, attempt: int, algorithm: int, seconds: float, runs: Callable[[], bool]) -> None:
+        """An attempt begins, and lasts some seconds. Tasks of some algorithms leave states, some of these all at once.
 
         Args:
             runs: whether the attempt still runs.
@@ -118,7 +118,7 @@ class StatesOfSlave:
         self._checker.forget(self._peer, self._number)
         self._checker.began(task, attempt, state)
         random = self._world.random
-        if random.random() < 0.3:
+        if algorithm % 3 or random.random() < 0.3:
             return
         number = 0 if state is None else state[2]
         moments = sorted(random.choice((0.5, random.random())) * seconds for _ in range(random.randint(1, 4)))

@@ -22,6 +22,8 @@ class TimeChecker:
 
     policies: dict[int, TaskPolicy]
     """The policy of each task."""
+    _goes_on: dict[int, None] = field(factory=dict)
+    """The algorithms, by number, whose tasks have left states. Their tasks may be sent to any agent."""
     _left: dict[bytes, float | None] = field(factory=dict)
     """How long the tasks of each connection may run from its beginning on."""
     _ends: dict[str, float | None] = field(factory=dict)
@@ -41,10 +43,15 @@ class TimeChecker:
         """The master has accepted an agent."""
         self._ends[record.agent] = None if record.seconds_left is None else now + record.seconds_left
 
+    def checkpointed(self, task: TaskRange) -> None:
+        """A task has left a state."""
+        self._goes_on[task.algorithm] = None
+
     def sent(self, agent: str, tasks: Sequence[TaskRange], now: float) -> None:
         """Tasks are sent to an agent."""
         end = self._ends[agent]
-        for task in (each.first + place for each in tasks for place in range(each.count)):
+        limited = [each for each in tasks if each.algorithm not in self._goes_on]
+        for task in (each.first + place for each in limited for place in range(each.count)):
             expected_s = self.policies[task].seconds_expected
             if expected_s is not None and end is not None:
                 left_s = end - now
