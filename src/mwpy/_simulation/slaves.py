@@ -249,7 +249,9 @@ class SimulatedSlave:
         self.is_up = False
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
-        self._states = StatesOfSlave(self._world, work.checker.states, work.peer, number, self._send_state)
+        self._states = StatesOfSlave(
+            self._world, work.checker.states, work.peer, number, self._send, self.channel.reply
+        )
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""
@@ -318,6 +320,7 @@ class SimulatedSlave:
         """The process ends."""
         if self.code is None:
             self.code, self.ended_at = code, self._world.now
+            self._states.stop()
             if self.channel.spoilt:
                 self._work.checker.states.forget(self._work.peer, self.number)
             self.channel.end()
@@ -328,6 +331,7 @@ class SimulatedSlave:
     def hang(self, *, closes: bool = True) -> None:
         """Some code never ends. Usually it closes all file descriptors: the stream ends, but the process does not."""
         self._hangs = True
+        self._states.stop()
         if closes:
             self.channel.end()
 
@@ -436,18 +440,12 @@ class SimulatedSlave:
             self._seconds += GROWN_S
         self._began, self._finishes_at = self._world.now, self._world.now + self._seconds
         self._world.at(self._finishes_at, lambda: self._finish(task, attempt))
-        self._states.begin(task, attempt, algorithm, self._seconds, lambda: self._runs(task, attempt))
-
-    def _runs(self, task: int, attempt: int) -> bool:
-        return self.code is None and not self._hangs and (self.running, self._attempt) == (task, attempt)
-
-    def _send_state(self, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
-        self._send()
-        self.channel.reply(message, frames)
+        self._states.begin(task, attempt, algorithm, self._seconds)
 
     def _finish(self, task: int, attempt: int) -> None:
-        if not self._runs(task, attempt):
+        if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
             return
+        self._states.stop()
         if task in self._work.checker.killers:
             self.end(SIGSEGV)
             return

@@ -94,8 +94,12 @@ class StatesOfSlave:
     _checker: StateChecker
     _peer: bytes
     _number: int
-    _send: Callable[[messages.Checkpoint, Sequence[Buffer]], None]
+    _send_results: Callable[[], None]
+    """Sends the results of earlier tasks to the agent."""
+    _reply: Callable[[messages.Message, Sequence[Buffer]], None]
     """Sends a message to the agent."""
+    _running: tuple[int, int] | None = None
+    """The task and the attempt that runs and may leave states."""
     _restored: dict[tuple[int, int], Progress] = field(factory=dict)
     """The state that each task got, by task and attempt."""
 
@@ -108,12 +112,9 @@ class StatesOfSlave:
             if left:
                 self._restored[named] = _read(left)
 
-    def begin(self, task: int, attempt: int, algorithm: int, seconds: float, runs: Callable[[], bool]) -> None:
-        """An attempt begins, and lasts some seconds. Tasks of some algorithms leave states, some of these all at once.
-
-        Args:
-            runs: whether the attempt still runs.
-        """
+    def begin(self, task: int, attempt: int, algorithm: int, seconds: float) -> None:
+        """An attempt begins, and lasts some seconds. Tasks of some algorithms leave states."""
+        self._running = task, attempt
         state = self._restored.pop((task, attempt), None)
         self._checker.forget(self._peer, self._number)
         self._checker.began(task, attempt, state)
@@ -124,14 +125,19 @@ class StatesOfSlave:
         moments = sorted(random.choice((0.5, random.random())) * seconds for _ in range(random.randint(1, 4)))
         for moment in moments:
             number += random.randint(1, 3)
-            self._world.after(moment, partial(self._leave, (task, attempt, number), runs))
+            self._world.after(moment, partial(self._leave, (task, attempt, number)))
 
-    def _leave(self, state: Progress, runs: Callable[[], bool]) -> None:
-        if not runs():
+    def stop(self) -> None:
+        """The attempt has ended, or does nothing more."""
+        self._running = None
+
+    def _leave(self, state: Progress) -> None:
+        if self._running != state[:2]:
             return
         entry, buffers = CODEC.dumps_state(state)
         self._checker.left(self._peer, self._number, state)
-        self._send(messages.Checkpoint(self._number, *state[:2]), [entry, *buffers])
+        self._send_results()
+        self._reply(messages.Checkpoint(self._number, *state[:2]), [entry, *buffers])
 
 
 def _read(frames: Sequence[Buffer]) -> Progress:
