@@ -62,6 +62,8 @@ class ResourceFile:
     """How many slaves are missing. It is never more than the unfinished tasks can use."""
     slave_executable: str
     slave_arguments: tuple[str, ...]
+    shortest_task: float = 0.0
+    """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
     client_timeout: float = 30.0
     """After this silence of the network, in seconds, an agent counts its master as gone."""
     connected_jobs: dict[str, int] = field(factory=dict)
@@ -159,6 +161,7 @@ def _content(reader: _Reader) -> ResourceFile:
         slaves_needed=reader.take("slaves-needed", int),
         slave_executable=reader.take("slave-executable", str),
         slave_arguments=reader.texts("slave-arguments"),
+        shortest_task=reader.number("shortest-task") if "shortest-task" in reader.document else 0.0,
         client_timeout=reader.seconds("client-timeout", 30.0),
         connected_jobs=reader.counts("connected-jobs"),
         excluded_hosts=reader.lists("excluded-hosts"),

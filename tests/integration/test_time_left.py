@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from math import inf
 
 import pytest
-from tests.integration.apps.stage import Stage, until
+from tests.integration.apps.stage import APPS, Stage, until
 
 import mwpy
 from mwpy import resource_file
@@ -26,6 +27,21 @@ def test_tasks_that_are_too_long_for_an_agent_wait_for_another_one(stage: Stage)
     assert master.report == [[True, 1]] * 3
     assert stage.audited("SLAVE-0 <- ") == []
     stage.no_process_left()
+
+
+def test_an_overseer_submits_no_jobs_that_are_too_short(stage: Stage) -> None:
+    """It knows the lifetime of the agents from its own command line."""
+    stage.master("short_of_time.py", "ask", 3000)
+    until(lambda: resource_file.read(stage.resource).shortest_task == 3000.0, "the time of the shortest task")
+    command = f"{sys.executable} {APPS / 'short_of_time.py'}"
+    line = "oversee", stage.resource, "--with", "local", "--dry-run", "--max", 9, "--command"
+    found = []
+    for lifetime in 3009, 3010:
+        run = stage.start("", *line, f"{command} --mw-lifetime {lifetime}", program=[sys.executable, "-m", "mwpy"])
+        assert run.end() == 0, run.err
+        found.append(run.out)
+    assert "submits nothing: a job ends after 3009 s, but each task that waits takes 3000 s" in found[0]
+    assert "submits 3 jobs" in found[1]
 
 
 def test_a_task_sees_that_its_agent_is_evicted(stage: Stage) -> None:

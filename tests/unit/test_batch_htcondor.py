@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome, htcondor
-from mwpy._batch.htcondor import END, MEMORY, HTCondor, description
+from mwpy._batch.htcondor import END, MEMORY, HTCondor, description, time_limit_s
 from mwpy._values.errors import UsageError
 
 POLICY = Path(__file__).parent.parent.parent / "condor" / "policy.sub"
@@ -108,3 +108,19 @@ def test_without_the_bindings_it_says_how_to_install_them(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "htcondor2", None)
     with pytest.raises(UsageError, match=r"pip install 'mwpy-cluster\[htcondor\]'"):
         HTCondor()
+
+
+@pytest.mark.parametrize(
+    ("lines", "seconds"),
+    [
+        (["allowed_execute_duration = 3600"], 3600.0),
+        (["Allowed_Job_Duration=7200", "allowed_execute_duration = 3600"], 3600.0),
+        (["+MaxRuntime = 60"], 60.0),
+        (["MY.MaxRuntime = 60"], 60.0),
+        (["allowed_job_duration = 2 * HOUR", "requirements = MaxRuntime > 5"], None),
+    ],
+    ids=str,
+)
+def test_the_time_limit_of_a_job_is_known_from_the_users_lines(lines: list[str], seconds: float | None) -> None:
+    """An expression is not known."""
+    assert time_limit_s(lines) == seconds

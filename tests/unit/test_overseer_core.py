@@ -132,6 +132,33 @@ def test_missing_jobs_are_submitted_and_none_twice(desk: Desk) -> None:
     assert actions.say == ["A: submits 2 jobs: 4 slaves missing, 2 jobs on the way"]
 
 
+def test_no_job_is_submitted_that_is_too_short_for_all_tasks() -> None:
+    """A job also needs time for its start and its end. The reason comes once, and the end of it, too."""
+    desk = Desk(job_limit_s=69.0)
+    desk.watch(slaves_needed=3, shortest_task_s=60.0)
+    actions = desk.look()
+    assert actions.submit == []
+    assert "A: submits nothing: a job ends after 69 s, but each task that waits takes 60 s or more" in said(actions)
+    assert "Start the overseer with a longer limit of the jobs (--line" in said(actions)
+    assert said(desk.look()) == ""
+    desk.need(shortest_task_s=59.0)
+    actions = desk.look()
+    assert (actions.submit, actions.say[0]) == ([Submit("a", 3)], "A: its tasks fit into a job now")
+
+
+@pytest.mark.parametrize(("limit_s", "shortest_s"), [(None, 1e9), (20.0, 0.0), (20.0, 10.0)])
+def test_jobs_without_a_known_limit_or_for_short_tasks_are_submitted(limit_s: float | None, shortest_s: float) -> None:
+    desk = Desk(**({} if limit_s is None else {"job_limit_s": limit_s}))
+    desk.watch(slaves_needed=3, shortest_task_s=shortest_s)
+    assert desk.look().submit == [Submit("a", 3)]
+
+
+def test_jobs_that_are_too_short_are_no_fault_if_none_is_needed() -> None:
+    desk = Desk(job_limit_s=20.0)
+    desk.watch(slaves_needed=0, shortest_task_s=60.0)
+    assert said(desk.look()) == ""
+
+
 def test_an_overseer_that_was_started_again_finds_its_jobs_by_their_mark(desk: Desk) -> None:
     """Jobs with another mark do not count."""
     desk.watch(slaves_needed=3)

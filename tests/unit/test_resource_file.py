@@ -21,7 +21,12 @@ CONTENT = ResourceFile(
 def test_a_written_file_is_read_is_private_and_has_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     path.write_text("old")
-    content = evolve(CONTENT, connected_jobs={"17.3": 2, "17.4": 0}, excluded_hosts={"node1": ["17.3"], "node2": []})
+    content = evolve(
+        CONTENT,
+        shortest_task=2.5,
+        connected_jobs={"17.3": 2, "17.4": 0},
+        excluded_hosts={"node1": ["17.3"], "node2": []},
+    )
     write(path, content)
     assert read(path) == content
     assert path.stat().st_mode & 0o777 == 0o600
@@ -95,10 +100,11 @@ def test_a_file_without_jobs_has_none(tmp_path: Path) -> None:
     path = tmp_path / "rsc"
     write(path, CONTENT)
     document = json.loads(path.read_text())
-    del document["connected-jobs"], document["excluded-hosts"]
+    del document["connected-jobs"], document["excluded-hosts"], document["shortest-task"]
     path.write_text(json.dumps(document))
     assert read(path).connected_jobs == {}
     assert read(path).excluded_hosts == {}
+    assert read(path).shortest_task == 0.0
 
 
 def test_changes_of_jobs_are_written_soon_but_not_each_second() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
-from mwpy._batch.slurm import ASK_END, Slurm, outcome, queue, script, seconds
+from mwpy._batch.slurm import ASK_END, Slurm, outcome, queue, script, seconds, time_limit_s
 
 SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
 
@@ -142,6 +142,28 @@ def test_a_job_asks_for_the_end_of_its_time_limit(tmp_path: Path, squeue: str | 
 def test_the_script_for_slaves_asks_in_the_same_way() -> None:
     """The file in `slurm/` and the overseer's script have the same line."""
     assert f'export SLURM_JOB_END_TIME="${{SLURM_JOB_END_TIME:-$({ASK_END})}}"\n' in SLAVES.read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "seconds"),
+    [
+        (["--time=90"], 5400),
+        (["#SBATCH --time 1:30"], 90),
+        (["-t 2:00:00"], 7200),
+        (["-t1-12"], 36 * 3600),
+        (["--time=1-2:03"], 26 * 3600 + 180),
+        (["--time=1-2:03:04"], 26 * 3600 + 184),
+        (["--time=90", "--time=60"], 3600),
+        (["--time=0"], None),
+        (["--time=-:"], None),
+        (["--time=UNLIMITED", "--time-min=5", "module load x", "echo --time=5"], None),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_the_time_limit_of_a_job_is_known_from_the_users_lines(lines: list[str], seconds: float | None) -> None:
+    """Slurm uses the last option. 0 means that there is no limit."""
+    assert time_limit_s(lines) == seconds
 
 
 def test_without_slurm_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

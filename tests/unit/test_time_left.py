@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from tests.master_state import Books
 from tests.spans import MAX, MIN, ids_of, span
 
@@ -196,6 +197,18 @@ def test_slaves_with_too_little_time_do_not_count_as_present() -> None:
     connect(core, 2, 70.0, b"b")
     core.decide(100.0)
     assert (core.counts().slaves_needed, core.state.jar.num_allocated) == (0, 2)
+
+
+def test_batch_systems_learn_how_long_the_shortest_task_takes() -> None:
+    """As long as one of the tasks has no forecast, jobs of any length may be useful."""
+    core = MasterCore(MasterSettings("m", "g"))
+    assert core.counts().shortest_task_s == 0.0
+    short = evolve(TAKES_60, seconds_expected=30.0)
+    core.definitions.add(Defined(MAX))
+    core.submit([span(1, MAX, policy=TAKES_60), span(2, MAX, policy=short)])
+    assert core.counts().shortest_task_s == 30.0
+    core.submit([span(3, MAX)])
+    assert core.counts().shortest_task_s == 0.0
 
 
 def test_the_mean_of_an_algorithm_is_that_of_its_values() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from mwpy._system import clock
 from mwpy._system.process import Helper, HelperEnded, TimedOut
 from mwpy._values.errors import UsageError
 
-__all__ = ["HTCondor", "description"]
+__all__ = ["HTCondor", "description", "time_limit_s"]
 
 CALL_S = 60.0
 """Seconds that a call may take. The bindings themselves give up after 20 s in most cases."""
@@ -116,6 +117,18 @@ class HTCondor:
             hint = ". Is its schedd running on this machine?" if "local daemon" in answer["error"] else ""
             raise BatchUnavailable(f"HTCondor says: {answer['error'].rstrip('.')}{hint}")
         return answer["answer"]
+
+
+_LIMIT = re.compile(
+    r"(?:allowed_execute_duration|allowed_job_duration|(?:\+|MY\.)MaxRuntime)\s*=\s*(\d+)", re.IGNORECASE
+)
+"""The lines that limit the time of a job, in seconds. Some pools read `MaxRuntime`."""
+
+
+def time_limit_s(lines: Sequence[str]) -> float | None:
+    """Return the time limit that a user's lines set for a job, in seconds; None if they set none."""
+    found = [_LIMIT.fullmatch(line.strip()) for line in lines]
+    return min((float(each[1]) for each in found if each is not None), default=None)
 
 
 def description(launch: Launch, memory: str, disk: str, transfer: Sequence[Path]) -> str:

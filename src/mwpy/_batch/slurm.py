@@ -24,7 +24,7 @@ from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
 from mwpy._batch._output import end_of
 from mwpy._system import process
 
-__all__ = ["Slurm"]
+__all__ = ["Slurm", "time_limit_s"]
 
 TIMEOUT_S = 60.0
 """Seconds that a command may take. Slurm's own commands give up on a dead controller after 10 to 20 s."""
@@ -115,6 +115,31 @@ class Slurm:
         except BatchUnavailable:
             return None
         return None if ran.returncode else outcome(ran.out)
+
+
+_TIME = re.compile(r"(?:--time(?:=| +)|-t *)([0-9:-]+)")
+"""The option for the time limit, after `#SBATCH` is removed."""
+
+
+def time_limit_s(lines: Sequence[str]) -> float | None:
+    """Return the time limit that a user's lines set for a job, in seconds; None if they set none.
+
+    Slurm knows `MINUTES[:SECONDS]`, `HOURS:MINUTES:SECONDS` and `DAYS-HOURS[:MINUTES[:SECONDS]]`.
+    """
+    found = [_TIME.fullmatch(line.removeprefix("#SBATCH").strip()) for line in lines if line.startswith(OPTION)]
+    limits = [limit for each in found if each is not None and (limit := _limit_s(each[1])) is not None]
+    return limits[-1] if limits else None
+
+
+def _limit_s(shown: str) -> float | None:
+    """Read the value of `--time`."""
+    days, dash, clock = shown.rpartition("-")
+    try:
+        whole_days, *parts = (int(part) for part in (days or "0", *clock.split(":")))
+    except ValueError:
+        return None
+    hours, minutes, seconds = [*parts, 0, 0][:3] if dash or len(parts) == 3 else [0, *parts, 0][:3]
+    return float(((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds) or None  # 0 means that there is no limit
 
 
 def script(launch: Launch) -> str:

@@ -62,6 +62,7 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
         slaves_wanted=counts.slaves_wanted,
         slaves_connected=counts.slaves_connected,
         slaves_needed=counts.slaves_needed,
+        shortest_task=counts.shortest_task_s,
         connected_jobs=counts.jobs,
         excluded_hosts=counts.excluded,
     )

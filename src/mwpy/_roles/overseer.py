@@ -249,6 +249,7 @@ def _need(content: ResourceFile, wall: float) -> Need:
         slaves_needed=content.slaves_needed,
         connected=content.connected_jobs,
         excluded=content.excluded_hosts,
+        shortest_task_s=content.shortest_task,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseen_files import OverseerOptions
+from mwpy._values.options import parse
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
 __all__ = ["main"]
@@ -69,6 +70,20 @@ def _parser() -> Parser:
     return parser
 
 
+def _job_limit_s(parsed: argparse.Namespace) -> float | None:
+    """After how many seconds a job ends: by the lines for the batch system, or by the agent's own lifetime."""
+    limits = [parse(parsed.command)[0].lifetime]
+    if parsed.system == "slurm":
+        from mwpy._batch import slurm
+
+        limits.append(slurm.time_limit_s(parsed.line))
+    elif parsed.system == "htcondor":
+        from mwpy._batch import htcondor
+
+        limits.append(htcondor.time_limit_s(parsed.line))
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _options(parsed: argparse.Namespace) -> OverseerOptions:
     once = parsed.once or parsed.dry_run
     max_jobs = parsed.max
@@ -77,7 +92,7 @@ def _options(parsed: argparse.Namespace) -> OverseerOptions:
     patience_s = parsed.patience if parsed.patience is not None else 0.0 if once else 60.0
     return OverseerOptions(
         paths=parsed.paths,
-        settings=OverseerSettings(max_jobs, parsed.per_minute, patience_s, parsed.interval),
+        settings=OverseerSettings(max_jobs, parsed.per_minute, patience_s, parsed.interval, _job_limit_s(parsed)),
         slaves_per_job=parsed.processes_per_agent,
         priorities={name: value for path, value in parsed.priority for name in (path, os.path.realpath(path))},
         command=parsed.command,

@@ -84,6 +84,8 @@ class Counts:
     slaves_wanted: int
     slaves_connected: int
     slaves_needed: int
+    shortest_task_s: float = 0.0
+    """How many seconds each pending task needs at least; 0 if this is not known of all of them."""
     agents: int = 0
     """How many agents are connected."""
     jobs: dict[str, int] = field(factory=dict)
@@ -307,6 +309,7 @@ class MasterCore:
             slaves_wanted=sum(wanted.values()),
             slaves_connected=len(members.slaves),
             slaves_needed=0 if self.state.closing or self.feeding.out_of_time else max(0, missing),
+            shortest_task_s=jar.pending.shortest_s,
             agents=len(members.agents),
             jobs=members.jobs(),
             excluded=self.hosts.named,

@@ -71,6 +71,12 @@ class PendingTasks:
             return dict(self.num_queued)
         return Counter(self.num_queued) + Counter(self.num_addressed)
 
+    @property
+    def shortest_s(self) -> float:
+        """How many seconds each task that any slave may run needs at least; 0 if this is not known of all of them."""
+        queues = *self.queues.values(), *self.suspects.values()
+        return min((queue[0].needed_s or 0.0 for queue in queues), default=0.0)
+
     def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
         """Choose tasks at the head of a queue, to be sent in one message; at least one task.
 

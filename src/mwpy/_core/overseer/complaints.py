@@ -25,6 +25,7 @@ class About(Enum):
     SUBMISSION = "submission"
     REMOVAL = "removal"
     LIMIT = "limit"
+    TIME = "time"
     UNCONNECTED = "unconnected"
     WAITING = "waiting"
     HOSTS = "machines"

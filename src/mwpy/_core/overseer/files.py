@@ -28,6 +28,8 @@ class Need:
     """The connected jobs, and how many slaves of each are at work."""
     excluded: Mapping[str, Sequence[str]] = field(factory=dict)
     """The hosts to which the master sends no work, as they name themselves, and their last jobs."""
+    shortest_task_s: float = 0.0
+    """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
 
 
 @define(eq=False)
@@ -65,6 +67,11 @@ class FileView:
     def excluded(self) -> Mapping[str, Sequence[str]]:
         """The hosts to which the master sends no work, and their last jobs."""
         return self.need.excluded if self.need is not None else {}
+
+    @property
+    def shortest_task_s(self) -> float:
+        """How many seconds each waiting task needs at least; 0 if this is not known of all of them."""
+        return self.need.shortest_task_s if self.need is not None else 0.0
 
     @property
     def finished(self) -> bool:

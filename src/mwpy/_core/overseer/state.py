@@ -18,6 +18,8 @@ class OverseerSettings:
     max_per_minute: int = 200
     patience_s: float = 60.0
     interval_s: float = 10.0
+    job_limit_s: float | None = None
+    """After how many seconds a batch system ends each job; None if this is not known."""
 
 
 @define(eq=False)

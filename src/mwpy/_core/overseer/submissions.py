@@ -16,6 +16,10 @@ from mwpy._values.phrases import counted, first_of
 __all__ = ["Shortage", "Submissions", "Wish", "share"]
 
 
+SPENT_S = 10.0
+"""Seconds of a job's time in which its slaves run no task: the agent and its slaves start, and the agent ends."""
+
+
 @frozen
 class Wish:
     """How many jobs a computation would submit without limits, and what determines its share."""
@@ -82,6 +86,8 @@ class Submissions:
             For each computation that lacks jobs, in the order of priority: how many jobs it cannot get because of the
             limit of jobs in the queue. The places of jobs that are being removed count as free.
         """
+        for each in active:
+            self._report_time(each, now)
         wanting = [(each, wish) for each in active if (wish := self._wish(each, now)).count]
         budget = min(self.free, self._allowance(now))
         for (computation, _), count in zip(wanting, share([wish for _, wish in wanting], budget), strict=True):
@@ -109,10 +115,27 @@ class Submissions:
         return sum(each.jobs.freeing for each in self._state.computations.values())
 
     def _wish(self, computation: WatchedComputation, now: float) -> Wish:
-        blocked = computation.jobs.unexplained or now < computation.refusals.until
+        blocked = computation.jobs.unexplained or now < computation.refusals.until or self._lacks_time(computation)
         missing = 0 if blocked else max(0, computation.missing)
         count = computation.failures.limit(missing, computation.unproven, now)
         return Wish(count, computation.priority, computation.jobs.occupied)
+
+    def _lacks_time(self, computation: WatchedComputation) -> bool:
+        """Whether a job ends before any waiting task could finish."""
+        limit_s = self._state.settings.job_limit_s
+        return limit_s is not None and limit_s < computation.file.shortest_task_s + SPENT_S
+
+    def _report_time(self, computation: WatchedComputation, now: float) -> None:
+        if computation.missing <= 0 or not self._lacks_time(computation):
+            self._complaints.resolve(computation, About.TIME, "its tasks fit into a job now")
+            return
+        text = (
+            f"submits nothing: a job ends after {self._state.settings.job_limit_s:.0f} s, but each task that waits "
+            f"takes {computation.file.shortest_task_s:g} s or more, and a job needs {SPENT_S:.0f} s for its start and "
+            f"its end. Start the overseer with a longer limit of the jobs (--line, or --mw-lifetime in --command), "
+            f"correct seconds_expected, or let the tasks leave their state with mwpy.checkpoint"
+        )
+        self._complaints.complain(computation, About.TIME, text, now)
 
     def _allowance(self, now: float) -> int:
         """How many jobs may be submitted now without exceeding the limit per minute."""
