@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,15 +19,17 @@ from mwpy._core.agent import enforcement, output, traffic, watch
 from mwpy._core.agent.departure import Departure
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.wear import Wear
-from mwpy._core.master import long_tasks
+from mwpy._core.master import hosts, long_tasks
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.definitions import Definitions
+from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
 from mwpy.testing import Cluster, SimulationFailure
 
@@ -36,6 +39,31 @@ def test_every_task_ends_exactly_once_despite_faults(seeds: range) -> None:
     """Agents crash, freeze and leave. Connections break, and messages come twice. Slaves die and hang."""
     for seed in seeds:
         Cluster(seed).run()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts are judged after a few attempts, and come back soon, so that this happens often in a short history."""
+    for name, value in {"NEEDED": 3, "MOST": 6, "WITNESSED": 3, "EXCLUDED_S": 10.0}.items():
+        monkeypatch.setattr(hosts, name, value)
+
+
+@pytest.mark.parametrize("bad", ["slave", "error"])
+@pytest.mark.usefixtures("hasty")
+def test_a_host_where_each_task_fails_gets_no_more_work(bad: str) -> None:
+    """Each task there kills its slave, or raises an exception. All other faults happen, too."""
+    histories = [Cluster(seed, agents=4, tasks=200, bad=bad) for seed in range(25)]
+    for cluster in histories:
+        cluster.run()
+    assert sum(cluster.checker.hosts.times for cluster in histories) > 10
+
+
+def test_a_good_host_is_not_excluded() -> None:
+    """Tasks kill slaves and raise exceptions, but nowhere more often than elsewhere."""
+    for seed in range(25):
+        cluster = Cluster(seed, agents=4, tasks=200, bad="")
+        cluster.run()
+        assert not cluster.checker.hosts.times
 
 
 def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +169,37 @@ def test_the_simulation_finds_a_task_that_would_run_other_code(
         _run(range(30))
 
 
-def _run(seeds: range) -> None:
+_retire = Admission.retire
+
+
+def _keep_excluded(self: Admission, agent: ConnectedAgent, why: str, cause: Cause) -> None:
+    """Retire an agent, but not because its host was just excluded."""
+    happened = self.state.actions.records
+    if not (happened and isinstance(happened[-1], records.HostExcluded)):
+        _retire(self, agent, why, cause)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mistake", "fault"),
+    [
+        (Admission, "retire", _keep_excluded, "is sent tasks, but host . is excluded"),
+        (Admission, "_why_not", lambda *_: "", "joins, but host . is excluded"),
+        (Hosts, "_why_not", lambda *_: "", "too many of"),
+    ],
+    ids=["it stays", "it joins again", "all are excluded"],
+)
+@pytest.mark.usefixtures("hasty")
+def test_the_simulation_finds_work_for_an_excluded_host(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, mistake: Callable[..., object], fault: str
+) -> None:
+    monkeypatch.setattr(owner, name, mistake)
+    with pytest.raises(SimulationFailure, match=fault):
+        _run(range(100), agents=4, tasks=200, bad="slave")
+
+
+def _run(seeds: range, **settings: Any) -> None:
     for seed in seeds:
-        Cluster(seed).run()
+        Cluster(seed, **settings).run()
 
 
 class _Forgetful:

@@ -14,6 +14,7 @@ from typing import Any
 from attrs import Factory, define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
+from mwpy._simulation.host_checker import HostChecker
 from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
@@ -92,6 +93,8 @@ class HistoryChecker:
     """How many of them may wait when a task is sent."""
     stops: StopChecker = field(factory=StopChecker)
     """Checks the stops because of failures."""
+    hosts: HostChecker = field(factory=HostChecker)
+    """Checks which hosts get no more work."""
     _host_of: dict[str, str] = field(factory=dict)
     _alone: dict[int, bool] = field(factory=dict)
     """Whether each of these tasks was alone at the last agent that vanished with it."""
@@ -169,6 +172,7 @@ class HistoryChecker:
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
         self.stops.recorded(record)
+        self.hosts.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
                 for task in _each(tasks):
@@ -256,6 +260,7 @@ class HistoryChecker:
             self._begun[peer].append(message)
         if isinstance(message, messages.Hello):
             self.times.heard(peer, message)
+            self.hosts.heard(peer, message)
         if isinstance(message, messages.Leaving):
             self._leaving[peer] = None
         if not isinstance(message, messages.SlaveDied) or peer in self.unheard or (peer, message.slave) in self._dead:
@@ -265,7 +270,8 @@ class HistoryChecker:
         if message.running and message.cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
             over = self._over.get((peer, message.slave))
             assert over == message.running, f"task {message.running} is said to be over its limit, not task {over}"
-        if message.running and message.cause.is_charged and not message.allowed and peer not in self._leaving:
+        leaves = peer in self._leaving or self.hosts.charges_nothing(peer)
+        if message.running and message.cause.is_charged and not message.allowed and not leaves:
             together = (peer, message.slave) in self._uncharged
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1

@@ -5,8 +5,8 @@ simulated: connections that delay, break and repeat; slave processes that comput
 machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. The same seed
 always gives the same history. Checkers look from outside: every task ends exactly once, nothing is delivered twice,
 addressed tasks run in the right slave and in the right order, no task kills slaves forever, no death is charged to a
-task that did not cause it, and no result waits for the next task. When the faults stop, all tasks must end, and then
-the master and all agents.
+task that did not cause it, no excluded host gets work, and no result waits for the next task. When the faults stop, all
+tasks must end, and then the master and all agents.
 
     >>> cluster = Cluster(seed=1)
     >>> cluster.run()
@@ -80,9 +80,13 @@ class Cluster:
         tasks: how many tasks the algorithm submits.
         pace: how fast things happen.
         now: the simulated time at which it begins.
+        bad: what each task does on the last of several machines: it kills its slave ("slave"), raises an exception
+            ("error") or works well (""). By default, the seed decides.
     """
 
-    def __init__(self, seed: int, agents: int = 3, tasks: int = 60, pace: Pace = PACE, now: float = 0.0) -> None:
+    def __init__(
+        self, seed: int, agents: int = 3, tasks: int = 60, pace: Pace = PACE, now: float = 0.0, bad: str | None = None
+    ) -> None:
         self.seed = seed
         self.world = World(seed, pace.faulty_s, now)
         self.checker = HistoryChecker()
@@ -92,9 +96,11 @@ class Cluster:
         arguments = self.world, self.checker, self.replay, tasks, pace
         self.master = SimulatedMaster(*arguments, self._start_local, self._master_ended)
         random = self.world.random
+        bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
         for number in range(agents):
             again = partial(self._start_again, number)
-            host = AgentHost(f"host {number}", again, limits=_draw_limits(random), able=number == 0)
+            kind = bad if number == agents - 1 > 0 else ""
+            host = AgentHost(f"host {number}", again, limits=_draw_limits(random), able=number == 0, bad=kind)
             self.hosts.append(host)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:

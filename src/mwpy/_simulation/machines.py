@@ -183,6 +183,7 @@ class AgentProcess:
             durations,
             start_s,
             host.able,
+            host.bad,
             host.limits.max_tasks,
             host.limits.max_memory,
             peer,
@@ -357,6 +358,8 @@ class AgentHost:
     limits: Limits = Limits()
     able: bool = True
     """Whether it can run every algorithm. If no host can, it is correct that tasks wait forever."""
+    bad: str = ""
+    """What each task does here: it kills its slave ("slave"), raises an exception ("error") or works well ("")."""
     process: AgentProcess | None = None
     """The agent that runs now."""
 

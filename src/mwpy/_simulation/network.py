@@ -215,7 +215,7 @@ class Network:
             self._checker.unheard[connection.peer] = None
 
     def _to_agent(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        if bytes(frames[0][:2]) == REFUSED:
+        if bytes(frames[0][:2]) == REFUSED and not _may_finish(frames):
             self._checker.unheard[peer] = None
         connection = self._connections.get(peer)
         if connection is None:
@@ -255,3 +255,9 @@ class Network:
     def stranger(self) -> None:
         """A process without keys connects to the master."""
         self.master.arrive(StrangerSeen(ADDRESS, "no key"))
+
+
+def _may_finish(frames: Sequence[Buffer]) -> bool:
+    """Whether the master still hears an agent that it refuses, because running tasks may finish."""
+    message = wire.decode(frames)[0]
+    return isinstance(message, messages.Refused) and message.finish

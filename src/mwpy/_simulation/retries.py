@@ -28,6 +28,8 @@ class RetryChecker:
     """Tasks that must not be sent to a slave again."""
     errors: dict[int, int] = field(factory=dict)
     """How many of its first attempts each task ends with an exception."""
+    spoilt: dict[tuple[int, int], None] = field(factory=dict)
+    """Tasks and their attempts that raise an exception, because they run on a bad host."""
     now: float = 0.0
     """The time of the last records."""
     _due_at: dict[int, float] = field(factory=dict)
@@ -35,7 +37,7 @@ class RetryChecker:
 
     def end_of(self, task: int, attempt: int) -> int:
         """How an attempt of a task ends that kills nothing: with a value, a failure, or a reason to try again."""
-        if attempt > self.errors[task]:
+        if attempt > self.errors[task] and (task, attempt) not in self.spoilt:
             return VALUE
         return AGAIN if self.policies[task].retries_errors else FAILED
 

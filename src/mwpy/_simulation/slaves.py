@@ -65,6 +65,8 @@ class Workload:
     """The longest start of a slave."""
     able: bool
     """Whether the slaves can run every algorithm."""
+    bad: str
+    """What each task does here: it kills its slave ("slave"), raises an exception ("error") or works well ("")."""
     max_tasks: int | None
     """How many tasks a slave may run; None if there is no limit."""
     max_memory: int | None
@@ -446,9 +448,11 @@ class SimulatedSlave:
         if self.code is not None or self._hangs or (self.running, self._attempt) != (task, attempt):
             return
         self._states.stop()
-        if task in self._work.checker.killers:
+        if task in self._work.checker.killers or self._work.bad == "slave":
             self.end(SIGSEGV)
             return
+        if self._work.bad == "error":
+            self._work.checker.retries.spoilt[task, attempt] = None
         moments = self._work.frozen_until(), self._began, self._grown_at, self._world.now
         self._work.checker.runs_on(task, self._work.peer, *moments)
         if task in self._work.checker.agent_killers:
