@@ -78,6 +78,7 @@ _END = re.compile(
 _TOTAL = re.compile(
     r"\S+ \[A\] TOTAL (?P<algorithm>.*) on (?P<host>\S*): (?P<tasks>\d+) tasks?, (?P<failed>\d+) failed, "
     r"(?P<seconds>[\d.]+) s, longest (?P<longest_s>[\d.]+) s(?: of (?P<seconds_max>[\d.e+-]+) s)?"
+    r"(?:, expected (?P<seconds_expected>[\d.e+-]+) s)?"
     r"(?:, memory (?P<memory_used>\d+) of (?P<memory_max>\d+) bytes)?"
     r"(?:; lost \d+ attempts?, (?P<lost_s>[\d.]+) s(?P<causes>.*))?"
 )
@@ -171,6 +172,7 @@ def _total_of(parts: re.Match[str]) -> records.Total:
         lost={cause: int(count) for count, cause in causes},
         lost_s=float(parts["lost_s"] or 0),
         seconds_max=float(parts["seconds_max"] or 0),
+        seconds_expected=float(parts["seconds_expected"] or 0),
         memory_max=int(parts["memory_max"] or 0),
         memory_used=int(parts["memory_used"] or 0),
     )
@@ -297,6 +299,7 @@ def _text_of_total(total: records.Total) -> str:
     causes = "".join(f", {count} {cause}" for cause, count in total.lost.items())
     lost = f"; lost {counted(sum(total.lost.values()), 'attempt')}, {total.lost_s:.1f} s{causes}" if causes else ""
     seconds = f" of {total.seconds_max:g} s" if total.seconds_max else ""
+    seconds += f", expected {total.seconds_expected:g} s" if total.seconds_expected else ""
     memory = f", memory {total.memory_used} of {total.memory_max} bytes" if total.memory_max else ""
     return (
         f"TOTAL {total.algorithm} on {total.host}: {counted(total.tasks, 'task')}, {total.failed} failed, "

@@ -46,14 +46,14 @@ def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) ->
 def test_what_the_policies_ask_for_is_compared_with_what_was_used(books: Books) -> None:
     """The largest numbers count, of results and of lost attempts."""
     kept = Totals(books.state)
-    timed, large = TaskPolicy(seconds_max=60.0, memory_max=1000), TaskPolicy(memory_max=4000)
+    timed, large = TaskPolicy(seconds_max=60.0, memory_max=1000, seconds_expected=7.0), TaskPolicy(memory_max=4000)
     kept.finished(span(1, MAX, policy=timed), "node1", [0.5], 0)
     kept.measured("max", "node1", 700)
     kept.measured("max", "node1", 500)
     kept.lost(span(2, MAX, policy=large), "node1", Cause.OUT_OF_MEMORY, 1, 0.5)
     kept.state_all()
     lost = {"out of memory": 1}
-    assert stated(books) == [records.Total("max", "node1", 1, 0, 0.5, 0.5, lost, 0.5, 60.0, 4000, 700)]
+    assert stated(books) == [records.Total("max", "node1", 1, 0, 0.5, 0.5, lost, 0.5, 60.0, 4000, 700, 7.0)]
 
 
 def test_totals_are_stated_from_time_to_time_if_they_have_changed(books: Books) -> None:
@@ -87,6 +87,7 @@ def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.Monk
         records.Total("a lambda on\tb: 3 tasks", "n", 20, 3, 1e6, 7.125, {"crash": 1, "slave start-up": 12}, 99.5),
         records.Total("f", "n", 2, 0, 0.5, 0.25, {"crash": 1}, 0.5, 1e9, 4 << 30, 1 << 20),
         records.Total("f", "n", 2, 0, 0.5, 0.25, {}, 0.0, seconds_max=1.5e-05),
+        records.Total("f", "n", 2, 0, 0.5, 0.25, {}, 0.0, seconds_expected=1.5e-05, memory_max=5),
     ],
 )
 def test_totals_are_read_back_from_the_audit_file(tmp_path: Path, total: records.Total) -> None:
@@ -126,7 +127,7 @@ def test_mwpy_logs_compares_what_was_asked_for_with_what_was_used(
     path = tmp_path / "x.audit"
     audit = AuditFile(path)
     rows = [
-        records.Total("g", "node1", 1, 0, 2.0, 2.0, {}, 0.0, 60.0),
+        records.Total("g", "node1", 1, 0, 2.0, 2.0, {}, 0.0, 60.0, seconds_expected=5.0),
         records.Total("f", "node1", 1, 0, 1.0, 1.0, {}, 0.0, 0.0, 4 << 30, 1 << 30),
         records.Total("f", "node2", 1, 0, 3.0, 3.0, {}, 0.0, 10.0, 2 << 30, 3 << 29),
         records.Total("h", "node1", 1, 0, 1.0, 1.0, {}, 0.0),
@@ -135,9 +136,9 @@ def test_mwpy_logs_compares_what_was_asked_for_with_what_was_used(
     audit.close()
     assert cli.main(["logs", str(path), "--stats"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()[5:]] == [
-        ["asked", "for", "and", "used", "seconds_max", "longest", "memory_max", "peak"],
-        ["f", "10", "s", "3.000", "s", "4.0", "GiB", "1.5", "GiB"],
-        ["g", "60", "s", "2.000", "s", "-", "-"],
+        ["asked", "for", "and", "used", "seconds_max", "seconds_expected", "longest", "memory_max", "peak"],
+        ["f", "10", "s", "-", "3.000", "s", "4.0", "GiB", "1.5", "GiB"],
+        ["g", "60", "s", "5", "s", "2.000", "s", "-", "-"],
     ]
 
 

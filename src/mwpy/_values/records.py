@@ -396,6 +396,8 @@ class Total(Struct, frozen=True, tag=True):
     """The largest `memory_max` of these tasks, in bytes; 0 if none had one."""
     memory_used: int = 0
     """The most memory that was measured while a task with `memory_max` ran, in bytes; 0 if nothing was measured."""
+    seconds_expected: float = 0.0
+    """The largest `seconds_expected` of these tasks; 0 if none had it."""
 
 
 class SlaveStarted(Struct, frozen=True, tag=True):

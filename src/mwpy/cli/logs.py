@@ -95,16 +95,18 @@ def _show_limits(totals: Sequence[records.Total]) -> None:
     """Print a table of what was asked for and what was used, for each algorithm that had a limit."""
     by_algorithm: dict[str, list[records.Total]] = {}
     for total in sorted(totals, key=lambda each: each.algorithm):
-        if total.seconds_max or total.memory_max:
+        if total.seconds_max or total.seconds_expected or total.memory_max:
             by_algorithm.setdefault(total.algorithm, []).append(total)
     if by_algorithm:
-        print(f"{'asked for and used':<24} {'seconds_max':>13} {'longest':>11} {'memory_max':>13} {'peak':>11}")
+        times = f"{'seconds_max':>13} {'seconds_expected':>17} {'longest':>11}"
+        print(f"{'asked for and used':<24} {times} {'memory_max':>13} {'peak':>11}")
     for algorithm, rows in by_algorithm.items():
-        seconds_max, memory_max = max(row.seconds_max for row in rows), max(row.memory_max for row in rows)
-        used = max(row.memory_used for row in rows)
-        columns = [f"{seconds_max:g} s" if seconds_max else "-", f"{max(row.longest_s for row in rows):.3f} s"]
-        columns += [amount(each) if each else "-" for each in (memory_max, used)]
-        print(f"{algorithm:<24} {columns[0]:>13} {columns[1]:>11} {columns[2]:>13} {columns[3]:>11}")
+        asked = max(row.seconds_max for row in rows), max(row.seconds_expected for row in rows)
+        memory = max(row.memory_max for row in rows), max(row.memory_used for row in rows)
+        limit, expected = (f"{each:g} s" if each else "-" for each in asked)
+        most, used = (amount(each) if each else "-" for each in memory)
+        longest = f"{max(row.longest_s for row in rows):.3f} s"
+        print(f"{algorithm:<24} {limit:>13} {expected:>17} {longest:>11} {most:>13} {used:>11}")
 
 
 def _show(ends: Iterable[End], path: Path, wanted: str) -> None:

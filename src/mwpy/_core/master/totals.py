@@ -39,18 +39,22 @@ class _Total:
     """The largest limit of time that a policy asked for; 0 if none did."""
     memory_max: int = 0
     """The largest limit of memory that a policy asked for; 0 if none did."""
+    seconds_expected: float = 0.0
+    """The longest time that a policy stated; 0 if none did."""
     memory_used: int = 0
     """The most memory that was measured while a task with such a limit ran."""
 
     def asked(self, policy: TaskPolicy) -> None:
         """Note what a policy asks for."""
         self.seconds_max = max(self.seconds_max, policy.seconds_max or 0.0)
+        self.seconds_expected = max(self.seconds_expected, policy.seconds_expected or 0.0)
         self.memory_max = max(self.memory_max, policy.memory_max or 0)
 
     def record(self, algorithm: str, host: str) -> records.Total:
         lost = {cause.value: count for cause, count in self.lost.items()}
         done = self.tasks, self.failed, self.seconds, self.longest_s, lost, self.lost_s
-        return records.Total(algorithm, host, *done, self.seconds_max, self.memory_max, self.memory_used)
+        memory = self.memory_max, self.memory_used
+        return records.Total(algorithm, host, *done, self.seconds_max, *memory, self.seconds_expected)
 
 
 @define(eq=False)
