@@ -1,7 +1,7 @@
 """A real Slurm on one machine, from this machine's Debian packages.
 
-Configuration, key, sockets and state are its own; its commands find it by SLURM_CONF. It uses no control groups and has
-no accounting database.
+Configuration, key, sockets and state are its own; its commands find it by SLURM_CONF. It has no accounting database. It
+uses control groups only if it limits the memory of jobs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tests.systems.system import System
 PORT = 16817
 CPUS = 8
 """The number of processors, which may be more than the machine has: `SlurmdParameters=config_overrides` allows it."""
+
+HOST = socket.gethostname().partition(".")[0]
 
 DAEMONS = ("slurmctld", "slurmd")
 
@@ -65,19 +67,35 @@ PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
+# Replaces the same settings above.
+LIMITS_MEMORY = """\
+TaskPlugin=task/cgroup
+SelectTypeParameters=CR_CPU_Memory
+"""
+
+CGROUPS = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+CgroupAutomount=no
+ConstrainRAMSpace=yes
+"""
+
+
 class SlurmNode(System):
     """A Slurm with one node; `node("squeue")` runs a command there.
 
     Args:
         name: a name other than the default, for a separate Slurm.
         port: the first of its two ports.
+        limits_memory: limit the memory of each job with a control group (version 1).
     """
 
     commands = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun", "salloc", "sstat")
 
-    def __init__(self, name: str = "slurm", port: int = PORT) -> None:
+    def __init__(self, name: str = "slurm", port: int = PORT, *, limits_memory: bool = False) -> None:
         super().__init__(name, "test-batch")
         self._port = port
+        self._limits_memory = limits_memory
         self.config = self.state / "slurm.conf"
         """The path of its configuration, for commands that run outside the namespace."""
 
@@ -94,13 +112,18 @@ class SlurmNode(System):
         for path in (key, self.state / "run"):
             shutil.chown(path, "munge", "munge")
         text = CONFIGURATION.format(
-            host=socket.gethostname().partition(".")[0],
+            host=HOST,
             port=self._port,
             slurmd_port=self._port + 1,
             folder=self.state,
             cpus=CPUS,
             memory=CPUS * 1024,
         )
+        if self._limits_memory:
+            replaced = [line.partition("=")[0] for line in LIMITS_MEMORY.splitlines()]
+            kept = [line for line in text.splitlines(keepends=True) if line.partition("=")[0] not in replaced]
+            text = "".join(kept) + LIMITS_MEMORY
+            (self.state / "cgroup.conf").write_text(CGROUPS)
         self.config.write_text(text)
 
     def start(self) -> None:
@@ -116,6 +139,13 @@ class SlurmNode(System):
         for name in DAEMONS:
             start_daemon(self.command(name, "-D", user="root"), self.state / "log" / f"{name}.out")
         wait_until(self.answers, "the start of Slurm")
+
+    def leave(self) -> None:
+        """Take it down if this is the last run, and remove its control groups, which are empty then."""
+        super().leave()
+        if self._limits_memory and not self.is_up:
+            for folder, _, _ in os.walk(f"/sys/fs/cgroup/memory/slurm_{HOST}", topdown=False):
+                Path(folder).rmdir()
 
     def restart(self) -> None:
         """Stop its daemons and start them again; running jobs go on."""

@@ -407,7 +407,7 @@ def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:
     assert (died.running, died.cause, died.allowed) == (1, Cause.OUT_OF_MEMORY, 0)
 
 
-@pytest.mark.parametrize("memory", [None, 1100])
+@pytest.mark.parametrize("memory", [None, 1200])
 def test_no_slave_is_killed_if_the_job_has_enough_memory(memory: int | None) -> None:
     """The same holds if nobody knows how much memory it has."""
     core = crew(2, memory)

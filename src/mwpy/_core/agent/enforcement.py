@@ -40,7 +40,7 @@ LOOK_S = 0.05
 MEASURE_S = 0.5
 """Seconds between two measurements of the memory of a slave."""
 
-NEARLY = 0.95
+NEARLY = 0.9
 """The part of its job's memory that the slaves may use. The job has other processes, and may grow between two
 measurements."""
 
