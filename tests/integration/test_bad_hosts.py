@@ -14,13 +14,19 @@ from tests.integration.apps.stage import APPS, Running, Stage, until
 ELSEWHERE = 'hostname bad-host && exec "$@"'
 
 
-def bad_agent(stage: Stage) -> Running:
-    """Start an agent on `bad-host`."""
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may have another host name")
+
+
+def on_bad_host(stage: Stage, *arguments: object) -> Running:
+    """Start the application on `bad-host`."""
     program = ["unshare", "--uts", "sh", "-c", ELSEWHERE, "sh", sys.executable, str(APPS / "unwell.py")]
-    return stage.start("", "--mw-slave", "--mw-resource-file", stage.resource, program=program)
+    return stage.start("", *arguments, program=program)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have another host name")
+def bad_agent(stage: Stage) -> Running:
+    return on_bad_host(stage, "--mw-slave", "--mw-resource-file", stage.resource)
+
+
 def test_a_host_where_all_tasks_fail_is_named_and_gets_no_more_work(stage: Stage) -> None:
     """The other host finishes all tasks. A second agent from the bad host is refused."""
 
@@ -49,6 +55,23 @@ def test_a_host_where_all_tasks_fail_is_named_and_gets_no_more_work(stage: Stage
     [bad, *_] = [line.split()[2] for line in lines if "through AGENT" in line and _agent(lines, "bad-host") in line]
     after = lines[next(number for number, line in enumerate(lines) if "EXCLUDED" in line) :]
     assert not [line for line in after if f" {bad} <- " in line]
+
+
+def test_the_local_agents_of_a_master_on_a_bad_host_are_not_started_again(stage: Stage) -> None:
+    own = "--mw-master", "--mw-master-host", "127.0.0.1", "--mw-resource-file", stage.resource, "--mw-local", 1
+    master = on_bad_host(stage, *own, "--mw-audit-file", stage.audit, stage.folder)
+    until(stage.resource.exists, lambda: f"a resource file\n{master.err}")
+    stage.agent("unwell.py")
+    stage.until_audited("EXCLUDED host bad-host gets no more work for 1 h: ")
+    [local] = stage.audited("connected, host bad-host, ")
+    stage.until_audited(f"{local.split()[2]} -> left: host bad-host gets no more work")
+    (stage.folder / "enough").touch()
+    until(lambda: bool(master.out), "the end of the tasks")
+    assert "bad-host" not in master.report
+    (stage.folder / "done").touch()
+    assert master.end() == 0
+    assert "starting another" not in master.err
+    assert not stage.audited("REFUSED")
 
 
 def _agent(lines: list[str], host: str) -> str:

@@ -9,6 +9,7 @@ whole. So no lock is needed.
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -164,7 +165,7 @@ class MasterIo:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
             if self.resource is not None:
                 self._notice(self.resource.offer(self._content(self.resource), now))
-            if closing is None:
+            if closing is None and platform.node() not in self.core.state.members.excluded:
                 self.local.look()
         if closing is None:
             return False
