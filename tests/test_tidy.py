@@ -610,6 +610,7 @@ PUBLIC_NAMES = (
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
     "Cause",
+    "EndIsNear",
     "ExitCode",
     "FailureKind",
     "InternalError",
@@ -645,6 +646,7 @@ PUBLIC_NAMES = (
     "task_algorithm",
     "task_seed",
     "version_string",
+    "warned",
 )
 """The names that applications use. `import mwpy` exports these names and no others."""
 

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 from mwpy._system import shadows
 
 try:
-    from mwpy._system.time_left import seconds_left
+    from mwpy._system.time_left import seconds_left, warned
     from mwpy._values.algorithm import TaskAlgorithm, TaskCall, task, task_algorithm
     from mwpy._values.causes import Cause
     from mwpy._values.checkpoints import checkpoint, restored
     from mwpy._values.errors import (
         AlgorithmUnavailable,
         ArgumentNotPicklable,
+        EndIsNear,
         ExitCode,
         FailureKind,
         InternalError,
@@ -59,6 +60,7 @@ __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
     "Cause",
+    "EndIsNear",
     "ExitCode",
     "FailureKind",
     "InternalError",
@@ -94,6 +96,7 @@ __all__ = [
     "task_algorithm",
     "task_seed",
     "version_string",
+    "warned",
 ]
 
 __version__ = VERSION

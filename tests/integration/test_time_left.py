@@ -57,6 +57,55 @@ def test_a_task_sees_that_its_agent_is_evicted(stage: Stage) -> None:
     stage.no_process_left()
 
 
+@pytest.mark.parametrize(
+    ("options", "evicted", "cause"),
+    [
+        (("--mw-grace-period", 90), True, "evicted"),
+        (("--mw-lifetime", 8, "--mw-grace-period", 1), False, "walltime"),
+    ],
+    ids=["eviction", "end of the lifetime"],
+)
+def test_a_task_that_gives_up_before_the_end_is_not_charged(
+    stage: Stage, options: tuple[object, ...], evicted: bool, cause: str
+) -> None:
+    """It is warned, leaves its state and gives up. Its slave ends at once when the agent leaves. Although the task may
+    lose no attempt by its own fault, it goes on at another agent."""
+    begun = stage.folder / "begun"
+    master = stage.master("short_of_time.py", "step", begun, 100 if evicted else 3.2)
+    agent = stage.agent("short_of_time.py", *options)
+    until(begun.exists, "a running task")
+    if evicted:
+        agent.send(signal.SIGTERM)
+    assert agent.end() == 5, agent.err
+    assert "mwpy: task 1 gives up: the task has" in agent.err
+    other = stage.agent("short_of_time.py")
+    assert (master.end(), other.end()) == (0, 0), master.err + other.err
+    [[left], attempts] = master.report
+    assert (0 < left < 100, attempts) == (True, 2)
+    assert any(cause in line for line in stage.audited("SLAVE-0 -> gone")), stage.audit.read_text()
+    stage.no_process_left()
+
+
+def give_up(seconds: float) -> None:
+    with mwpy.warned(seconds):
+        raise mwpy.EndIsNear("so it says")
+
+
+def test_a_task_that_gives_up_before_its_own_limit_is_charged() -> None:
+    """As if it had been killed at its limit."""
+    with mwpy.local_master(slaves=1) as mw:
+        [result] = mw.map_results(give_up, [100], seconds_max=1, attempts_max=1)
+    assert isinstance(result.error, mwpy.TaskUnrunnable)
+    assert [death.cause for death in result.error.deaths] == [mwpy.Cause.TIME_LIMIT]
+
+
+def test_a_task_without_a_known_end_that_gives_up_has_failed() -> None:
+    with mwpy.local_master(slaves=1) as mw:
+        [result] = mw.map_results(give_up, [100])
+    assert isinstance(result.error, mwpy.TaskFailed)
+    assert "EndIsNear: so it says" in str(result.error)
+
+
 def ask(fails: bool) -> float:
     if fails:
         raise ValueError(mwpy.seconds_left())

@@ -393,6 +393,13 @@ def test_a_signal_near_the_time_limit_comes_because_of_the_limit(
     assert leaving.reason == ("its time limit is near: SIGTERM" if found is Cause.WALLTIME else "SIGTERM")
 
 
+def test_a_task_that_gives_up_when_its_agent_leaves_is_lost_for_the_same_reason(
+    state: AgentState, child: Child
+) -> None:
+    Departure(state).leave(ExitCode.EVICTED, "evicted", Cause.EVICTED, 5.0, 10.0)
+    assert child.loss is Cause.EVICTED
+
+
 def test_a_slave_that_outlives_its_grace_period_is_killed(state: AgentState, child: Child) -> None:
     departure = Departure(state)
     departure.leave(ExitCode.EVICTED, "evicted", Cause.EVICTED, 5.0, 10.0)

@@ -15,7 +15,6 @@ import os
 import socket
 from bdb import BdbQuit
 from collections.abc import Sequence
-from math import inf
 from queue import SimpleQueue
 
 from attrs import define, field, frozen
@@ -62,6 +61,8 @@ class _Channel:
     fed_at: float = 0.0
     position: int = 0
     eof: bool = False
+    task_ends_at: None = None
+    """Nobody ends a task."""
     _pid: int = field(factory=os.getpid)
 
     @property
@@ -89,10 +90,6 @@ class _Channel:
 
     def rest(self) -> None:
         """Do nothing: nobody can enforce a limit of time."""
-
-    def task_ends_at(self, seconds_max: float | None) -> float:  # noqa: ARG002
-        """When the task must end: never."""
-        return inf
 
     def recall_heard(self) -> None:
         """Do nothing."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from msgspec.structs import replace
 
 from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
+from mwpy._roles.loaded import NEVER_DEFINED, Unavailable, load_algorithm
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
@@ -35,16 +35,13 @@ from mwpy._transport.codec import (
     describe_error,
     loads_call,
     loads_condition,
-    loads_function,
     seed_of,
     split_resumed,
 )
 from mwpy._values import checkpoints, messages
-from mwpy._values.algorithm import PYTHON, find
 from mwpy._values.bounds import shortened
-from mwpy._values.errors import AlgorithmUnavailable, ExitCode
+from mwpy._values.errors import EndIsNear, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
-from mwpy._values.messages import LoadFailure
 from mwpy._values.seeds import RUNNING
 
 if TYPE_CHECKING:
@@ -115,16 +112,6 @@ class _Waiting(Struct, frozen=True, eq=False):
         return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 
 
-class _Unavailable(Struct, frozen=True):
-    """Why an algorithm cannot run here."""
-
-    reason: str
-    failure: LoadFailure
-
-
-_NEVER_DEFINED = _Unavailable("it was never defined", LoadFailure.SURE)
-
-
 class TaskRunner:
     """The part of a slave that talks to the agent and runs tasks.
 
@@ -164,7 +151,7 @@ class TaskRunner:
         of an agent never run most of them."""
         self._unpacked = 0
         """Bytes of the algorithms that were unpickled since the last garbage collection."""
-        self._unavailable: dict[int, _Unavailable] = {}
+        self._unavailable: dict[int, Unavailable] = {}
         """Why the other algorithms cannot run here."""
         self._waiting: deque[_Waiting] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
@@ -228,7 +215,7 @@ class TaskRunner:
         while waiting and most > 0 and not end.eof:
             span = waiting.popleft()
             checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
-            time_left.RUNNING.end_at = partial(end.task_ends_at, span.seconds_max)
+            time_left.RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
             try:
                 ran = self._run(span, most)
             finally:
@@ -284,6 +271,8 @@ class TaskRunner:
                 RUNNING.seed = None
                 raise
             except BaseException as error:
+                if isinstance(error, EndIsNear):
+                    _give_up(self, end, task_id, error)
                 kind, result = self._failure(call, error if not ended else _not_sendable(error, value))
                 large, ended = (), ended or monotonic()
             if end.forked:
@@ -320,12 +309,12 @@ class TaskRunner:
         if number in self._packed:
             definition, pickled = self._packed.pop(number)
             self._unpacked += len(pickled)
-            self._keep(number, _load(definition, pickled))
+            self._keep(number, load_algorithm(definition, pickled))
         return self._functions.get(number)
 
     def _refuse(self, span: _Waiting) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
-        why = self._unavailable.get(span.number, _NEVER_DEFINED)
+        why = self._unavailable.get(span.number, NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
         reason = shortened(why.reason)
         self._send(messages.AlgorithmFailed(self._number, span.number, reason, *spans, why.failure))
@@ -429,16 +418,30 @@ class TaskRunner:
         pickles = iter(payload)
         for definition in message.definitions:
             if definition.reference:
-                self._keep(definition.number, _load(definition, None))
+                self._keep(definition.number, load_algorithm(definition, None))
             else:
                 self._packed[definition.number] = definition, next(pickles)
 
-    def _keep(self, number: int, loaded: Callable[..., Any] | _Unavailable) -> None:
+    def _keep(self, number: int, loaded: Callable[..., Any] | Unavailable) -> None:
         """Keep an algorithm, or the reason why it cannot run here."""
-        if isinstance(loaded, _Unavailable):
+        if isinstance(loaded, Unavailable):
             self._unavailable[number] = loaded
         else:
             self._functions[number] = loaded
+
+
+def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNear) -> None:
+    """If the end of a task is known, wait for it: the agent kills this process, or lets it end because it leaves.
+
+    So the cause of the loss is the right one, and the task is not sent to the same agent again.
+    """
+    if time_left.RUNNING.end_at is None or end.forked or time_left.seconds_left() == inf:
+        return
+    print(f"mwpy: task {task_id} gives up: {error}", file=sys.stderr, flush=True)
+    runner.flush(in_task=True)
+    while not runner.ended:
+        runner.receive(FOREVER_S)
+    raise SystemExit(0)
 
 
 def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -470,26 +473,3 @@ def _end_fork(task_id: int) -> NoReturn:
     text = f"mwpy: a process that task {task_id} forked came back from the task, and ends here: end it with os._exit"
     print(text, file=sys.stderr, flush=True)
     os._exit(ExitCode.FAILED)
-
-
-def _load(definition: messages.AlgorithmDefinition, pickled: Buffer | None) -> Callable[..., Any] | _Unavailable:
-    """Load a task algorithm; if it cannot run here, return the reason."""
-    try:
-        if pickled is None:
-            with undisturbed():
-                return find(definition.reference, definition.digest)
-        if definition.python != PYTHON:
-            return _Unavailable(
-                f"{definition.name} travels by value, but the Pythons differ: {definition.python} (master) and "
-                f"{PYTHON} (slave). Use the same minor version, or give the slave the script",
-                LoadFailure.SURE,
-            )
-        with undisturbed():
-            return loads_function(pickled)
-    except AlgorithmUnavailable as error:
-        return _Unavailable(str(error), LoadFailure.SURE)
-    except KeyboardInterrupt:  # only with `slaves=0`
-        raise
-    except BaseException as error:
-        failure = LoadFailure.SURE if isinstance(error, ModuleNotFoundError) else LoadFailure.PASSING
-        return _Unavailable(f"{definition.name} cannot be loaded:\n{traceback.format_exc()}", failure)

@@ -1,15 +1,31 @@
-"""How long the task that runs in this process may go on."""
+"""How long the task that runs in this process may go on, and a warning before its end.
+
+The warning is an exception in the main thread. Only the handler of a signal can raise it there, so a timer sends one.
+The end may come nearer at any time, by an eviction, so the timer rings every `LOOK_S` seconds. A signal of the agent
+instead would kill a process in which a task has changed the handler.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from math import inf
+from types import TracebackType
 
 from attrs import define
 
 from mwpy._system import clock
+from mwpy._values.errors import EndIsNear, UsageError
 
-__all__ = ["RUNNING", "RunningTime", "seconds_left"]
+__all__ = ["RUNNING", "RunningTime", "seconds_left", "warned"]
+
+LOOK_S = 0.25
+"""How often the time is looked at, in seconds: a small part of the shortest usual grace period."""
+
+SHORTEST_S = 0.001
+"""The shortest time that is set on the timer, because 0 stops it."""
 
 
 @define(eq=False)
@@ -43,3 +59,98 @@ def seconds_left() -> float:
         ...     return space.best
     """
     return inf if RUNNING.end_at is None else max(0.0, RUNNING.end_at() - clock.monotonic())
+
+
+def warned(seconds: float) -> AbstractContextManager[None]:
+    """Raise `mwpy.EndIsNear` in a block of a task as soon as the task has less than this much time left.
+
+    The exception interrupts Python code, `time.sleep` and other waits of Python. A call of C code, such as a large
+    matrix product, ends first. It is raised once, also if the end comes nearer suddenly. If the task does not catch it,
+    the attempt is lost when its time is over, as if the task had been killed then. So no task is charged for an
+    eviction.
+
+    The block uses the signal SIGALRM and the timer `signal.ITIMER_REAL` of its process. Do not use them in the block.
+
+    Args:
+        seconds: more than the task needs to save what it has.
+
+    Raises:
+        UsageError: this is not the main thread of the process, or `seconds` is not positive; the caller's fault.
+
+    Example:
+        >>> def search(space):                                 # doctest: +SKIP
+        ...     try:
+        ...         with mwpy.warned(30):
+        ...             space.improve()
+        ...     except mwpy.EndIsNear:
+        ...         mwpy.checkpoint(space)
+        ...         raise
+    """
+    if not seconds > 0:
+        raise UsageError(f"mwpy.warned({seconds!r}): give a number of seconds greater than 0")
+    return _Warning(float(seconds))
+
+
+@define(eq=False)
+class _Warning(AbstractContextManager[None]):
+    """A block with a warning."""
+
+    seconds: float
+    end_at: Callable[[], float] | None = None
+    """The end of the task that runs the block."""
+
+    def __enter__(self) -> None:
+        if RUNNING.end_at is None:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise UsageError("mwpy.warned() in a thread that the task started: use it in the task's own thread")
+        self.end_at = RUNNING.end_at
+        self.check(seconds_left())
+        signal.signal(signal.SIGALRM, _look)
+        _open.append(self)
+        _wait()
+
+    def check(self, left_s: float) -> None:
+        """Raise the warning if it is due."""
+        if left_s < self.seconds:
+            raise EndIsNear(f"the task has {left_s:.1f} s left, less than the {self.seconds:g} s of mwpy.warned")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self in _open:
+            _close(self)
+
+
+_open: list[_Warning] = []
+"""The open blocks whose warning was not raised, the outermost first. They are global, as the timer of a process is."""
+
+
+def _close(warning: _Warning) -> None:
+    """End a block and those that are open within it."""
+    del _open[_open.index(warning) :]
+    _wait()
+
+
+def _wait() -> None:
+    """Let the timer ring at the next moment to look; stop it if no block is open.
+
+    The handler stays: another thread may still get the signal.
+    """
+    most = max((each.seconds for each in _open), default=None)
+    signal.setitimer(signal.ITIMER_REAL, 0.0 if most is None else max(SHORTEST_S, min(LOOK_S, seconds_left() - most)))
+
+
+def _look(*_: object) -> None:
+    """Handle the signal of the timer: raise the warning of the outermost block that is due.
+
+    A block that its task has left open, for example in a generator, has no warning any more.
+    """
+    left_s = seconds_left()
+    for warning in list(_open):
+        if warning.end_at is not RUNNING.end_at:
+            _close(warning)
+        elif left_s < warning.seconds:
+            _close(warning)
+            warning.check(left_s)
+    _wait()

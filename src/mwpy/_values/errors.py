@@ -21,6 +21,7 @@ from mwpy._values.phrases import counted
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "EndIsNear",
     "ExitCode",
     "FailureKind",
     "InternalError",
@@ -70,6 +71,14 @@ class UsageError(MwpyError):
     """The caller asked for something that is not possible; the message says what to write instead."""
 
     exit_code = ExitCode.USAGE
+
+
+class EndIsNear(MwpyError):
+    """A task has little time left. `mwpy.warned` raises it in the task, which can catch it to save what it has.
+
+    A task can also raise it itself. If a task does not catch it, its attempt is lost when its time is over, and it is
+    not charged with an eviction or a time limit of its agent.
+    """
 
 
 class ResourceFileError(UsageError):

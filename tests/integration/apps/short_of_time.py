@@ -23,6 +23,21 @@ def watch(begun: str) -> list[float]:
 
 
 @mwpy.task_algorithm
+def step(begun: str, seconds: float) -> list[float]:
+    """Sleep until the end is near in the first attempt, leave a state, and give up. Then return this state."""
+    before: list[float] = mwpy.restored([])
+    if not before:
+        Path(begun).touch()
+        try:
+            with mwpy.warned(seconds):
+                time.sleep(1000)
+        except mwpy.EndIsNear:
+            mwpy.checkpoint([mwpy.seconds_left()])
+            raise
+    return before
+
+
+@mwpy.task_algorithm
 def ask(_: int) -> bool:
     """Return whether no end is known."""
     return mwpy.seconds_left() == float("inf")
@@ -33,6 +48,9 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     """The arguments are the name of the task algorithm and its argument."""
     if argv[0] == "watch":
         print(json.dumps(list(mw.map(watch, [argv[1]]))))
+    elif argv[0] == "step":
+        [result] = mw.map_results(step, [argv[1]], [float(argv[2])], attempts_max=1)
+        print(json.dumps([result.value, result.attempts]))
     else:
         results = mw.map_results(ask, range(3), seconds_expected=float(argv[1]))
         print(json.dumps([[result.value, result.attempts] for result in results]))

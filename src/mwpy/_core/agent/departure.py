@@ -70,6 +70,7 @@ class Departure:
             self._state.children.pop(number, None)
         self._state.actions.start.clear()
         for child in self._state.living():
+            child.loss = self.cause  # it may end by itself, because its task gives up
             self._state.stop(child, self.code is ExitCode.OK)
         self.exit_if_alone()
 
