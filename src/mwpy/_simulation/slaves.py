@@ -374,7 +374,7 @@ class SimulatedSlave:
         while self.channel.to_slave:
             self._hear(*wire.decode(self.channel.to_slave.popleft()))
         self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
-        while self._tasks and not self._stopping:
+        while self._tasks:
             position, task, attempt, algorithm = self._tasks[0]
             self.channel.began = self._world.now if position in self._timed else 0.0
             self.channel.started = position
