@@ -61,6 +61,7 @@ class _Story:
             do_it_anyway=given.get("anyway") == "yes",
             after=float(given.get("after", 0)),
             retries_errors=given.get("errors") == "yes",
+            seconds_expected=float(given["expected"]) if "expected" in given else None,
         )
         first = self.tasks + 1
         self.tasks += int(count)
@@ -75,8 +76,9 @@ class _Story:
     def do_cancel(self, running: str, *tasks: str) -> None:
         self.core.obey(CancelTasks([(int(task), 1) for task in tasks], Running(running)))
 
-    def do_hello(self, peer: str, member: str = "story", generation: str = "g") -> None:
-        self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 2))
+    def do_hello(self, peer: str, member: str = "story", generation: str = "g", seconds_left: str = "") -> None:
+        left_s = float(seconds_left) if seconds_left else None
+        self.receive(peer, messages.Hello(member, generation, "node1", 1, "3.11", 2, seconds_left=left_s))
 
     def do_ready(self, peer: str, number: str) -> None:
         self.receive(peer, messages.SlaveReady(int(number)))
