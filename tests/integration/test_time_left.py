@@ -44,6 +44,19 @@ def test_an_overseer_submits_no_jobs_that_are_too_short(stage: Stage) -> None:
     assert "submits 3 jobs" in found[1]
 
 
+def test_an_overseer_knows_the_time_limit_from_its_lines_for_slurm(stage: Stage) -> None:
+    """Slurm sends SIGTERM a minute before the limit. The queue of this Slurm is empty."""
+    stage.master("short_of_time.py", "ask", 3000)
+    until(lambda: resource_file.read(stage.resource).shortest_task == 3000.0, "the time of the shortest task")
+    (stage.folder / "squeue").write_text("#!/bin/sh\n")
+    (stage.folder / "squeue").chmod(0o755)
+    line = "oversee", stage.resource, "--with", "slurm", "--dry-run", "--line=--time=51"
+    variables = {"PATH": f"{stage.folder}:{os.environ['PATH']}"}
+    run = stage.start("", *line, program=[sys.executable, "-m", "mwpy"], variables=variables)
+    assert run.end() == 0, run.err
+    assert "submits nothing: a job ends after 3000 s, but each task that waits takes 3000 s" in run.out
+
+
 def test_a_task_sees_that_its_agent_is_evicted(stage: Stage) -> None:
     """The time that is left shrinks from the lifetime of the agent to its grace period."""
     begun = stage.folder / "begun"

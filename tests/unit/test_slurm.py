@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mwpy._batch import BatchUnavailable, End, Job, JobState, Launch, Outcome
-from mwpy._batch.slurm import ASK_END, Slurm, outcome, queue, script, seconds, time_limit_s
+from mwpy._batch.slurm import ASK_END, WARNED_S, Slurm, outcome, queue, script, seconds, time_limit_s
 
 SLAVES = Path(__file__).parent.parent.parent / "slurm" / "slaves.sbatch"
 
@@ -162,8 +162,12 @@ def test_the_script_for_slaves_asks_in_the_same_way() -> None:
     ids=str,
 )
 def test_the_time_limit_of_a_job_is_known_from_the_users_lines(lines: list[str], seconds: float | None) -> None:
-    """Slurm uses the last option. 0 means that there is no limit."""
-    assert time_limit_s(lines) == seconds
+    """Slurm uses the last option. 0 means that there is no limit. A job gets SIGTERM a minute before its limit."""
+    assert time_limit_s(lines) == (None if seconds is None else seconds - WARNED_S)
+
+
+def test_the_time_limit_of_a_short_job_leaves_no_time() -> None:
+    assert time_limit_s(["--time=0:30"]) == 0.0
 
 
 def test_without_slurm_every_call_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

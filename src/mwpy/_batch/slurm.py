@@ -122,13 +122,13 @@ _TIME = re.compile(r"(?:--time(?:=| +)|-t *)([0-9:-]+)")
 
 
 def time_limit_s(lines: Sequence[str]) -> float | None:
-    """Return the time limit that a user's lines set for a job, in seconds; None if they set none.
+    """Return after how many seconds a job gets SIGTERM, by the time limit in a user's lines; None if they set none.
 
     Slurm knows `MINUTES[:SECONDS]`, `HOURS:MINUTES:SECONDS` and `DAYS-HOURS[:MINUTES[:SECONDS]]`.
     """
     found = [_TIME.fullmatch(line.removeprefix("#SBATCH").strip()) for line in lines if line.startswith(OPTION)]
     limits = [limit for each in found if each is not None and (limit := _limit_s(each[1])) is not None]
-    return limits[-1] if limits else None
+    return max(0.0, limits[-1] - WARNED_S) if limits else None
 
 
 def _limit_s(shown: str) -> float | None:
