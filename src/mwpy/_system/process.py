@@ -47,8 +47,8 @@ class Child:
         self._kills_before = _count_kills()
         self.pid: int = process.pid
         self.peak_bytes = 0
-        """Peak memory of the child, or of a program that it waited for. It is known after `poll` has returned the end. It
-        is at least the peak of this process when it started the child, which Linux counts for the child, too."""
+        """Peak memory of the child, or of a program that it waited for. It is known after `poll` has returned the end.
+        It is at least the peak of this process when it started the child, which Linux counts for the child, too."""
         self.outputs: dict[int, int] = {}
         """With `keep_output`: non-blocking file descriptors of its standard output (1) and standard error (2)."""
         for number, file in ((1, process.stdout), (2, process.stderr)):
