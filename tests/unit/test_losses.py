@@ -190,6 +190,27 @@ def test_the_losses_of_an_agent_that_was_stopped_are_explained_when_it_comes_bac
     assert [type(record) for record in books.taken()].count(records.LossesExplained) == 1
 
 
+def test_explained_losses_have_their_new_cause_in_the_totals(books: Books, losses: Losses) -> None:
+    """A cancelled task was not lost, and an agent that had announced its end has the cause that it named."""
+    agents = [books.slave().agent for _ in range(3)]
+    slaves = [next(iter(agent.slaves.values())) for agent in agents]
+    for slave in slaves:
+        books.give(slave, 3)
+    cancelled = [span.part(span.first, 1, span.attempt) for span in slaves[0].held.spans]
+    books.state.record(records.TasksCancelling(slaves[0].sid, cancelled))
+    books.state.record(records.AgentLeaving(agents[2].name, "evicted", Cause.EVICTED))
+    for agent in agents:
+        losses.agent_vanished(agent, 31.0)
+    row = losses.totals.rows["max", "host"]
+    assert row.lost == {Cause.NETWORK: 5, Cause.EVICTED: 3}
+    losses.agent_resumed(agents[0].name)
+    assert row.lost == {Cause.NETWORK: 3, Cause.EVICTED: 3, Cause.SUSPENDED: 2}
+    for agent in agents[1:]:
+        losses.agent_resumed(agent.name)
+    assert row.lost == {Cause.EVICTED: 3, Cause.SUSPENDED: 5}
+    books.state.check()
+
+
 def test_a_limited_number_of_silent_agents_is_remembered(
     books: Books, losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ agent with new slaves.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from attrs import define, field
@@ -42,6 +42,21 @@ SILENT_KEPT = 1000
 
 
 @define(eq=False)
+class _Silent:
+    """An agent from which nothing was heard, and for whose losses the network was blamed."""
+
+    host: str
+    sids: list[SlaveId]
+    lost: Counter[str] = field(factory=Counter)
+    """How many attempts of each algorithm were lost."""
+
+    def note(self, held: Sequence[Span]) -> None:
+        """Add what a slave held."""
+        for span in held:
+            self.lost[span.algorithm.name] += span.count
+
+
+@define(eq=False)
 class Losses:
     """Decides what follows when slaves and agents are gone."""
 
@@ -53,7 +68,7 @@ class Losses:
     hosts: Hosts
     departures: dict[str, int] = field(factory=dict)
     """Why agents left, and how many left for each reason."""
-    _silent: dict[str, list[SlaveId]] = field(factory=dict)
+    _silent: dict[str, _Silent] = field(factory=dict)
     """The last agents from which nothing was heard, and their slaves."""
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
@@ -85,7 +100,7 @@ class Losses:
         reason, cause = (silent, Cause.NETWORK) if silent_s else ("the connection broke", Cause.AGENT_LOST)
         self.state.record(records.AgentLost(agent.name, reason, cause))
         if silent_s:
-            self._silent[agent.name] = [slave.sid for slave in agent.slaves.values()]
+            self._silent[agent.name] = _Silent(agent.host, [slave.sid for slave in agent.slaves.values()])
             if len(self._silent) > SILENT_KEPT:
                 del self._silent[next(iter(self._silent))]
         self.agent_gone(agent, reason, cause)
@@ -94,7 +109,10 @@ class Losses:
         """Handle the return of an agent that was stopped, and from which nothing was heard meanwhile."""
         if name in self._silent:
             reason = f"{name}: it was stopped for longer than the client timeout, and resumed"
-            self.state.record(records.LossesExplained(name, self._silent.pop(name), Cause.SUSPENDED, reason))
+            silent = self._silent.pop(name)
+            self.state.record(records.LossesExplained(name, silent.sids, Cause.SUSPENDED, reason))
+            for algorithm, attempts in silent.lost.items():
+                self.totals.explained(algorithm, silent.host, attempts, Cause.SUSPENDED)
 
     def agent_gone(self, agent: ConnectedAgent, reason: str, cause: Cause) -> None:
         """Handle the end of an agent and of all its slaves.
@@ -109,6 +127,8 @@ class Losses:
             ended = f"{what}: {reason}; its last output is lost too"
             self.state.record(records.SlaveEnded(slave.sid, cause, ended, "", NO_WORDS))
             held = self._without_cancelled(slave, slave.held.spans)
+            if cause is Cause.NETWORK and agent.name in self._silent:
+                self._silent[agent.name].note(held)
             loss = Charge(slave.sid, cause, f"{agent.name}: {reason}")
             isolated += [span for span in self._lose(slave, held, what, loss) if span.runs_alone]
             self.kinds.lost(slave, reason)

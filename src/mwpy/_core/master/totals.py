@@ -96,6 +96,14 @@ class Totals:
         row.lost[cause] = row.lost.get(cause, 0) + attempts
         row.lost_s += seconds
 
+    def explained(self, algorithm: str, host: str, attempts: int, cause: Cause) -> None:
+        """Correct the cause of lost attempts for which the network was blamed."""
+        row = self._row(algorithm, host)
+        row.lost[Cause.NETWORK] -= attempts
+        if not row.lost[Cause.NETWORK]:
+            del row.lost[Cause.NETWORK]
+        row.lost[cause] = row.lost.get(cause, 0) + attempts
+
     def measured(self, algorithm: str, host: str, used: int) -> None:
         """Note how much memory a task with a limit of memory used at most, in bytes."""
         row = self._row(algorithm, host)
@@ -114,7 +122,8 @@ class Totals:
         self._changed.clear()
 
     def check(self) -> None:
-        """Assert that no more tasks failed than ended, and that the number of rows is limited."""
+        """Assert that no figure contradicts another, and that the number of rows is limited."""
         assert len(self.rows) <= ROWS_KEPT + 1, "too many totals are kept"
         for key, row in self.rows.items():
             assert row.failed <= row.tasks, f"more tasks of {key} failed than ended"
+            assert all(count > 0 for count in row.lost.values()), f"{key} lost no attempt for a cause: {row.lost}"
