@@ -26,7 +26,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.last_words import NO_WORDS
 
-KILLED = "killed by its agent because it ran task 2, which was cancelled"
+KILLED = "killed by its agent because it ran task 2, whose result is not wanted any more"
 
 
 def heard(message: messages.Message, *payload: bytes) -> Heard:

@@ -272,7 +272,7 @@ class Child:
                 kept.append(part)
         self.held = kept
         if self.running(started) != running:
-            because = f"because it ran task {running[0]}, which was cancelled"
+            because = f"because it ran task {running[0]}, whose result is not wanted any more"
             self.doomed, self.spared_until = Doom(*running, started, because, Cause.CANCELLED), spared_until
         return self._revoked(unstarted, cancelled=True)
 
