@@ -101,7 +101,7 @@ def maps_have_the_types_of_the_function(mw: mwpy.Master) -> None:
         assert_type(text.value, str)
     for number in mw.map_results(square, range(3), ordered=True):
         assert_type(number.value, int)
-    list(mw.map(square, range(3), retry_errors=(OSError, KeyError), after=2))
+    list(mw.map(square, range(3), retry_errors=(OSError, KeyError), after=2, speculate=True))
     mw.submit(square.task(3), retry_errors=lambda error: "busy" in str(error))
     for result in mw.as_completed([square.task(3), mwpy.task(square, 4)]):
         assert_type(result.value, int)

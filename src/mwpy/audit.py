@@ -265,12 +265,19 @@ def _text_of_tasks(record: records.Record) -> str:
     match record:
         case records.TasksAllocated(sid, tasks):
             return f"{sid} <- {counted(_count(tasks), 'task')}"
+        case records.AttemptsStarted(sid, tasks, beside, reason):
+            named = ", ".join(f"attempt {each.attempt} of {each}" for each in tasks)
+            return f"{sid} <- {named}, which {beside} has, too: {reason}"
+        case records.AttemptsEnded(sid, tasks, reason, charges):
+            ended = counted(_count(tasks), "attempt")
+            return f"{sid} -> {ended} ended beside others ({_names(tasks)}){_causes(charges)}: {reason}"
         case records.ResultsReceived(sid, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')}"
         case records.TasksReturned(sid, tasks, reason, charges, pause_s):
-            causes = "".join(f", {charge.cause.value}{_more(charge)}" for charge in charges)
             pause = f", delayed for {pause_s:g} s" if pause_s else ""
-            return f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){causes}{pause}: {reason}"
+            return (
+                f"{sid} -> {counted(_count(tasks), 'task')} back ({_names(tasks)}){_causes(charges)}{pause}: {reason}"
+            )
         case records.TasksDue(tasks):
             return f"DUE {_names(tasks)}"
         case records.TasksGivenUp(_, _, tasks, reason):
@@ -305,6 +312,10 @@ def _text_of_total(total: records.Total) -> str:
         f"TOTAL {total.algorithm} on {total.host}: {counted(total.tasks, 'task')}, {total.failed} failed, "
         f"{total.seconds:.1f} s, longest {total.longest_s:.3f} s{seconds}{memory}{lost}"
     )
+
+
+def _causes(charges: Sequence[records.Charge]) -> str:
+    return "".join(f", {charge.cause.value}{_more(charge)}" for charge in charges)
 
 
 def _count(tasks: Sequence[TaskRange]) -> int:

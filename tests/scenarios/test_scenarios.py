@@ -62,6 +62,7 @@ class _Story:
             after=float(given.get("after", 0)),
             retries_errors=given.get("errors") == "yes",
             seconds_expected=float(given["expected"]) if "expected" in given else None,
+            speculate=given.get("speculate") == "yes",
         )
         first = self.tasks + 1
         self.tasks += int(count)

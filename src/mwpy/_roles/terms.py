@@ -71,6 +71,8 @@ class TermsOf:
         if not (algorithm.policy or given):
             return self.default
         merged: Policies = {**self.for_all, **algorithm.policy, **given}
+        if not (merged.get("retry", True) or "speculate" in algorithm.policy or "speculate" in given):
+            merged.pop("speculate", None)  # for all tasks means: for all that may run again
         return TaskPolicy.of(**merged), self._extras(merged)
 
     def _extras(self, policy: Policies) -> Extras | None:

@@ -237,6 +237,13 @@ OPTIONS: tuple[Option, ...] = (
         "doubles each time.",
         "0",
     ),
+    Option(
+        "speculate",
+        "",
+        None,
+        "If slaves are idle, start a second attempt of a task that runs for far longer than others. The first answer "
+        "counts. This holds for all tasks that may run again, unless their policy differs.",
+    ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
     Option(

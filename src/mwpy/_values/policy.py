@@ -79,6 +79,10 @@ class Policies(TypedDict, total=False):
     """How long the task pauses before its next attempt, in seconds, after an attempt that was lost by its own fault; 0,
     the default, for no pause. The pause doubles with each such attempt, up to an hour or to `after` if that is longer.
     """
+    speculate: bool
+    """Whether a second attempt of the task may run at the same time, at another agent: if slaves are idle, and the task
+    has run for far longer than the other tasks of its algorithm. The first answer counts, and the other attempt is
+    killed. False by default, because the task may then run twice at once."""
 
 
 class Limits(Struct, frozen=True, array_like=True):
@@ -109,6 +113,7 @@ class TaskPolicy:
     memory_max: int | None = None
     retries_errors: bool = False
     after: float = 0.0
+    speculate: bool = False
 
     @property
     def limits(self) -> Limits | None:
@@ -137,6 +142,11 @@ class TaskPolicy:
         if retries and not checked.get("retry", True):
             raise UsageError(
                 "retry=False and retry_errors contradict each other: leave one of them out, or give retry_errors=None"
+            )
+        if checked.get("speculate") and not checked.get("retry", True):
+            raise UsageError(
+                "retry=False and speculate=True contradict each other, because a second attempt is another execution: "
+                "leave one of them out"
             )
         return cls(seeded=seeded, retries_errors=retries, **checked)
 
@@ -248,6 +258,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "memory_max": _bytes,
     "retry_errors": _condition,
     "after": _pause,
+    "speculate": _flag,
 }
 """For each policy the function that checks its value."""
 

@@ -32,6 +32,8 @@ __all__ = [
     "AlgorithmDefined",
     "AlgorithmRefused",
     "AlgorithmsForgotten",
+    "AttemptsEnded",
+    "AttemptsStarted",
     "Charge",
     "Ended",
     "HostExcluded",
@@ -292,6 +294,26 @@ class TasksAllocated(Struct, frozen=True, tag=True):
     tasks: Sequence[TaskRange]
 
 
+class AttemptsStarted(Struct, frozen=True, tag=True):
+    """Tasks that the slave `beside` holds were sent to the slave `sid`, too: now another attempt of each lives. Each
+    range names one task, with the number of the new attempt."""
+
+    sid: SlaveId
+    tasks: Sequence[TaskRange]
+    beside: SlaveId
+    reason: str
+
+
+class AttemptsEnded(Struct, frozen=True, tag=True):
+    """Attempts of tasks that a slave held ended without an answer, and other attempts of the same tasks live. So these
+    tasks stay allocated. `charges` are added to their histories."""
+
+    sid: SlaveId
+    tasks: Sequence[TaskRange]
+    reason: str
+    charges: tuple[Charge, ...] = ()
+
+
 class ResultsReceived(Struct, frozen=True, tag=True):
     """Results of tasks arrived from the slave that held them.
 
@@ -450,6 +472,8 @@ Record = (
     | PackagesCompared
     | TasksSubmitted
     | TasksAllocated
+    | AttemptsStarted
+    | AttemptsEnded
     | ResultsReceived
     | TaskCheckpointed
     | TasksFailed

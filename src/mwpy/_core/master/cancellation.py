@@ -13,6 +13,7 @@ from __future__ import annotations
 from attrs import define
 
 from mwpy._core.holding import TaskIds
+from mwpy._core.master.attempts import without_extra
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
@@ -55,14 +56,16 @@ class Cancellation:
                 if command.running is Running.FINISH:
                     self._let_finish(slave, ids)
                 else:
-                    self.handback.cancel(slave.sid, mine, f"while {slave.sid} had it", discard=discard)
+                    when = f"while {slave.sid} had it"
+                    if last := without_extra(self.state, slave.sid, mine, f"it was cancelled {when}"):
+                        self.handback.cancel(slave.sid, last, when, discard=discard)
                     self.kinds.unload(slave)
             if held:
                 ascending = sorted(held, key=lambda each: each.first)
                 firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
                 self.state.send(agent, messages.Cancel(firsts, counts, kill=command.running is not Running.FINISH))
             found += held
-        unended = [TaskId(each.first + at) for each in found for at in range(each.count)]
+        unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
         self.state.actions.cancelled.append((command, sorted(unended)))
 
     def _let_finish(self, slave: ConnectedSlave, ids: TaskIds) -> None:

@@ -16,6 +16,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Delays` ends the pauses of tasks.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
 - `HandBack` ends tasks that no slave will run.
+- `Stragglers` starts second attempts of tasks that run for far longer than others.
 - `Cancellation` cancels tasks.
 - `Feeding` says whether tasks are sent at all.
 - `Stop` stops the run when too many tasks have failed.
@@ -63,6 +64,7 @@ from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
 from mwpy._core.master.stop import Stop
+from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -107,6 +109,7 @@ class MasterCore:
         self.isolation = Isolation(self.state)
         self.definitions = Definitions(self.state, self.admission)
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
+        self.stragglers = Stragglers(self.state, self.dispatch)
         self.totals = Totals(self.state)
         self.delays = Delays(self.state, self.handback)
         self.hosts = Hosts(self.state, self.admission)
@@ -275,8 +278,10 @@ class MasterCore:
                 self.hosts.decide(now)
             if self.feeding.decide(self.waiting, now):
                 self.dispatch.decide(now)
+                if self.state.jar.speculates:
+                    self.stragglers.decide(now)
             else:
-                self.dispatch.look_again = None
+                self.dispatch.look_again = self.stragglers.deadline = None
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
@@ -288,8 +293,8 @@ class MasterCore:
             return None
         due = self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
-        others = self.silence.watch.deadline, self.dispatch.look_again, self.feeding.deadline, self.hosts.deadline
-        for other in (*others, paused_until):
+        looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline
+        for other in (self.silence.watch.deadline, *looks, self.feeding.deadline, paused_until):
             if other is not None and (due is None or other < due):
                 due = other
         return due
@@ -324,6 +329,7 @@ class MasterCore:
             self.admission,
             self.definitions,
             self.isolation,
+            self.stragglers,
             self.results,
             self.losses,
             self.delays,

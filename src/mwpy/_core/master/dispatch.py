@@ -19,7 +19,6 @@ from mwpy._core.master.state import MasterState
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 from mwpy._values.policy import Limits
-from mwpy._values.records import TaskRange
 from mwpy._values.task import SlaveState
 
 __all__ = ["Dispatch"]
@@ -55,7 +54,8 @@ class Dispatch:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
         pending = self.state.jar.pending
         for slave, lane in self.isolation.places(now):
-            self._feed(slave, pending.heads(pending.suspects[lane], 1, allocation.MAX_GROUP_BYTES), now)
+            chosen = pending.heads(pending.suspects[lane], 1, allocation.MAX_GROUP_BYTES)
+            self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_addressed(self, now: float) -> None:
         pending, fixed = self.state.jar.pending, self.state.settings.task_group
@@ -80,7 +80,8 @@ class Dispatch:
                     count = min(count, queue[0].count, most)
                 if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or slave.agent.reserved or not count:
                     break
-                self._feed(slave, pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused), now)
+                chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused)
+                self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_unaddressed(self, now: float) -> None:
         """Send tasks first to idle slaves, then to busy slaves that have room for more."""
@@ -119,7 +120,7 @@ class Dispatch:
             if not count:
                 break
             chosen = pending.heads(queue, count if fixed else min(count, share), allocation.MAX_GROUP_BYTES)
-            self._feed(slave, chosen, now)
+            self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if pending.queues:
                 pending.next_turn(lane)
             share -= sum(map(count_of, chosen))
@@ -128,12 +129,12 @@ class Dispatch:
         if allocation.is_full(members, slave, fixed):
             members.hungry.pop(slave.sid, None)
 
-    def _feed(self, slave: ConnectedSlave, chosen: list[TaskRange], now: float) -> None:
-        """Send a slave tasks from the head of a queue."""
+    def feed(self, slave: ConnectedSlave, record: records.TasksAllocated | records.AttemptsStarted, now: float) -> None:
+        """Send a slave tasks from the head of a queue, or another attempt of a task, as a record says."""
         state, members = self.state, self.state.members
         if not slave.held.spans:
             slave.last_heard = now
-        spans = state.record(records.TasksAllocated(slave.sid, chosen))
+        spans = state.record(record)
         if slave.state is _IDLE:
             state.change(slave, _FEED)
         slave.gave_nothing_back = False

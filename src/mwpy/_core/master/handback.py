@@ -7,6 +7,7 @@ from itertools import repeat
 
 from attrs import define
 
+from mwpy._core.master.attempts import without_extra
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
@@ -72,7 +73,7 @@ class HandBack:
         """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
             buffers = span.buffers or repeat(())
-            origin = Origin(span.algorithm.name, sid, host, span.attempt, self.state.wall)
+            origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
             self.state.actions.unrunnable.extend(
                 UnrunnableTask(
                     TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own, origin
@@ -94,7 +95,7 @@ class HandBack:
                 text = f"it was cancelled {when}"
                 slave = self.state.members.slaves.get(sid) if sid is not None else None
                 host = slave.agent.host if slave is not None else None
-                origin = Origin(name, sid, host, span.attempt, self.state.wall)
+                origin = Origin(name, sid, host, span.sent, self.state.wall)
                 self.state.actions.results.extend(
                     Result(number, origin, tag, 0.0, True, _value=TaskCancelled(name, sid, "TaskCancelled", text))
                     for number, tag in zip(map(TaskId, span.ids), span.tags, strict=True)
@@ -102,10 +103,11 @@ class HandBack:
 
     def without_cancelled(self, sid: SlaveId, held: Sequence[Span], when: str) -> list[Span]:
         """Cancel those of the tasks that a slave no longer holds which must not be sent again. Return the others."""
-        cancelled = [span.whole for span in held if span.state is TaskState.CANCELLING]
+        cancelled = [span for span in held if span.state is TaskState.CANCELLING]
         others = [span for span in held if span.state is not TaskState.CANCELLING]
-        if cancelled:
-            self.cancel(sid, cancelled, when)
+        last = without_extra(self.state, sid, cancelled, f"it was cancelled {when}")
+        if last:
+            self.cancel(sid, [span.whole for span in last], when)
         return others
 
     def release_addressed(self, sid: SlaveId, why: str) -> None:

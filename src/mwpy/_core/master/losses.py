@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from mwpy._core.holding import take, take_each
+from mwpy._core.master.attempts import without_extra
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
@@ -188,7 +189,7 @@ class Losses:
                 self.hosts.ended(span, slave.agent.host, span.count, span.count, f"{loss.cause.value}: {loss.reason}")
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
-        for span in held:
+        for span in without_extra(self.state, slave.sid, held, what, (loss,)):
             why = _why_not_again(span, Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory))
             if why:
                 ended.setdefault(why, []).append(span.whole)
@@ -206,7 +207,7 @@ class Losses:
         self, slave: ConnectedSlave, held: Sequence[Span], reason: str, charges: tuple[Charge, ...] = ()
     ) -> Sequence[Span]:
         by_pause: dict[float, list[TaskRange]] = {}
-        for span in held:
+        for span in without_extra(self.state, slave.sid, held, reason, charges):
             pause_s = span.next_pause_s if any(charge.is_charged for charge in charges) else 0.0
             by_pause.setdefault(pause_s, []).append(span.whole)
         return [

@@ -13,9 +13,9 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.allocated import HeldTasks
 from mwpy._core.master.peaks import Peaks
 from mwpy._core.master.spans import Span
-from mwpy._core.master.taskjar import HeldTasks
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError

@@ -252,6 +252,7 @@ class PendingTasks:
                 assert span.count, "a span without tasks was kept"
                 assert span.state is TaskState.PENDING, f"{span}: in a queue, but {span.state.name}"
                 assert span.sid is None, f"{span}: in a queue, but allocated to {span.sid}"
+                assert span.attempt == span.sent, f"{span}: its next attempt is not {span.sent + 1}"
 
 
 def _lane(number: int, expected_s: float | None) -> Lane:

@@ -18,6 +18,7 @@ from attrs import define
 
 from mwpy._core.holding import TaskIds, are_next, take_each, take_named
 from mwpy._core.master import allocation
+from mwpy._core.master.attempts import without_extra
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.handback import HandBack
@@ -73,6 +74,8 @@ class Results:
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = messages.entries(group, frames)
+        if self.state.jar.allocated.several:
+            self._end_others(slave, group, now)
         if values:
             self._give_out(slave, group, frames, values, buffers)
         slave.last_heard = now
@@ -96,7 +99,7 @@ class Results:
         seconds_of: defaultdict[int, list[float]] = defaultdict(list)
         for span, start in zip(spans, _starts(spans, group), strict=True):
             own, seconds = slice(start, start + span.count), group.seconds[start : start + span.count]
-            origin = Origin(span.algorithm.name, slave.sid, slave.agent.host, span.attempt, self.state.wall)
+            origin = Origin(span.algorithm.name, slave.sid, slave.agent.host, span.sent, self.state.wall)
             columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
@@ -132,9 +135,27 @@ class Results:
                     self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
         for (what, pause_s), tasks in returned.items():
-            loss = Charge(slave.sid, Cause.ERROR, what)
-            self.delays.give_back(slave.sid, tasks, f"it raised {what}", (loss,), pause_s)
+            reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what)
+            if last := without_extra(self.state, slave.sid, tasks, reason, (loss,)):
+                self.delays.give_back(slave.sid, last, reason, (loss,), pause_s)
         return messages.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
+
+    def _end_others(self, answering: ConnectedSlave, group: messages.Results, now: float) -> None:
+        """End the other attempts of tasks that have an answer now. Their agents kill them."""
+        killed: dict[str, list[int]] = {}
+        several = self.state.jar.allocated.several
+        for number in [number for number, _ in messages.each_task(group) if number in several]:
+            for sid, span in [*several[number].items()]:
+                if sid != answering.sid:
+                    slave = self.state.members.slaves[sid]
+                    reason = f"{answering.sid} has answered"
+                    self.state.record(records.AttemptsEnded(sid, [span.whole], reason))
+                    slave.last_heard = now
+                    self.kinds.unload(slave)
+                    killed.setdefault(slave.agent.name, []).append(number)
+        for name, numbers in killed.items():
+            message = messages.Cancel(sorted(numbers), [1] * len(numbers), kill=True)
+            self.state.send(self.state.members.agents[name], message)
 
     def _keep_calls(self, span: Span, failed: Sequence[bool]) -> None:
         """Give out the calls of the tasks that failed."""
@@ -171,8 +192,9 @@ class Results:
         held = deque(slave.held.spans)  # a copy, because only the record may change what the slave holds
         taken = take_each(held, message.tasks, message.counts, message.attempts)
         named = [span for spans in taken for span in spans]
-        named = self.handback.without_cancelled(slave.sid, named, f"before {slave.sid} started it")
-        tasks = [span.whole for span in named]
+        last = without_extra(self.state, slave.sid, named, reason)
+        last = self.handback.without_cancelled(slave.sid, last, f"before {slave.sid} started it")
+        tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
     def _learn(self, slave: ConnectedSlave, seconds_of: dict[int, list[float]]) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
 from mwpy._values import messagepack
-from mwpy._values.causes import Cause
+from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.policy import TaskPolicy
@@ -65,8 +65,11 @@ class Span(Struct, eq=False, gc=False):
     tags: list[Any]
     state: TaskState = TaskState.NEW
     attempt: int = 0
+    """The number of this attempt; if it is not at a slave: of its last one."""
     sid: SlaveId | None = None
     deaths: tuple[Death, ...] = ()
+    sent: int = 0
+    """How often its tasks were sent to a slave: the number of the last attempt, which may live elsewhere."""
     pause_s: float = 0.0
     """If it is delayed: its pause, in seconds; else 0."""
     left: LeftState | None = None
@@ -96,6 +99,17 @@ class Span(Struct, eq=False, gc=False):
     def is_last_attempt(self) -> bool:
         """Whether there is no other attempt if this one is lost by its own fault."""
         return self.charged + 1 >= self.policy.attempts_max or not self.policy.retry
+
+    def can_lose(self, attempts: int) -> bool:
+        """Whether this many attempts can be lost, for any reason, and still it is tried again like any other task."""
+        charged, blameless = self.charged, self.blameless
+        return (
+            self.policy.retry
+            and charged + attempts < self.policy.attempts_max
+            and blameless + attempts < BLAMELESS_ALLOWED
+            and (self.left is None or self.left.num_lost + attempts < RESUMED_ALLOWED)
+            and len(self.deaths) - charged - blameless + attempts < LOST_AGENTS_ALLOWED
+        )
 
     @property
     def next_pause_s(self) -> float:
@@ -165,6 +179,7 @@ class Span(Struct, eq=False, gc=False):
             self.attempt,
             self.sid,
             self.deaths,
+            self.sent,
             left=self.left,
         )
 

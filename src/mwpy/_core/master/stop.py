@@ -67,7 +67,8 @@ class Stop:
         return self.state.jar.ended - self.state.jar.cancelled
 
     def _cancel(self, spans: Iterable[Span], running: Running) -> None:
-        self.cancellation.cancel(CancelTasks([(span.first, span.count) for span in spans], running))
+        ranges = [*dict.fromkeys((span.first, span.count) for span in spans)]  # a task may have several attempts
+        self.cancellation.cancel(CancelTasks(ranges, running))
 
     def _answer(self) -> None:
         self.state.actions.cancelled += [(command, sorted(self._not_run)) for command in self._asked]

@@ -5,18 +5,23 @@ transition that the table does not have is an internal error. Finished, unrunnab
 once, so all tasks in it are pending, delayed, allocated or cancelling.
 
 Pending tasks are in `Taskjar.pending`, delayed tasks in `Taskjar.delayed`, all others in `Taskjar.held` by their slave.
+
+An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
+another slave, with its own number of the attempt (see `allocated.py`). All its attempts except the last one end with
+`AttemptsEnded`, also when the task has an answer. So all other records move tasks with one live attempt.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import Factory, define, evolve, field
 
-from mwpy._core.holding import count_of, divided, take_each
+from mwpy._core.holding import count_of, divided
 from mwpy._core.master.algorithms import Algorithms
+from mwpy._core.master.allocated import AllocatedTasks, HeldTasks
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
 from mwpy._core.master.pending import PendingTasks
@@ -28,7 +33,7 @@ from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.records import TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["TRANSITIONS", "HeldTasks", "TaskEvent", "Taskjar"]
+__all__ = ["TRANSITIONS", "TaskEvent", "Taskjar"]
 
 
 class TaskEvent(PlainEnum):
@@ -41,6 +46,8 @@ class TaskEvent(PlainEnum):
     RETURN = "return"
     DELAY = "return for later"
     BE_DUE = "be due"
+    REPEAT = "start another attempt"
+    END_ONE = "end one of several attempts"
     GIVE_UP = "give up"
     LET_FINISH = "let finish"
     CANCEL = "cancel"
@@ -58,6 +65,8 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.RETURN: {_ALLOCATED: _PENDING},
     TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
     TaskEvent.BE_DUE: {_DELAYED: _PENDING},
+    TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
+    TaskEvent.END_ONE: {_ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},
     TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
     TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
     TaskEvent.CANCEL: {
@@ -67,28 +76,10 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
         _DELAYED: _CANCELLED,
     },
 }
-_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, _GIVE_UP, _LET_FINISH, _CANCEL = TaskEvent
-
+_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, _REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL = TaskEvent
 
 Tags = Sequence[list[Any]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
-
-
-@define(eq=False)
-class HeldTasks:
-    """The tasks that one slave holds."""
-
-    spans: deque[Span] = field(factory=deque)
-    """The tasks, in the order in which they were sent."""
-    load: dict[int, int] = field(factory=lambda: defaultdict(int))
-    """How many of them belong to each algorithm, by its number. No count is zero."""
-    ended: bool = False
-    """Whether the slave is gone. Then other records of the same iteration move these tasks."""
-
-    @property
-    def count(self) -> int:
-        """How many tasks it holds."""
-        return sum(self.load.values())
 
 
 @define(eq=False)
@@ -115,6 +106,10 @@ class Taskjar:
     """The tasks that pause before their next attempt."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
     """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
+    allocated: AllocatedTasks = field(default=Factory(lambda self: AllocatedTasks(self.held), takes_self=True))
+    """The same tasks, and which of them have several live attempts."""
+    speculates: bool = False
+    """Whether a task was ever submitted of which a second attempt may be started."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
     """The deaths that tasks are charged with."""
     changes: dict[type, Callable[[Any, Tags], list[Span]]] = field(init=False, repr=False)
@@ -126,6 +121,8 @@ class Taskjar:
         return {
             records.TasksAllocated: self._allocated,
             records.ResultsReceived: self._received,
+            records.AttemptsStarted: self._attempts_started,
+            records.AttemptsEnded: self._attempts_ended,
             records.TasksSubmitted: self._submitted,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
@@ -134,7 +131,7 @@ class Taskjar:
             records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self._unaddressed,
             records.TaskCheckpointed: self._checkpointed,
-            records.SlaveConnected: self._connected,
+            records.SlaveConnected: _only(self.allocated.slave_connected),
             records.SlaveEnded: self._ended,
             records.LossesExplained: _only(self.deaths.explain),
             records.TasksFailed: self._failed,
@@ -162,7 +159,7 @@ class Taskjar:
         _move(spans, _ALLOCATE)
         held = self.held[sid]
         for span in spans:
-            span.attempt += 1
+            span.attempt = span.sent = span.attempt + 1
             span.sid = sid
             held.load[span.algorithm.number] += span.count
             self._count_away(span, span.count)
@@ -171,7 +168,7 @@ class Taskjar:
 
     def _received(self, record: records.ResultsReceived, _: Tags) -> list[Span]:
         results = record.results
-        spans = self._take(record.sid, results.tasks, results.counts, results.attempts)
+        spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
         _move(spans, _FINISH)
         self._count_ended(spans)
         if results.failed:
@@ -185,16 +182,30 @@ class Taskjar:
             own_tags = tags[position] if tags else [None] * each.count
             self.algorithms.begin(algorithm, each.count)
             spans.append(Span(each.first, each.count, algorithm, each.policy, each.payloads, each.buffers, own_tags))
+            self.speculates = self.speculates or each.policy.speculate
         _move(spans, _SUBMIT)
         self.runnable += sum(map(count_of, spans))
         self.pending.add(spans)
         return spans
 
+    def _attempts_started(self, record: records.AttemptsStarted, _: Tags) -> list[Span]:
+        spans = _set_apart(self.held[record.beside].spans, record.tasks)
+        _move(spans, _REPEAT)
+        new = {each.first: each for each in record.tasks}
+        return [self.allocated.start_another(span, record.sid, new[span.first]) for span in spans]
+
+    def _attempts_ended(self, record: records.AttemptsEnded, _: Tags) -> list[Span]:
+        spans = self.allocated.take(record.sid, *_columns(record.tasks))
+        _move(spans, _END_ONE)
+        self.deaths.charge(spans, record.charges)
+        self.allocated.end_some(record.sid, spans)
+        return spans
+
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
-        spans = self._take(record.sid, *_columns(record.tasks))
+        spans = self.allocated.take(record.sid, *_columns(record.tasks))
         _move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
-            span.sid = None
+            span.sid, span.attempt = None, span.sent
         self.deaths.charge(spans, record.charges)
         if record.pause_s:
             return self.delayed.add(spans, record.pause_s)
@@ -217,7 +228,7 @@ class Taskjar:
     def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
         sid, tasks = record.sid, record.tasks
         if record.held:
-            spans = self._take(sid, *_columns(tasks))
+            spans = self.allocated.take(sid, *_columns(tasks))
         elif tasks[0].first in self.delayed.tasks:
             spans = self.delayed.remove(tasks)
         else:
@@ -233,7 +244,7 @@ class Taskjar:
     def _cancelled(self, record: records.TasksCancelled, _: Tags) -> list[Span]:
         tasks, sid = record.tasks, record.sid
         if sid is not None:
-            spans = self._take(sid, *_columns(tasks))
+            spans = self.allocated.take(sid, *_columns(tasks))
         elif tasks[0].first in self.delayed.tasks:
             spans = self.delayed.remove(tasks)
         else:
@@ -255,9 +266,11 @@ class Taskjar:
         spans = _set_apart(self.held[record.sid].spans, [record.task])
         (span,) = spans
         before = span.left
-        span.left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
+        left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
+        for each in self.allocated.several.get(span.first, {record.sid: span}).values():
+            each.left = left
         span.algorithm.leaves_state = True
-        self.left_bytes += span.left.size - (before.size if before else 0)
+        self.left_bytes += left.size - (before.size if before else 0)
         return spans
 
     def _unaddressed(self, record: records.TasksUnaddressed, _: Tags) -> list[Span]:
@@ -266,10 +279,6 @@ class Taskjar:
             span.policy = evolve(span.policy, sid=None)
         self.pending.add(spans)
         return spans
-
-    def _connected(self, record: records.SlaveConnected, _: Tags) -> list[Span]:
-        self.held[record.sid] = HeldTasks()
-        return []
 
     def _ended(self, record: records.SlaveEnded, _: Tags) -> list[Span]:
         self.deaths.note_end(record)
@@ -302,45 +311,24 @@ class Taskjar:
                 self.left_bytes -= span.left.size
             self.algorithms.end(span.algorithm, span.count)
 
-    # ---- allocated tasks -----------------------------------------------------------------------------------
-
-    def _take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
-        """Remove tasks from a slave that holds them."""
-        held = self.held[sid]
-        spans: list[Span] = []
-        every = take_each(held.spans, firsts, counts, attempts)
-        for taken, first, count, attempt in zip(every, firsts, counts, attempts, strict=True):
-            if sum(map(count_of, taken)) != count:
-                raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
-            for span in taken:
-                number = span.algorithm.number
-                held.load[number] -= span.count
-                if not held.load[number]:
-                    del held.load[number]
-            spans += taken
-        if held.ended and not held.spans:
-            del self.held[sid]
-        return spans
-
     # ---- checking ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Recompute all derived values, and compare the places of the tasks with their states."""
         self.pending.check()
         self.delayed.check()
-        for sid, held in self.held.items():
-            _check_held(sid, held)
-        allocated = sum(held.count for held in self.held.values())
+        beside = self.allocated.check()
+        allocated = sum(held.count for held in self.held.values()) - beside.total()
         assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
         not_pending = allocated + len(self.delayed.tasks)
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
         for span in self.spans():
             runnable[span.algorithm.number] += span.count
-        self.algorithms.check(runnable)
-        left = [span for span in self.spans() if span.left is not None]
-        assert self.left_bytes == sum(span.left.size for span in left if span.left), "the states were miscounted"
-        assert all(span.count == 1 for span in left), "several tasks have the same state"
+        self.algorithms.check(runnable - beside)
+        left = {span.first: (span.count, span.left) for span in self.spans() if span.left is not None}
+        assert self.left_bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
+        assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
         self.deaths.check()
 
 
@@ -352,15 +340,6 @@ def _only(change: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
         return []
 
     return changes
-
-
-def _check_held(sid: SlaveId, held: HeldTasks) -> None:
-    counted: Counter[int] = Counter()
-    for span in held.spans:
-        assert span.sid == sid, f"{span}: held by {sid} but allocated to {span.sid}"
-        assert span.state in (_ALLOCATED, _CANCELLING), f"{span}: held by {sid} but {span.state.name}"
-        counted[span.algorithm.number] += span.count
-    assert counted == held.load, f"the load of {sid} was miscounted"
 
 
 def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:

@@ -1,0 +1,126 @@
+"""Allocated tasks, which slaves hold. A task may have several live attempts, each at another slave."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from operator import attrgetter
+
+from attrs import define, field
+
+from mwpy._core.holding import count_of, take_each
+from mwpy._core.master.spans import Span
+from mwpy._values.errors import InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.records import SlaveConnected, TaskRange
+from mwpy._values.task import TaskState
+
+__all__ = ["AllocatedTasks", "HeldTasks"]
+
+_start = attrgetter("start")
+
+
+@define(eq=False)
+class HeldTasks:
+    """The tasks that one slave holds."""
+
+    spans: deque[Span] = field(factory=deque)
+    """The tasks, in the order in which they were sent."""
+    load: dict[int, int] = field(factory=lambda: defaultdict(int))
+    """How many of them belong to each algorithm, by its number. No count is zero."""
+    ended: bool = False
+    """Whether the slave is gone. Then other records of the same iteration move these tasks."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks it holds."""
+        return sum(self.load.values())
+
+
+@define(eq=False)
+class AllocatedTasks:
+    """All tasks that slaves hold. Only the taskjar adds and removes them."""
+
+    held: dict[SlaveId, HeldTasks]
+    """The tasks of each slave."""
+    several: dict[int, dict[SlaveId, Span]] = field(factory=dict)
+    """The live attempts of each task that has several, by its id: the spans in `held`, by slave, the oldest first."""
+
+    def slave_connected(self, record: SlaveConnected) -> None:
+        """A slave holds nothing yet."""
+        self.held[record.sid] = HeldTasks()
+
+    def take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
+        """Remove tasks from a slave that holds them."""
+        held = self.held[sid]
+        spans: list[Span] = []
+        every = take_each(held.spans, firsts, counts, attempts)
+        for taken, first, count, attempt in zip(every, firsts, counts, attempts, strict=True):
+            if sum(map(count_of, taken)) != count:
+                raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
+            for span in taken:
+                number = span.algorithm.number
+                held.load[number] -= span.count
+                if not held.load[number]:
+                    del held.load[number]
+            spans += taken
+        if held.ended and not held.spans:
+            del self.held[sid]
+        return spans
+
+    def start_another(self, span: Span, sid: SlaveId, task: TaskRange) -> Span:
+        """Add another attempt of a task, which a slave gets. `span` is a live attempt of this task alone."""
+        assert span.sid is not None, f"{span} is at no slave"
+        [another] = span.singles()
+        another.attempt, another.sid = task.attempt, sid
+        live = self.several.setdefault(another.first, {span.sid: span})
+        live[sid] = another
+        for each in live.values():
+            each.sent = task.attempt
+        held = self.held[sid]
+        held.load[task.algorithm] += 1
+        held.spans.append(another)
+        return another
+
+    def end_some(self, sid: SlaveId, spans: Iterable[Span]) -> None:
+        """Some attempts that a slave held have ended. The other attempts of the same tasks share their history."""
+        for span in spans:
+            live = self.several.get(span.first, {})
+            if live.pop(sid, None) is not span:
+                raise InternalError(f"{span}: no other attempt of it lives")
+            for other in live.values():
+                other.deaths, other.left = span.deaths, span.left
+            if len(live) == 1:
+                del self.several[span.first]
+
+    def check(self) -> Counter[int]:
+        """Compare the live attempts of each task. Return how many there are beside the first ones, by algorithm."""
+        for sid, own in self.held.items():
+            _check_held(sid, own)
+        beside: Counter[int] = Counter()
+        for number, live in self.several.items():
+            first, *others = live.values()
+            assert others, f"task {number} has one live attempt, and not several"
+            assert len({span.attempt for span in live.values()}) == len(live), f"{first}: an attempt lives twice"
+            for sid, span in live.items():
+                assert any(span is each for each in self.held[sid].spans), f"{span}: {sid} does not hold it"
+                assert (span.first, span.count) == (number, 1), f"{span}: it is an attempt of task {number}"
+                same = (span.state, span.sent, span.left) == (first.state, first.sent, first.left)
+                assert same and span.deaths == first.deaths, f"{span}: its attempts differ in more than their numbers"
+            beside[first.algorithm.number] += len(others)
+        ids = [span.ids for held in self.held.values() for span in held.spans if span.first not in self.several]
+        ids.sort(key=_start)
+        twice = [after for before, after in pairwise(ids) if after.start < before.stop]
+        assert not twice, f"several slaves hold the tasks {twice}"
+        return beside
+
+
+def _check_held(sid: SlaveId, held: HeldTasks) -> None:
+    counted: Counter[int] = Counter()
+    for span in held.spans:
+        assert span.sid == sid, f"{span}: held by {sid} but allocated to {span.sid}"
+        assert span.state in (TaskState.ALLOCATED, TaskState.CANCELLING), f"{span}: held by {sid} but {span.state.name}"
+        assert span.attempt <= span.sent, f"{span}: attempt {span.attempt} of {span.sent} lives"
+        counted[span.algorithm.number] += span.count
+    assert counted == held.load, f"the load of {sid} was miscounted"

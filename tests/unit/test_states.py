@@ -1,0 +1,153 @@
+"""The states of a task: each event in each state moves the task as the table says, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from attrs import define, field
+from tests.master_state import Books
+
+from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.spans import Span
+from mwpy._core.master.taskjar import TRANSITIONS, TaskEvent
+from mwpy._values import records
+from mwpy._values.causes import Cause
+from mwpy._values.errors import InternalError
+from mwpy._values.messages import Results, payload
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.records import TaskRange
+from mwpy._values.task import TaskState
+
+_E, _S = TaskEvent, TaskState
+
+
+@define(eq=False)
+class Story:
+    """A task in some state, and two slaves. The first slave has the task, if a slave has it."""
+
+    books: Books = field(factory=Books)
+    slaves: list[ConnectedSlave] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.slaves += [self.books.slave(), self.books.slave()]
+        self.books.submit(1, policy=TaskPolicy(speculate=True))
+
+    @property
+    def live(self) -> list[Span]:
+        """What is in the jar of the task: one span, or several if several attempts live."""
+        return [*self.books.state.jar.spans()]
+
+    def named(self, attempt: int | None = None) -> TaskRange:
+        """The task in an attempt, by default in its oldest live one."""
+        return TaskRange(1, 1, self.live[0].attempt if attempt is None else attempt, 0, "max")
+
+    def happen(self, event: TaskEvent) -> list[Span]:
+        """Record an event."""
+        return self.books.state.record(RECORDS[event](self))
+
+    @property
+    def holds(self) -> bool:
+        """Whether a slave has the task."""
+        return self.live[0].sid is not None
+
+
+def _results(story: Story) -> records.Record:
+    group = Results(1, [1], [1], [story.named().attempt], [0.1], [])
+    return records.ResultsReceived(story.slaves[0].sid, group, [payload(1, [b"\0"])])
+
+
+RECORDS: dict[TaskEvent, Callable[[Story], records.Record]] = {
+    _E.ALLOCATE: lambda story: records.TasksAllocated(story.slaves[0].sid, [story.named(1)]),
+    _E.FINISH: _results,
+    _E.RETURN: lambda story: records.TasksReturned(story.slaves[0].sid, [story.named()], "why"),
+    _E.DELAY: lambda story: records.TasksReturned(story.slaves[0].sid, [story.named()], "why", (), 1.0),
+    _E.BE_DUE: lambda story: records.TasksDue([story.named()]),
+    _E.REPEAT: lambda story: records.AttemptsStarted(story.slaves[1].sid, [story.named(2)], story.slaves[0].sid, "why"),
+    _E.END_ONE: lambda story: records.AttemptsEnded(story.slaves[0].sid, [story.named()], "why"),
+    _E.GIVE_UP: lambda story: records.TasksGivenUp(story.slaves[0].sid, story.holds, [story.named()], "why"),
+    _E.LET_FINISH: lambda story: records.TasksCancelling(story.slaves[0].sid, [story.named()]),
+    _E.CANCEL: lambda story: records.TasksCancelled(
+        story.slaves[0].sid if story.holds else None, [story.named()], "why"
+    ),
+}
+"""How each event is recorded, except those of new tasks."""
+
+WAYS: dict[str, tuple[TaskState, list[TaskEvent]]] = {
+    "pending": (_S.PENDING, []),
+    "allocated": (_S.ALLOCATED, [_E.ALLOCATE]),
+    "delayed": (_S.DELAYED, [_E.ALLOCATE, _E.DELAY]),
+    "cancelling": (_S.CANCELLING, [_E.ALLOCATE, _E.LET_FINISH]),
+}
+"""How a task gets into each state in the jar."""
+
+
+@pytest.mark.parametrize("event", RECORDS, ids=lambda event: event.value)
+@pytest.mark.parametrize("way", WAYS)
+def test_an_event_moves_a_task_with_one_attempt_as_the_table_says(way: str, event: TaskEvent) -> None:
+    """An event that the table does not have in this state is refused, and so is the end of one attempt of one."""
+    state, events = WAYS[way]
+    story = Story()
+    for each in events:
+        story.happen(each)
+    target = None if event is _E.END_ONE else TRANSITIONS[event].get(state)
+    if target is None:
+        with pytest.raises((InternalError, KeyError)):
+            story.happen(event)
+        return
+    moved = story.happen(event)
+    assert [span.state for span in moved] == [target]
+    story.books.state.jar.check()
+    ends = target in (_S.FINISHED, _S.UNRUNNABLE, _S.CANCELLED)
+    assert len(story.live) == (0 if ends else 2 if event is _E.REPEAT else 1)
+
+
+@pytest.mark.parametrize("cancelling", [False, True])
+def test_the_end_of_one_of_several_attempts_leaves_the_task_where_it_was(cancelling: bool) -> None:
+    """The other attempt, of the other slave, goes on with its own number. The next attempt has a higher number."""
+    story = Story()
+    story.happen(_E.ALLOCATE)
+    story.happen(_E.REPEAT)
+    state = _S.ALLOCATED
+    if cancelling:
+        state = TRANSITIONS[_E.LET_FINISH][state]
+        for slave, attempt in zip(story.slaves, (1, 2), strict=True):
+            story.books.state.record(records.TasksCancelling(slave.sid, [story.named(attempt)]))
+    story.books.state.jar.check()
+    story.happen(_E.END_ONE)
+    story.books.state.jar.check()
+    [left] = story.live
+    assert (left.state, left.attempt, left.sent, left.sid) == (
+        TRANSITIONS[_E.END_ONE][state],
+        2,
+        2,
+        story.slaves[1].sid,
+    )
+
+
+def test_every_event_of_the_table_is_in_these_tests() -> None:
+    """New tasks are submitted, or fail: both leave no other state."""
+    assert {*RECORDS} | {_E.SUBMIT, _E.FAIL} == {*TaskEvent} == {*TRANSITIONS}
+    reached = {state for state, _ in WAYS.values()}
+    assert {source for steps in TRANSITIONS.values() for source in steps} == reached | {_S.NEW}
+
+
+def test_more_than_two_attempts_may_live() -> None:
+    """The policies allow two, and the jar any number. Each new attempt has the next number, and all share a history."""
+    story = Story()
+    story.happen(_E.ALLOCATE)
+    story.happen(_E.REPEAT)
+    third, first = story.books.slave(), story.slaves[0].sid
+    story.books.state.record(records.AttemptsStarted(third.sid, [story.named(3)], first, "why"))
+    jar = story.books.state.jar
+    jar.check()
+    assert [(span.attempt, span.sent, span.sid) for span in story.live] == [
+        (1, 3, "SLAVE-0"),
+        (2, 3, "SLAVE-1"),
+        (3, 3, "SLAVE-2"),
+    ]
+    charge = records.Charge(first, Cause.CRASH, "it died")
+    story.books.state.record(records.AttemptsEnded(first, [story.named(1)], "why", (charge,)))
+    jar.check()
+    assert [[death.attempt for death in span.deaths] for span in story.live] == [[1], [1]]
+    assert (jar.num_allocated, jar.runnable) == (1, 1)
