@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -80,6 +80,9 @@ class _Task:
     payload: bytes
     tag: object = field(factory=object)
     attempt: int = 0
+    """How often it was sent to a slave."""
+    answer: int = 0
+    """The attempt that has answered; 0 before."""
     deaths: int = 0
     lost: int = 0
     """How many agents vanished without notice while it was at them."""
@@ -106,6 +109,8 @@ class _Slave:
     sid: SlaveId
     kind: SlaveKind
     held: dict[int, _Task] = field(factory=dict)
+    attempts: dict[int, int] = field(factory=dict)
+    """The last attempt of each task that was sent to it."""
     freed: bool = False
     stopping: bool = False
     """Whether it could not load an algorithm, and its agent replaces it."""
@@ -141,12 +146,17 @@ class _Agent:
 CODEC = Codec()
 
 
-def _payload(task: _Task) -> bytes:
-    """The result of a task: its attempt and its number. Every fifth task fails."""
+def _payload(task: _Task, attempt: int) -> bytes:
+    """The result of an attempt of a task: the numbers of both. Every fifth task fails."""
     if task.number % 5 == 0:
         return CODEC.dumps_failure(ValueError("wrong"))
-    payload, _ = CODEC.dumps_value(f"{task.attempt} of {task.number}")
+    payload, _ = CODEC.dumps_value(f"{attempt} of {task.number}")
     return payload
+
+
+def _named(slave: _Slave, tasks: Sequence[_Task]) -> tuple[list[int], list[int], list[int]]:
+    """How a message of a slave names tasks."""
+    return messages.spans_of([task.number for task in tasks], [slave.attempts[task.number] for task in tasks])
 
 
 class _MasterMachine(RuleBasedStateMachine):
@@ -206,6 +216,10 @@ class _MasterMachine(RuleBasedStateMachine):
         held = {number for slave in self.slaves for number in slave.held}
         return [task for task in self.open if task.number not in held and not task.delayed]
 
+    def others(self, task: _Task, slave: _Slave) -> list[_Slave]:
+        """The other slaves that hold a task."""
+        return [other for other in self.slaves if task.number in other.held and other is not slave]
+
     def is_connected(self, sid: SlaveId | None) -> bool:
         return any(slave.sid == sid for slave in self.slaves)
 
@@ -251,6 +265,7 @@ class _MasterMachine(RuleBasedStateMachine):
             self.check_record(record)
         for send in actions.sends:
             self.check_send(send)
+        assert not self.cancels, f"these agents were not sent what ends: {self.cancels}"
         for result in actions.results:
             task = self.tasks[result.task_id - 1]
             assert result.tag is task.tag
@@ -259,8 +274,9 @@ class _MasterMachine(RuleBasedStateMachine):
                 self.end(task, self.due.pop(task.number))
                 continue
             assert self.due.pop(task.number, "") == "result", f"task {task.number} has a result that no slave sent"
+            assert result.attempts == task.attempt, f"task {task.number} was sent {task.attempt} times"
             if len(task.payload) <= MAX_CALL_BYTES:
-                expected = f"{task.attempt} of {task.number}"
+                expected = f"{task.answer} of {task.number}"
                 assert result.error is not None if task.number % 5 == 0 else result.value == expected
             self.end(task, "result")
         for unrunnable in actions.unrunnable:
@@ -366,6 +382,7 @@ class _MasterMachine(RuleBasedStateMachine):
             task.attempt += 1
             assert attempt == task.attempt, f"attempt {attempt} of task {task_id} is not the next attempt"
             slave.held[task_id] = task
+            slave.attempts[task_id] = attempt
             slave.just_sent += 1
 
     def check_send_is_allowed(self, task: _Task, slave: _Slave) -> None:
@@ -373,7 +390,8 @@ class _MasterMachine(RuleBasedStateMachine):
         assert not task.outcome, f"{sending}, but it had ended before: {task.outcome}"
         assert not task.cancelling, f"{sending}, but it is cancelled"
         assert not task.delayed, f"{sending} at {self.now}, but it pauses until {task.due_at}"
-        assert not any(task.number in other.held for other in self.slaves), f"{sending}, but another slave holds it"
+        for other in self.others(task, slave):
+            self.check_second_attempt_is_allowed(task, slave, other)
         assert task.policy.retry or not task.may_have_started, f"{sending} again despite retry=False"
         assert task.deaths < task.policy.attempts_max, f"{sending} after it had killed {task.deaths} slaves"
         beside = [other for each in slave.agent.slaves.values() for other in each.held.values()]
@@ -393,6 +411,20 @@ class _MasterMachine(RuleBasedStateMachine):
             overtaken = [other.number for other in self.tasks[: task.number - 1] if self.is_before(other, task)]
             assert not overtaken, f"{sending} before the tasks {overtaken}, which were submitted earlier"
 
+    def check_second_attempt_is_allowed(self, task: _Task, slave: _Slave, other: _Slave) -> None:
+        """Another slave holds the task."""
+        sending = f"task {task.number} was sent to {slave.sid}, and {other.sid} holds it"
+        assert task.policy.speculate, f"{sending}, and nobody wanted that"
+        assert task.policy.retry, f"{sending}, but it may only run once"
+        assert len(self.others(task, slave)) == 1, f"{sending} as others do"
+        assert other.agent is not slave.agent, f"{sending} at the same agent"
+        assert next(iter(other.held.values())) is task, f"{sending}, but cannot run it yet"
+        assert not slave.held, f"{sending}, but the first was busy"
+        assert task.deaths + 1 < task.policy.attempts_max, f"{sending}, but it may lose no attempt"
+        assert task.lost + 1 < LOST_AGENTS_ALLOWED, f"{sending}, but it will soon have to run alone"
+        waiting = [each.number for each in self.pending if each.policy.sid is None and each.number not in self.due]
+        assert not waiting, f"{sending}, but the tasks {waiting} wait"
+
     def is_before(self, other: _Task, task: _Task) -> bool:
         """Whether an earlier task with the same address was never sent, but must be sent to that slave."""
         waits = other.policy.sid == task.policy.sid and not (other.outcome or other.attempt or other.number in self.due)
@@ -400,7 +432,7 @@ class _MasterMachine(RuleBasedStateMachine):
 
     def check_agreement(self) -> None:
         """Check that model and core agree, that no slave is idle without need, and that silence causes a notice."""
-        assert sorted(ids_of(spans_in(self.core))) == [task.number for task in self.open], (
+        assert sorted({*ids_of(spans_in(self.core))}) == [task.number for task in self.open], (
             "a task was lost, or was kept after its end"
         )
         outstanding = {slave.sid: ids_of(slave.held.spans) for slave in self.core.state.members.slaves.values()}
@@ -531,6 +563,7 @@ class _MasterMachine(RuleBasedStateMachine):
         attempts=st.integers(1, 3),
         after=st.sampled_from([0.0, 0.0, 0.1, 5.0, 3000.0]),
         errors=st.booleans(),
+        speculate=st.booleans(),
         too_large=st.integers(0, 9).map(lambda number: number == 9),
     )
     def submit(
@@ -544,6 +577,7 @@ class _MasterMachine(RuleBasedStateMachine):
         attempts: int,
         after: float,
         errors: bool,
+        speculate: bool,
         too_large: bool,
     ) -> None:
         gone = [sid for sid in self.sids if not self.is_connected(sid)]
@@ -554,6 +588,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif address == "unknown":
             sid = SlaveId("SLAVE-1000")
         policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, after=after, retries_errors=errors and retry)
+        policy = evolve(policy, speculate=speculate and retry)
         for _ in range(count):
             number = len(self.tasks) + 1
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
@@ -613,7 +648,6 @@ class _MasterMachine(RuleBasedStateMachine):
         self.core.check()
         assert self.core.state.actions.cancelled == [(command, [task.number for task in tasks])]
         self.iterate()
-        assert not self.cancels, f"these agents were not sent what is cancelled: {[*self.cancels]}"
 
     @rule(waiting=st.sampled_from(Waiting))
     def algorithm_waits(self, waiting: Waiting) -> None:
@@ -680,10 +714,10 @@ class _MasterMachine(RuleBasedStateMachine):
     def finish(self, slave: _Slave, tasks: list[_Task], seconds: float, again: bool = False) -> None:
         """A slave sends the results of tasks that it holds."""
         failed = [position for position, task in enumerate(tasks) if task.number % 5 == 0]
-        payloads = list(map(_payload, tasks))
+        payloads = [_payload(task, slave.attempts[task.number]) for task in tasks]
         group = messages.Results(
             slave.number,
-            *messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks]),
+            *_named(slave, tasks),
             [seconds] * len(tasks),
             failed,
             again=failed if again else [],
@@ -693,13 +727,23 @@ class _MasterMachine(RuleBasedStateMachine):
             retries = position in group.again and task.policy.retries_errors and not task.cancelling
             if retries and task.deaths + 1 < task.policy.attempts_max:
                 task.deaths += 1
-                self.pause(task)
+                if not self.others(task, slave):
+                    self.pause(task)
             else:
-                self.due[task.number] = "result"
+                self.due[task.number], task.answer = "result", slave.attempts[task.number]
+                self.end_others(task, slave)
         slave.gave_back = slave.gave_back and not tasks
         self.replies.append((slave.agent.name, group))
         self.receive(slave.agent.name, group, (messages.payload(len(tasks), payloads),))
         self.iterate()
+
+    def end_others(self, task: _Task, slave: _Slave) -> None:
+        """A task has an answer. Its other attempt must be killed, and nobody is charged."""
+        for other in self.others(task, slave):
+            del other.held[task.number]
+            killed, _ = self.cancels.setdefault(other.agent.name, ([], True))
+            killed.append(task.number)
+            killed.sort()
 
     @precondition(lambda self: any(slave.held for slave in self.slaves))
     @rule(pick=picks, place=st.integers(0, 3), frames=st.lists(st.binary(max_size=3), min_size=1, max_size=3))
@@ -710,7 +754,9 @@ class _MasterMachine(RuleBasedStateMachine):
         task = [*slave.held.values()][place % len(slave.held)]
         if not task.cancelling:
             task.state = (*frames,)
-        self.receive(slave.agent.name, messages.Checkpoint(slave.number, task.number, task.attempt), (*frames,))
+        self.receive(
+            slave.agent.name, messages.Checkpoint(slave.number, task.number, slave.attempts[task.number]), (*frames,)
+        )
         self.iterate()
 
     @precondition(lambda self: self.slaves)
@@ -728,9 +774,9 @@ class _MasterMachine(RuleBasedStateMachine):
             charged = task.deaths > before
             if (charged and task.deaths >= task.policy.attempts_max) or not task.policy.retry:
                 self.due[task.number] = "unrunnable"
-        self.come_back(slave.held.values())
         del slave.agent.slaves[slave.number]
-        if task is not None and charged and task.number not in self.due:
+        self.come_back(slave, slave.held.values())
+        if task is not None and charged and task.number not in self.due and not self.others(task, slave):
             self.pause(task)
         running = task.number if task else 0
         self.receive(
@@ -746,9 +792,10 @@ class _MasterMachine(RuleBasedStateMachine):
             if task.policy.sid and not (task.policy.do_it_anyway or self.is_connected(task.policy.sid)):
                 self.due[task.number] = "unrunnable"
 
-    def come_back(self, tasks: Iterable[_Task]) -> None:
-        """Tasks come back unfinished. Those that are cancelled end now."""
-        self.due.update((task.number, "cancelled") for task in tasks if task.cancelling)
+    def come_back(self, slave: _Slave, tasks: Iterable[_Task]) -> None:
+        """Tasks come back unfinished. Those that are cancelled end now, unless another slave has them, too."""
+        last = [task for task in tasks if not self.others(task, slave)]
+        self.due.update((task.number, "cancelled") for task in last if task.cancelling)
 
     @precondition(lambda self: any(slave.held for slave in self.slaves))
     @rule(pick=picks, times=st.integers(1, 4))
@@ -773,11 +820,10 @@ class _MasterMachine(RuleBasedStateMachine):
         tasks = list(slave.held.values())[keep:]
         for task in tasks:
             del slave.held[task.number]
-        self.come_back(tasks)
+        self.come_back(slave, tasks)
         slave.asked_back = 0
         slave.gave_back = slave.gave_back or bool(tasks and slave.held)
-        spans = messages.spans_of([task.number for task in tasks], [task.attempt for task in tasks])
-        reply = messages.Revoked(slave.number, *spans)
+        reply = messages.Revoked(slave.number, *_named(slave, tasks))
         self.receive(slave.agent.name, reply)
         self.iterate()
 
@@ -789,14 +835,14 @@ class _MasterMachine(RuleBasedStateMachine):
         slave = busy[pick % len(busy)]
         task = next(iter(slave.held.values()))
         del slave.held[task.number]
-        self.come_back([task])
+        self.come_back(slave, [task])
         if failure is LoadFailure.SURE:
             slave.agent.refused[task.algorithm] = None
         elif failure is LoadFailure.REPEATED:
             slave.refused[task.algorithm] = None
         else:
             slave.stopping = True
-        named = [task.number], [1], [task.attempt]
+        named = [task.number], [1], [slave.attempts[task.number]]
         reply = messages.AlgorithmFailed(slave.number, task.algorithm, "no module", *named, failure)
         self.receive(slave.agent.name, reply)
         self.iterate()
@@ -842,7 +888,19 @@ class _MasterMachine(RuleBasedStateMachine):
                 task.lost += vanishes and not agent.leaving and self.core.closing is None
                 if task.lost > LOST_AGENTS_ALLOWED or not task.policy.retry:
                     self.due[task.number] = "unrunnable"
-            self.come_back(slave.held.values())
+            self.come_back(slave, slave.held.values())
+
+    @precondition(lambda self: self.core.closing is None and len(self.agents) < 6)
+    @rule(algorithm=st.integers(0, 1), errors=st.booleans(), seconds=st.sampled_from([2.0, 100.0]))
+    def a_task_runs_for_long(self, algorithm: int, errors: bool, seconds: float) -> None:
+        """It runs on when the tasks that were submitted with it have ended, and other agents have idle slaves."""
+        self.submit(4, algorithm, "", 0, True, True, 3, after=0.0, errors=errors, speculate=True, too_large=False)
+        for _ in range(2):
+            self.agent_connects(1)
+        last = self.tasks[-1]
+        for slave in self.slaves:
+            self.finish(slave, [task for task in slave.held.values() if task is not last], 0.01)
+        self.time_passes(seconds)
 
     # Actions of agents that are not correct, and of strangers
 
@@ -915,8 +973,8 @@ class _MasterMachine(RuleBasedStateMachine):
         task_id, attempt, number = task.number, task.attempt + difference, slave.number
         if kind == "unknown":
             task_id, number = task_id + 1000 * (pick_task % 2), number + 1000
-        elif task.number in slave.held and difference == 0:
-            attempt -= 1
+        elif task.number in slave.held and attempt == slave.attempts[task.number]:
+            attempt -= 3
         if kind == "revoked":
             slave.asked_back = 0
             self.receive(slave.agent.name, messages.Revoked(number, [task_id], [1], [attempt]))
@@ -998,7 +1056,7 @@ class _EndingMasterMachine(_MasterMachine):
         for position, slave in enumerate(self.slaves):
             self.finish(slave, list(slave.held.values()), 0.01)
             self.submit(
-                1, 0, "here", position, retry=True, anyway=True, attempts=3, after=0.0, errors=False, too_large=False
+                1, 0, "here", position, True, True, 3, after=0.0, errors=False, speculate=False, too_large=False
             )
         self.time_passes(100.0)
         assert not self.silence_notices, "there was a notice that nothing progresses during the shutdown"

@@ -19,18 +19,21 @@ from mwpy._core.agent import enforcement, output, traffic, watch
 from mwpy._core.agent.departure import Departure
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.wear import Wear
-from mwpy._core.master import hosts, long_tasks
+from mwpy._core.master import hosts, long_tasks, stragglers
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.results import Results
 from mwpy._core.master.spans import Span
+from mwpy._core.master.stragglers import Stragglers
 from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
-from mwpy._values import records
+from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.messages import AlgorithmFailed, LoadFailure
+from mwpy._values.task import TaskState
 from mwpy.testing import Cluster, SimulationFailure
 
 
@@ -294,6 +297,47 @@ def test_the_simulation_finds_a_task_that_believes_in_an_end_that_is_too_late(mo
 def test_the_simulation_finds_a_task_at_an_agent_with_too_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConnectedAgent, "ends_in_s", lambda *_: 1e9)
     assert any(re.search(r"task \d+ takes .* has .* s'", reason) for reason in map(reason_of_failure, range(150)))
+
+
+def _first_idle(self: Stragglers, span: Span, *_: object) -> ConnectedSlave | None:
+    """A place for a second attempt, perhaps at the agent that has the first."""
+    idle, number = self.state.members.idle.values(), span.algorithm.number
+    return next((slave for slave in idle if slave.runs_unaddressed and number not in slave.refused), None)
+
+
+_end_others = Results._end_others
+
+
+def _end_in_silence(self: Results, slave: ConnectedSlave, group: messages.Results, now: float) -> None:
+    """End the other attempts of tasks that have answers. Their agents do not hear of it."""
+    before = len(self.state.actions.sends)
+    _end_others(self, slave, group, now)
+    del self.state.actions.sends[before:]
+
+
+def _may_always(self: Stragglers, span: Span) -> bool:
+    """Whether a second attempt starts, whatever the policy says."""
+    free = span.state is TaskState.ALLOCATED and span.first not in self.state.jar.allocated.several
+    return free and span.algorithm.succeeded > 0
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "mistake", "found"),
+    [
+        (Stragglers, "_place", _first_idle, "are at one agent"),
+        (Stragglers, "_may_repeat", _may_always, "gets a second attempt"),
+        (Results, "_end_others", lambda *_: None, "ends, beside"),
+        (Results, "_end_others", _end_in_silence, "ran on although"),
+        (Span, "can_lose", lambda *_: True, "is not handed back|is not reserved|must be alone"),
+    ],
+    ids=["the same agent", "not wanted", "two answers", "not killed", "too many losses"],
+)
+def test_the_simulation_finds_wrong_decisions_about_second_attempts(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, mistake: object, found: str
+) -> None:
+    monkeypatch.setattr(stragglers, "KNOWN", 1)
+    monkeypatch.setattr(part, name, mistake)
+    assert any(re.search(found, reason) for reason in map(reason_of_failure, range(150)))
 
 
 def reason_of_failure(seed: int) -> str:

@@ -26,6 +26,8 @@ def test_the_records_of_a_history_build_the_same_state() -> None:
         records.AlgorithmsForgotten,
         records.TasksSubmitted,
         records.TasksAllocated,
+        records.AttemptsStarted,
+        records.AttemptsEnded,
         records.ResultsReceived,
         records.TasksFailed,
         records.TasksReturned,

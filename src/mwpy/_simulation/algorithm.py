@@ -85,6 +85,8 @@ class SimulatedAlgorithm:
             io.commands.append(AllocateSlaves(1, SlaveKind.INTERMINGLE))
         self._kill_agent = random.choice([0.01] * 9 + [0.2])
         """The share of tasks that kill their agent."""
+        self._speculate = random.choice((0.0, 0.7, 1.0))
+        """The share of tasks of which second attempts may be started, if they may run again at all."""
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
@@ -193,6 +195,7 @@ class SimulatedAlgorithm:
         policy = evolve(policy, seconds_expected=random.choice((None, None, None, 0.1, 2.0, 6.0)))
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
         policy = evolve(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
+        policy = evolve(policy, speculate=retry and random.random() < self._speculate)
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))

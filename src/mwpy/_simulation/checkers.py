@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.host_checker import HostChecker
+from mwpy._simulation.live_attempts import AttemptChecker
 from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
@@ -131,8 +132,9 @@ class HistoryChecker:
     _last_attempts: dict[int, None] = field(factory=dict)
     """Tasks that must not be sent to a slave again, because the master has recorded that they are cancelled."""
 
+    attempts: AttemptChecker = field(default=Factory(lambda self: AttemptChecker(self._policies), takes_self=True))
     retries: RetryChecker = field(
-        default=Factory(lambda self: RetryChecker(self._policies, self.deaths, self._last_attempts), takes_self=True)
+        default=Factory(lambda self: RetryChecker(self.attempts, self.deaths, self._last_attempts), takes_self=True)
     )
     times: TimeChecker = field(default=Factory(lambda self: TimeChecker(self._policies), takes_self=True))
     states: StateChecker = field(
@@ -173,6 +175,7 @@ class HistoryChecker:
         """The master states a fact."""
         self.stops.recorded(record)
         self.hosts.recorded(record)
+        self.attempts.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
                 for task in _each(tasks):
@@ -194,15 +197,20 @@ class HistoryChecker:
             case records.TaskCheckpointed():
                 self.states.recorded(record)
                 self.times.checkpointed(record.task)
-            case records.TasksAllocated(sid, tasks):
+            case records.TasksAllocated(sid, tasks) | records.AttemptsStarted(sid, tasks):
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)
                 self.states.sent(tasks)
                 waiting = self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid], _each(tasks))
+            case records.AttemptsEnded(sid, tasks, _, charges):
+                self._back(self._agent_of[sid], _each(tasks))
+                self.retries.lost(tasks, charges)
             case records.ResultsReceived(sid, results):
                 self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
+                repeated = [task for task, _ in messages.each_task(results) if task in self.attempts.repeated]
+                self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
             case records.TasksReturned(sid, tasks, _, charges, pause_s):
                 self._back(self._agent_of[sid], _each(tasks))
                 self.retries.returned(tasks, charges, pause_s)
@@ -392,6 +400,7 @@ class HistoryChecker:
     def check_end(self, total: int) -> None:
         """The computation is over."""
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
+        self.attempts.check_end()
         for task in (*self.killers, *self.agent_killers):
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
             assert self.ended[task] != "result" or not ran, f"task {task} kills, but it has a result"

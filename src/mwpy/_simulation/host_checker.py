@@ -52,12 +52,16 @@ class HostChecker:
                 self._agents.pop(agent, None)
             case records.SlaveConnected(sid, agent):
                 self._agent_of[sid] = agent
-            case records.TasksAllocated(sid):
+            case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 host = self._hosts[self._agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
             case records.ResultsReceived(sid, results):
                 self._bad[self._hosts[self._agent_of[sid]]] += len(results.failed)
-            case records.TasksReturned(sid, tasks, _, charges) | records.TasksGivenUp(sid, _, tasks, _, charges):
+            case (
+                records.TasksReturned(sid, tasks, _, charges)
+                | records.AttemptsEnded(sid, tasks, _, charges)
+                | records.TasksGivenUp(sid, _, tasks, _, charges)
+            ):
                 if any(charge.is_charged for charge in charges):
                     self._bad[self._hosts[self._agent_of[sid]]] += sum(each.count for each in tasks)
             case records.SlaveEnded(sid) if sid not in self._agent_of:  # in its start; it is named AGENT/NUMBER

@@ -65,6 +65,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "delayed": _each(jar.delayed.tasks.values()),
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
+        "several": {number: list(live) for number, live in jar.allocated.several.items()},
         "pending": jar.pending.counts,
         "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
         "failures": (jar.failed, jar.cancelled),
@@ -84,7 +85,7 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
             span.policy,
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
-            (span.state, span.attempt, span.sid, span.pause_s),
+            (span.state, span.attempt, span.sent, span.sid, span.pause_s),
             None if span.left is None else ([*map(bytes, span.left.frames)], span.left.attempt, span.left.num_lost),
             [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
         )

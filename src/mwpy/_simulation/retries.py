@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._simulation.live_attempts import AttemptChecker
 from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
 from mwpy._values.causes import Cause
-from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Result
 
@@ -20,8 +20,8 @@ __all__ = ["RetryChecker"]
 class RetryChecker:
     """Checks the attempts of tasks."""
 
-    policies: dict[int, TaskPolicy]
-    """The policy of each task."""
+    attempts: AttemptChecker
+    """Knows the policy of each task, and which attempt has answered."""
     charged: dict[int, int]
     """How many attempts of each task were lost by its own fault, as far as the master knows."""
     cancelled: dict[int, None]
@@ -39,7 +39,7 @@ class RetryChecker:
         """How an attempt of a task ends that kills nothing: with a value, a failure, or a reason to try again."""
         if attempt > self.errors[task] and (task, attempt) not in self.spoilt:
             return VALUE
-        return AGAIN if self.policies[task].retries_errors else FAILED
+        return AGAIN if self.attempts.policies[task].retries_errors else FAILED
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
@@ -50,24 +50,29 @@ class RetryChecker:
 
     def returned(self, tasks: Sequence[TaskRange], charges: Sequence[Charge], pause_s: float) -> None:
         """Tasks come back, and pause for some seconds."""
+        self.lost(tasks, charges)
+        for task, _ in _each(tasks):
+            charged = any(charge.is_charged for charge in charges)
+            expected_s = self.attempts.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
+            assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
+            self._due_at[task] = self.now + pause_s
+
+    def lost(self, tasks: Sequence[TaskRange], charges: Sequence[Charge]) -> None:
+        """Attempts of tasks are lost, or come back."""
         for task, attempt in _each(tasks):
             if any(charge.cause is Cause.ERROR for charge in charges):
                 assert self.end_of(task, attempt) == AGAIN, f"task {task} raised nothing in attempt {attempt}"
                 assert task not in self.cancelled, f"task {task} is tried again although it is cancelled"
                 self.charged[task] = self.charged.get(task, 0) + 1
-            charged = any(charge.is_charged for charge in charges)
-            expected_s = self.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
-            assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
-            self._due_at[task] = self.now + pause_s
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
         task = result.task_id
         if result.sid is None:
             return  # it failed at its submission
-        end = self.end_of(task, result.attempts)
+        end = self.end_of(task, self.attempts.answered[task])
         assert result.ok == (end == VALUE), f"task {task} has the result of another attempt"
-        used_up = self.charged.get(task, 0) + 1 >= self.policies[task].attempts_max
+        used_up = self.charged.get(task, 0) + 1 >= self.attempts.policies[task].attempts_max
         assert end != AGAIN or used_up or task in self.cancelled, f"task {task} was not tried again"
 
 

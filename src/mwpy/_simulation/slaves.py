@@ -36,6 +36,9 @@ __all__ = ["SimulatedSlave", "Workload"]
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
 
+SLOW_S = 10.0
+"""In a few slaves, each task takes up to this many seconds longer."""
+
 PROMISED_S = 0.05
 """Seconds that a result may wait in its slave."""
 
@@ -275,6 +278,7 @@ class SimulatedSlave:
         self._send_by = 0.0
         """Results that are in the journal at this time are sent after the task that runs."""
         self._stopping = False
+        self._slow_s = self._world.random.choice([0.0] * 5 + [SLOW_S])
         self._hangs = False
         self._woken = False
         self._world.after(self._world.random.random() * work.start_s, self._start)
@@ -436,6 +440,7 @@ class SimulatedSlave:
         self._seconds = random.expovariate(1.0) * self._work.durations[algorithm % 2]
         if random.random() < 0.01:
             self._seconds += LONG_S
+        self._seconds += random.random() * self._slow_s
         self._grown_at = inf
         if random.random() < 0.05:
             self._grown_at = self._world.now + random.random() * self._seconds

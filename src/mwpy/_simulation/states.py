@@ -31,7 +31,9 @@ class StateChecker:
     unheard: dict[bytes, None]
     """Connections that broke, or that the master does not listen to any more."""
     _arrived: dict[int, Progress] = field(factory=dict)
-    """The newest state of each task that reached the master."""
+    """The newest state of each task that reached the master, from any of its attempts."""
+    _newest: dict[tuple[int, int], Progress] = field(factory=dict)
+    """The newest state of each task and attempt that reached the master."""
     _unkept: dict[int, list[Progress]] = field(factory=dict)
     """The states of each task that reached the master later than the last one that it kept."""
     _expected: dict[tuple[int, int], Progress | None] = field(factory=dict)
@@ -54,16 +56,16 @@ class StateChecker:
         state = _read(frames)
         task, attempt, number = state
         assert (task, attempt) == (message.task, message.attempt), f"the state {state} is said to be of another task"
-        before = self._arrived.get(task, (task, 0, 0))
+        before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
         assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
-        self._arrived[task] = state
+        self._arrived[task] = self._newest[task, attempt] = state
         self._unkept.setdefault(task, []).append(state)
 
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
         """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
         state = self._left.get((peer, message.slave))
         if state is not None and message.running == state[0] and state[0] not in self.cancelled:
-            arrived = self._arrived.get(state[0])
+            arrived = self._newest.get(state[:2])
             assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
 
     def recorded(self, record: TaskCheckpointed) -> None:

@@ -31,7 +31,7 @@ class StopChecker:
         match record:
             case records.Notice(text) if text.startswith("the run is stopped"):
                 self.stopped = self._sends_nothing = True
-            case records.TasksAllocated(sid):
+            case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 assert not self._sends_nothing, f"{sid} is sent tasks although the run is stopped"
 
     def learned(self, stopped: Stopped, limit: MaxFailures) -> None:
