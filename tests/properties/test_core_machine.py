@@ -283,7 +283,7 @@ class _MasterMachine(RuleBasedStateMachine):
             task = self.tasks[unrunnable.task_id - 1]
             assert unrunnable.tag is task.tag
             causes = [death.cause for death in unrunnable.deaths]
-            assert sum(cause.is_charged for cause in causes) == task.deaths
+            assert sum(death.is_charged for death in unrunnable.deaths) == task.deaths
             assert causes.count(Cause.AGENT_LOST) == task.lost
             assert self.may_be_given_up(task), (
                 f"task {task.number} was given up without a valid reason: {unrunnable.reason}"
@@ -564,6 +564,7 @@ class _MasterMachine(RuleBasedStateMachine):
         after=st.sampled_from([0.0, 0.0, 0.1, 5.0, 3000.0]),
         errors=st.booleans(),
         speculate=st.booleans(),
+        memory=st.sampled_from([None, 1000]),
         too_large=st.integers(0, 9).map(lambda number: number == 9),
     )
     def submit(
@@ -578,6 +579,7 @@ class _MasterMachine(RuleBasedStateMachine):
         after: float,
         errors: bool,
         speculate: bool,
+        memory: int | None,
         too_large: bool,
     ) -> None:
         gone = [sid for sid in self.sids if not self.is_connected(sid)]
@@ -587,8 +589,8 @@ class _MasterMachine(RuleBasedStateMachine):
             sid = gone[pick % len(gone)]
         elif address == "unknown":
             sid = SlaveId("SLAVE-1000")
-        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, after=after, retries_errors=errors and retry)
-        policy = evolve(policy, speculate=speculate and retry)
+        policy = TaskPolicy(sid, retry, anyway, attempts_max=attempts, after=after, memory_max=memory)
+        policy = evolve(policy, retries_errors=errors and retry, speculate=speculate and retry)
         for _ in range(count):
             number = len(self.tasks) + 1
             payload, _ = CODEC.dumps_value("x" * MAX_CALL_BYTES if too_large else f"payload of {number}")
@@ -760,16 +762,18 @@ class _MasterMachine(RuleBasedStateMachine):
         self.iterate()
 
     @precondition(lambda self: self.slaves)
-    @rule(pick=picks, started=st.integers(0, 3), cause=st.sampled_from(Cause))
-    def slave_dies(self, pick: int, started: int, cause: Cause) -> None:
-        """Usually the slave runs its first task. Sometimes it has started no task."""
+    @rule(pick=picks, started=st.integers(0, 3), cause=st.sampled_from(Cause), allowed=st.sampled_from([0, 0, 300]))
+    def slave_dies(self, pick: int, started: int, cause: Cause, allowed: int) -> None:
+        """Usually the slave runs its first task. Sometimes it has started no task, or its job was short of memory."""
         cause = Cause.CRASH if cause is Cause.AGENT_LOST else cause
         slave = self.slaves[pick % len(self.slaves)]
         task = next(iter(slave.held.values()), None) if started else None
         charged = False
         if task is not None and not task.cancelling:
             before = task.deaths
-            task.deaths += cause.is_charged and not slave.agent.leaving and self.core.closing is None
+            spared = cause is Cause.OUT_OF_MEMORY and allowed and task.policy.memory_max
+            is_charged = cause.is_charged and not spared
+            task.deaths += is_charged and not slave.agent.leaving and self.core.closing is None
             task.may_have_started = True
             charged = task.deaths > before
             if (charged and task.deaths >= task.policy.attempts_max) or not task.policy.retry:
@@ -779,9 +783,8 @@ class _MasterMachine(RuleBasedStateMachine):
         if task is not None and charged and task.number not in self.due and not self.others(task, slave):
             self.pause(task)
         running = task.number if task else 0
-        self.receive(
-            slave.agent.name, messages.SlaveDied(slave.number, running, cause, "killed by signal 11", NO_WORDS)
-        )
+        died = messages.SlaveDied(slave.number, running, cause, "killed by signal 11", NO_WORDS, allowed=allowed)
+        self.receive(slave.agent.name, died)
         self.iterate()
 
     def pause(self, task: _Task) -> None:
@@ -809,7 +812,7 @@ class _MasterMachine(RuleBasedStateMachine):
                 return
             before = list(slave.held.values())
             self.finish(slave, before[: before.index(task)], 0.05)
-            self.slave_dies(self.slaves.index(slave), 1, Cause.CRASH)
+            self.slave_dies(self.slaves.index(slave), 1, Cause.CRASH, 0)
             self.slave_becomes_ready(slave.agent)
 
     @precondition(lambda self: self.slaves)
@@ -894,7 +897,8 @@ class _MasterMachine(RuleBasedStateMachine):
     @rule(algorithm=st.integers(0, 1), errors=st.booleans(), seconds=st.sampled_from([2.0, 100.0]))
     def a_task_runs_for_long(self, algorithm: int, errors: bool, seconds: float) -> None:
         """It runs on when the tasks that were submitted with it have ended, and other agents have idle slaves."""
-        self.submit(4, algorithm, "", 0, True, True, 3, after=0.0, errors=errors, speculate=True, too_large=False)
+        plain: dict[str, Any] = {"retry": True, "anyway": True, "attempts": 3, "after": 0.0, "memory": None}
+        self.submit(4, algorithm, "", 0, **plain, errors=errors, speculate=True, too_large=False)
         for _ in range(2):
             self.agent_connects(1)
         last = self.tasks[-1]
@@ -1009,7 +1013,7 @@ class _MasterMachine(RuleBasedStateMachine):
             self.receive(agent.name, messages.Goodbye("evicted", Cause.EVICTED))
             self.iterate()
         for slave in [slave for slave in self.slaves if slave.stopping]:
-            self.slave_dies(self.slaves.index(slave), 0, Cause.START_UP)
+            self.slave_dies(self.slaves.index(slave), 0, Cause.START_UP, 0)
         if any(task.delayed for task in self.open):
             self.time_passes(PAUSE_MAX_S)
         correct = self.connect_agent()
@@ -1055,9 +1059,8 @@ class _EndingMasterMachine(_MasterMachine):
             return
         for position, slave in enumerate(self.slaves):
             self.finish(slave, list(slave.held.values()), 0.01)
-            self.submit(
-                1, 0, "here", position, True, True, 3, after=0.0, errors=False, speculate=False, too_large=False
-            )
+            plain: dict[str, Any] = {"retry": True, "anyway": True, "attempts": 3, "after": 0.0, "memory": None}
+            self.submit(1, 0, "here", position, **plain, errors=False, speculate=False, too_large=False)
         self.time_passes(100.0)
         assert not self.silence_notices, "there was a notice that nothing progresses during the shutdown"
         for number in range(len(self.agents)):
