@@ -269,7 +269,7 @@ def test_what_members_name_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _suspects(hosts: Hosts) -> dict[str, list[str]]:
-    return {name: [*suspicions] for name, suspicions in hosts._suspicions.items()}
+    return {name: [*suspicions] for name, suspicions in hosts.suspicions.items()}
 
 
 # ---- in a core -----------------------------------------------------------------------------------------------------

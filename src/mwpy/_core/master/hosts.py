@@ -149,10 +149,10 @@ class Hosts:
     admission: Admission
     deadline: float | None = None
     """When the next excluded host may come back, on the core's clock; None if no host is excluded."""
+    suspicions: dict[str, dict[str, _Suspicion]] = field(factory=dict)
+    """By the name of the algorithm, and by the suspected host. No algorithm is without suspicions."""
     ripe: dict[tuple[str, str], None] = field(factory=dict)
     """The algorithms and hosts that should be judged."""
-    _suspicions: dict[str, dict[str, _Suspicion]] = field(factory=dict)
-    """By the name of the algorithm, and by the suspected host. No algorithm is without suspicions."""
     _until: dict[str, float] = field(factory=dict)
     """The excluded hosts, and when they may come back."""
     _times: dict[str, int] = field(factory=dict)
@@ -172,7 +172,7 @@ class Hosts:
             bad: how many of them were bad.
             example: how one of them was bad.
         """
-        if span.policy.sid is None and (bad or span.algorithm.name in self._suspicions):
+        if span.policy.sid is None and (bad or span.algorithm.name in self.suspicions):
             self._count(span.algorithm.name, host, span.ids, ended, bad, example)
 
     def started(self, host: str, *, failure: str = "") -> None:
@@ -182,11 +182,11 @@ class Hosts:
             failure: why it died; empty if it is ready.
         """
         self._starts += 1
-        if failure or STARTS in self._suspicions:
+        if failure or STARTS in self.suspicions:
             self._count(STARTS, host, range(self._starts, self._starts + 1), 1, int(bool(failure)), failure)
 
     def _count(self, name: str, host: str, ids: range, ended: int, bad: int, example: str) -> None:
-        suspicions = self._suspicions.get(name, {})
+        suspicions = self.suspicions.get(name, {})
         for suspect, suspicion in suspicions.items():
             if suspect != host:
                 suspicion.hear(ids[0], host, ended, bad)
@@ -202,18 +202,18 @@ class Hosts:
             self.ripe[name, host] = None
 
     def _suspect(self, name: str, host: str, suspicion: _Suspicion) -> _Suspicion:
-        suspicions = self._suspicions.setdefault(name, {})
+        suspicions = self.suspicions.setdefault(name, {})
         suspicions[host] = suspicion
         if len(suspicions) > HOSTS_KEPT:
             del suspicions[next(iter(suspicions))]
-        if len(self._suspicions) > ALGORITHMS_KEPT:
-            del self._suspicions[next(iter(self._suspicions))]
+        if len(self.suspicions) > ALGORITHMS_KEPT:
+            del self.suspicions[next(iter(self.suspicions))]
         return suspicion
 
     def _acquit(self, name: str, host: str) -> None:
-        del self._suspicions[name][host]
-        if not self._suspicions[name]:
-            del self._suspicions[name]
+        del self.suspicions[name][host]
+        if not self.suspicions[name]:
+            del self.suspicions[name]
 
     def note_job(self, host: str, job: str) -> None:
         """Record that an agent of a job runs on a host. If the host is excluded, the resource file names the job."""
@@ -247,7 +247,7 @@ class Hosts:
             self.state.record(records.HostReadmitted(host))
         ripe, self.ripe = self.ripe, {}
         for name, host in ripe:
-            suspicion = self._suspicions.get(name, {}).get(host)
+            suspicion = self.suspicions.get(name, {}).get(host)
             if suspicion is not None and suspicion.score >= NEEDED:
                 self._judge(name, host, suspicion, now)
         self.deadline = min(self._until.values(), default=None)
@@ -290,7 +290,7 @@ class Hosts:
             del self._times[next(iter(self._times))]
         seconds = EXCLUDED_S * 2.0**times
         self._until[host], self._jobs[host] = now + seconds, {}
-        for name in [name for name, suspicions in self._suspicions.items() if host in suspicions]:
+        for name in [name for name, suspicions in self.suspicions.items() if host in suspicions]:
             self._acquit(name, host)
         reason = f"host {host} gets no more work for {seconds / 3600:g} h: {text}"
         self.state.record(records.HostExcluded(host, reason))
@@ -309,7 +309,7 @@ class Hosts:
         excluded = self.state.members.excluded
         assert excluded.keys() == self._until.keys() == self._jobs.keys(), "the excluded hosts differ"
         assert self.deadline == min(self._until.values(), default=None), "an excluded host comes back at a wrong time"
-        for name, suspicions in self._suspicions.items():
+        for name, suspicions in self.suspicions.items():
             assert suspicions, f"{name} is kept without a suspicion"
             for host, each in suspicions.items():
                 assert 0 < each.score <= MOST, f"{host} is suspected of {name} with a score of {each.score}"

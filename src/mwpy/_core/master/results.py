@@ -105,8 +105,9 @@ class Results:
             seconds_of[span.algorithm.number] += seconds
             num_failed = sum(failed[own]) if group.failed else 0
             self.totals.finished(span, slave.agent.host, seconds, num_failed)
-            example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
-            self.hosts.ended(span, slave.agent.host, span.count, num_failed, example)
+            if num_failed or self.hosts.suspicions:
+                example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
+                self.hosts.ended(span, slave.agent.host, span.count, num_failed, example)
             values_s = seconds
             if group.failed:
                 self._keep_calls(span, failed[own])

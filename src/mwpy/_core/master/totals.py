@@ -11,7 +11,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.policy import TaskPolicy
 
 __all__ = ["ROWS_KEPT", "STATED_EVERY_S", "Totals"]
 
@@ -81,9 +81,9 @@ class Totals:
 
     def finished(self, span: Span, host: str, seconds: list[float], failed: int) -> None:
         """Count results: how long each task took, in seconds, and how many of the tasks failed."""
-        row = self._row(span.algorithm.name, host)
-        if span.policy is not DEFAULT_POLICY:
-            row.asked(span.policy)
+        row, policy = self._row(span.algorithm.name, host), span.policy
+        if policy.seconds_max or policy.memory_max or policy.seconds_expected:
+            row.asked(policy)
         row.tasks += len(seconds)
         row.failed += failed
         row.seconds += sum(seconds)
