@@ -229,6 +229,16 @@ def test_a_slave_that_cannot_run_the_algorithm_or_runs_only_addressed_tasks_gets
     assert master.held("c1") == [task]
 
 
+def test_the_core_looks_again_when_the_first_of_several_tasks_becomes_a_straggler(master: Master) -> None:
+    master.submit()
+    master.agent("b")
+    master.now += 0.5
+    master.submit()
+    master.agent("c")
+    assert [master.held(slave) for slave in ("a1", "b1", "c1")] == [[4], [5], []]
+    assert master.core.next_deadline() == 1001.0
+
+
 def test_a_task_has_at_most_two_live_attempts(pair: Master) -> None:
     pair.agent("c")
     pair.pass_time(1000.0)
