@@ -1,0 +1,310 @@
+"""Structural digests: a short number of bytes that says whether two values are the same.
+
+`digest_of` walks over a value. Its result depends only on what the value consists of. It does not depend on the
+process, on the hash seed, on the order of insertion into dicts and sets, on which parts are the same object, or on how
+a pickle would look. The contract:
+
+- Types count: 1, 1.0 and True have different digests, and so have a list and a tuple, a set and a frozenset.
+- All nan are the same. 0.0 and -0.0 are different, because a calculation with them can differ.
+- The order of a dict does not count; the order of an `OrderedDict` does.
+- A NumPy array counts by its dtype, its shape and its elements. Its place and order in memory do not count.
+- A class counts by its module and qualified name, and so does a function that can be imported under its name.
+- Any other object counts by the name of its class and by its state: what `__reduce_ex__(4)` or `copyreg` says. Thus
+  dataclasses, attrs and msgspec classes, exceptions (type, arguments, attributes) and most others are covered. The same
+  minor version of Python gives the same digest; what a class says can change between versions.
+- Shared parts count as if each had its own copy. A reference back to an object that contains it counts by how many
+  levels it leads up. So two cyclic values are the same if walking over both gives the same steps.
+
+A value without such a structure raises `NoStructure`: functions without an importable name, open files, locks.
+
+The walk uses a stack of generators instead of recursion, so a value may be nested to any depth. A generator yields the
+parts of its value, gets their digests, and returns the digest of the value.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable
+from hashlib import blake2b
+from math import isnan
+from struct import pack
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from attrs import define, field
+
+__all__ = ["DIGEST_BYTES", "NoStructure", "digest_of"]
+
+DIGEST_BYTES = 16
+"""The size of a digest. Two of 10^15 different values have the same digest with a probability of 10^-9."""
+
+REVISITS_ALLOWED = 100_000
+"""How often parts of cycles may be walked over again. Dense graphs of objects would need more steps than anybody can
+wait for."""
+
+_RAW_KINDS = frozenset("biufcmMSU")
+"""The kinds of NumPy's dtypes whose elements are in the array itself."""
+
+_X87_MANTISSA_BITS, _X87_BYTES = 63, 10
+"""A long double of x86 has this mantissa and this size; the other bytes of its place in memory are random."""
+
+Steps = Generator[Any, bytes, bytes]
+"""Yields the parts of a value, gets the digest of each, and returns the digest of the value."""
+
+
+class NoStructure(Exception):
+    """A value, or a part of it, has no structure that can be compared; the text says which type and why."""
+
+
+def digest_of(value: object) -> bytes:
+    """Return the structural digest of a value, `DIGEST_BYTES` long.
+
+    Args:
+        value: any object. It must not change during the call. Its `__reduce_ex__` and those of its parts are called.
+
+    Raises:
+        NoStructure: the value has a part without structure; the caller's fault.
+
+    Example:
+        >>> digest_of({"a": [1, 2], "b": None}) == digest_of({"b": None, "a": [1, 2]})
+        True
+        >>> digest_of(1) == digest_of(1.0)
+        False
+    """
+    walk = _Walk()
+    reply = walk.enter(value)
+    while walk.stack:
+        try:
+            part = walk.stack[-1].steps.send(reply)  # type: ignore[arg-type]  # None starts a generator
+        except StopIteration as end:
+            reply = walk.leave(end.value)
+        else:
+            reply = walk.enter(part)
+    assert reply is not None, "a walk ends with a digest"
+    return reply
+
+
+@define(eq=False)
+class _Level:
+    """An object that the walk is in."""
+
+    value: object
+    depth: int
+    steps: Steps
+    lowest: int
+    """The lowest depth to which a reference in it leads back."""
+
+
+@define(eq=False)
+class _Walk:
+    """One walk over a value."""
+
+    stack: list[_Level] = field(factory=list)
+    _depths: dict[int, int] = field(factory=dict)
+    """The depths of the objects that the walk is in, by the identity of the object."""
+    _known: dict[int, bytes] = field(factory=dict)
+    """The digests of objects from which no reference leads back to an object that contains them."""
+    _cyclic: dict[int, None] = field(factory=dict)
+    """The other objects that the walk has left."""
+    _kept: list[object] = field(factory=list)
+    """All objects that the walk has left, so that no other object gets the identity of one of them."""
+    _revisits: int = 0
+
+    def enter(self, value: object) -> bytes | None:
+        """Return the digest of a value if it is known; else return None, and put the value on the stack."""
+        simple = _SIMPLE.get(type(value))
+        if simple is not None:
+            return simple(value)
+        key, depth = id(value), len(self.stack)
+        if key in self._known:
+            return self._known[key]
+        if key in self._depths:
+            above = self.stack[-1]
+            above.lowest = min(above.lowest, self._depths[key])
+            return _hash(b"back", str(depth - self._depths[key]).encode())
+        if key in self._cyclic:
+            self._revisits += 1
+            if self._revisits > REVISITS_ALLOWED:
+                raise NoStructure(f"its objects refer to each other in too many ways ({_shown(value)})")
+        self._depths[key] = depth
+        self.stack.append(_Level(value, depth, _steps(value), depth))
+        return None
+
+    def leave(self, digest: bytes) -> bytes:
+        """Take the topmost value from the stack, and return its digest."""
+        level = self.stack.pop()
+        key = id(level.value)
+        del self._depths[key]
+        self._kept.append(level.value)
+        if level.lowest >= level.depth:
+            self._known[key] = digest
+        else:
+            self._cyclic[key] = None
+            self.stack[-1].lowest = min(self.stack[-1].lowest, level.lowest)
+        return digest
+
+
+# ---- simple values ------------------------------------------------------------------------------------------------
+
+
+def _hash(kind: bytes, content: bytes = b"") -> bytes:
+    return blake2b(kind + b":" + content, digest_size=DIGEST_BYTES).digest()
+
+
+def _whole(value: int) -> bytes:
+    return _hash(b"int", value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+
+
+def _packed(value: float) -> bytes:
+    return b"nan" if isnan(value) else pack(">d", value)
+
+
+def _named(value: Any) -> bytes:
+    return _hash(b"name", _name(value).encode(errors="surrogatepass"))
+
+
+def _name(value: Any) -> str:
+    return f"{value.__module__}\0{value.__qualname__}" if value.__module__ != "builtins" else str(value.__qualname__)
+
+
+def _shown(value: object) -> str:
+    return _name(type(value)).replace("\0", ".")
+
+
+_CONSTANTS = {type(each): _hash(b"constant", repr(each).encode()) for each in (None, Ellipsis, NotImplemented)}
+
+_SIMPLE: dict[type, Callable[[Any], bytes]] = {
+    bool: lambda value: _hash(b"bool", b"1" if value else b"0"),
+    int: _whole,
+    float: lambda value: _hash(b"float", _packed(value)),
+    complex: lambda value: _hash(b"complex", _packed(value.real) + b"," + _packed(value.imag)),
+    str: lambda value: _hash(b"str", value.encode(errors="surrogatepass")),
+    bytes: lambda value: _hash(b"bytes", value),
+    bytearray: lambda value: _hash(b"bytearray", bytes(value)),
+    type: _named,
+    **{kind: lambda value: _CONSTANTS[type(value)] for kind in _CONSTANTS},
+}
+"""How values without parts get their digests."""
+
+
+# ---- values with parts --------------------------------------------------------------------------------------------
+
+
+def _steps(value: Any) -> Steps:
+    """Choose how to walk over a value that is not simple."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return _sequence(kind.__name__.encode(), value)
+    if kind is dict:
+        return _mapping(value)
+    if isinstance(value, set | frozenset):
+        return _set(value)
+    if isinstance(value, type):
+        return _without_parts(_named(value))
+    if isinstance(value, FunctionType | BuiltinFunctionType) and value.__module__:
+        return _without_parts(_imported(value))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and kind is numpy.ndarray:
+        return _array(value, numpy, b"array")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return _array(numpy.asarray(value), numpy, b"number")
+    return _object(value)
+
+
+def _without_parts(digest: bytes) -> Steps:
+    yield from ()
+    return digest
+
+
+def _sequence(kind: bytes, items: Iterable[Any]) -> Steps:
+    hasher = blake2b(kind + b":", digest_size=DIGEST_BYTES)
+    for item in items:
+        simple = _SIMPLE.get(type(item))  # this spares most values the way through the walk
+        hasher.update((yield item) if simple is None else simple(item))
+    return hasher.digest()
+
+
+def _mapping(items: dict[Any, Any]) -> Steps:
+    pairs: list[bytes] = []
+    for key, value in items.items():
+        pairs.append((yield key) + (yield value))
+    return _hash(b"dict", b"".join(sorted(pairs)))
+
+
+def _set(value: set[Any] | frozenset[Any]) -> Steps:
+    elements: list[bytes] = []
+    for element in value:
+        elements.append((yield element))
+    content = _hash(b"elements", b"".join(sorted(elements)))
+    kind = yield type(value)
+    if type(value) in (set, frozenset):
+        return _hash(b"set", kind + content)
+    return _hash(b"set", kind + content + (yield _reduced(value)[2]))
+
+
+def _imported(function: Any) -> bytes:
+    """Return the digest of a function that can be imported under its name."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is not function:
+        raise NoStructure(f"the function {function.__qualname__} cannot be imported under its name")
+    return _named(function)
+
+
+def _object(value: Any) -> Steps:
+    """Walk over what an object says to pickle."""
+    kind = type(value)
+    reduced = _reduced(value)
+    if isinstance(reduced, str):
+        return _hash(b"global", f"{getattr(value, '__module__', '')}\0{reduced}".encode())
+    function, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
+    hasher = blake2b(b"object:", digest_size=DIGEST_BYTES)
+    for part in (kind, function, args, state, setter, None if items is None else list(items)):
+        hasher.update((yield part))
+    if pairs is not None:
+        hasher.update((yield list(pairs) if isinstance(value, OrderedDict) else dict(pairs)))
+    return hasher.digest()
+
+
+def _reduced(value: Any) -> Any:
+    try:
+        reduce = copyreg.dispatch_table.get(type(value))
+        return value.__reduce_ex__(4) if reduce is None else reduce(value)
+    except Exception as error:
+        raise NoStructure(f"an object of the type {_shown(value)} has no structure ({error})") from error
+
+
+def _array(array: Any, numpy: Any, kind: bytes) -> Steps:
+    """Walk over an array, or over a scalar as an array without dimensions."""
+    dtype = array.dtype
+    hasher = blake2b(kind + b":", digest_size=DIGEST_BYTES)
+    hasher.update((yield array.shape))
+    if dtype.names is not None:  # between the fields, there may be bytes that mean nothing
+        for name in dtype.names:
+            hasher.update((yield name) + (yield array[name]))
+        return hasher.digest()
+    if dtype.kind not in _RAW_KINDS:
+        hasher.update((yield f"{dtype.kind} elements") + (yield array.reshape(-1).tolist()))
+        return hasher.digest()
+    hasher.update((yield dtype.str))
+    if array.size and dtype.itemsize:
+        hasher.update(_raw(array, numpy))
+    return hasher.digest()
+
+
+def _raw(array: Any, numpy: Any) -> Any:
+    """The bytes of an array's elements in C order, with one kind of nan."""
+    flat = numpy.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.kind == "c":
+        flat = flat.view(flat.real.dtype)
+    if flat.dtype.kind == "f":
+        unknown = numpy.isnan(flat)
+        if unknown.any():
+            flat = numpy.where(unknown, flat.dtype.type("nan"), flat)
+        if numpy.finfo(flat.dtype).nmant == _X87_MANTISSA_BITS:
+            bytes_of = flat.view(numpy.uint8).reshape(len(flat), flat.dtype.itemsize)
+            return bytes_of[:, :_X87_BYTES].tobytes()
+    return flat.view(numpy.uint8)

@@ -1,0 +1,314 @@
+"""Structural digests: the same values have the same digest everywhere, and each difference changes it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter, OrderedDict, defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import define
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from mwpy._values import digest
+from mwpy._values.digest import DIGEST_BYTES, NoStructure, digest_of
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text() | st.integers(), inner, max_size=4)
+        | st.frozensets(st.text() | st.integers(), max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@dataclass
+class Point:
+    """A dataclass."""
+
+    x: float
+    y: object
+
+
+@define
+class Slotted:
+    """An attrs class with slots."""
+
+    x: float
+
+
+class Message(Struct):
+    """A msgspec class."""
+
+    x: float
+
+
+class Node:
+    """An ordinary class."""
+
+    def __init__(self, parent: Node | None = None) -> None:
+        self.parent = parent
+        self.children: list[Node] = []
+        if parent is not None:
+            parent.children.append(self)
+
+
+class Named(set[str]):
+    """A set with a name."""
+
+    name = ""
+
+
+def _reordered(value: Any) -> Any:
+    """An equal value: each dict is filled in another order, and each set in another way."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_reordered, value))
+    if isinstance(value, dict):
+        return {key: _reordered(value[key]) for key in reversed(value)}
+    if isinstance(value, frozenset):
+        return frozenset(sorted(value, key=repr, reverse=True))
+    return value
+
+
+def _changes(value: Any) -> list[Any]:
+    """Values that differ from a value in one place."""
+    changed: list[Any] = [[value], "other" if value != "other" else "another"]
+    if isinstance(value, list | tuple):
+        changed.append((*value, None) if isinstance(value, list) else [*value])
+        changed += [
+            type(value)([*value[:at], each, *value[at + 1 :]])
+            for at in range(len(value))
+            for each in _changes(value[at])
+        ]
+    if isinstance(value, dict):
+        changed += [{**value, key: each} for key in value for each in _changes(value[key])]
+        changed += [{each: value[each] for each in value if each != key} for key in value]
+    if isinstance(value, frozenset):
+        changed += [value - {each} for each in value] + [{*value}]
+    return changed
+
+
+@given(VALUES)
+def test_equal_values_have_the_same_digest(value: object) -> None:
+    found = digest_of(value)
+    assert len(found) == DIGEST_BYTES
+    assert found == digest_of(_reordered(value)) == digest_of(copy.deepcopy(value))
+    assert found == digest_of(pickle.loads(pickle.dumps(value)))
+
+
+@given(VALUES)
+@settings(deadline=None)
+def test_a_change_anywhere_changes_the_digest(value: object) -> None:
+    found = digest_of(value)
+    for other in _changes(value):
+        assert digest_of(other) != found, other
+
+
+IN_ANOTHER_PROCESS = """
+import json, pickle, sys
+from mwpy._values.digest import digest_of
+values = pickle.load(sys.stdin.buffer)
+print(json.dumps([digest_of(value).hex() for value in values]))
+"""
+
+
+@given(st.lists(VALUES, min_size=20, max_size=20))
+@settings(max_examples=3, deadline=None)
+def test_another_process_with_another_hash_seed_finds_the_same_digests(values: list[object]) -> None:
+    values += [
+        {"a", "b", "c", "d"},
+        {"d": frozenset("xyz"), "a": 1},
+        Counter("hello"),
+        ValueError(1),
+        {"k": {b"1", b"2"}},
+    ]
+    expected = [digest_of(value).hex() for value in values]
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(command, input=pickle.dumps(values), env=environment, capture_output=True, check=True)
+        assert json.loads(done.stdout) == expected
+
+
+def test_the_digest_of_a_value_never_changes() -> None:
+    """Digests may be stored: a change of the rules needs another name for them."""
+    assert digest_of([1, 2.5, "x", None, {"a": (b"", True)}, {3}]).hex() == "1e48f263443ba22fc85d7df338871df2"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        ([], ()),
+        ({1}, frozenset({1})),
+        (b"", ""),
+        (b"", bytearray()),
+        (2**64, 2**64 + 1),
+        (-1, 255),
+        ([1, [2]], [[1], 2]),
+        (["a", "b"], ["ab", ""]),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+        ({"a": 1}, OrderedDict(a=1)),
+        (Point(1, 2), Point(1, 3)),
+        (Slotted(1), Slotted(2)),
+        (Message(1), Message(2)),
+        (Slotted(1), Message(1)),
+        (ValueError(1), ValueError(2)),
+        (ValueError(1), TypeError(1)),
+        (len, max),
+        (Point, Node),
+        (range(3), range(4)),
+        (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+        (defaultdict(int), defaultdict(list)),
+        (Named("ab"), Named("ac")),
+        (Named("ab"), set("ab")),
+        (None, ...),
+    ],
+)
+def test_these_values_differ(one: object, other: object) -> None:
+    assert digest_of(one) != digest_of(other)
+    assert digest_of(one) == digest_of(copy.deepcopy(one))
+
+
+def test_the_state_of_a_set_with_attributes_counts() -> None:
+    one, other = Named("ab"), Named("ba")
+    assert digest_of(one) == digest_of(other)
+    other.name = "x"
+    assert digest_of(one) != digest_of(other)
+
+
+def test_not_a_number_is_the_same_everywhere() -> None:
+    assert digest_of([nan]) == digest_of([-nan]) == digest_of([float("inf") - float("inf")])
+    assert digest_of(complex(nan, 1)) == digest_of(complex(-nan, 1))
+    payload = np.array([0x7FF8000000000001, 0x7FF8000000000000], "u8").view("f8")
+    assert digest_of(payload) == digest_of(np.array([nan, -nan]))
+
+
+def test_shared_parts_count_as_copies() -> None:
+    part = [1, {"a": 2}]
+    assert digest_of([part, part]) == digest_of([[1, {"a": 2}], [1, {"a": 2}]])
+
+
+def test_many_shared_parts_take_no_longer_than_one() -> None:
+    value: object = 1
+    for _ in range(200):
+        value = [value, value]
+    assert digest_of(value) != digest_of([value])
+
+
+def test_any_depth_is_possible() -> None:
+    value: list[Any] = []
+    for _ in range(50_000):
+        value = [value]
+    assert len(digest_of(value)) == DIGEST_BYTES
+
+
+def _tree(leaves: int) -> Node:
+    root = Node()
+    for _ in range(leaves):
+        Node(Node(root))
+    return root
+
+
+def test_cycles_have_a_digest() -> None:
+    one: list[Any] = []
+    one.append(one)
+    other: list[Any] = []
+    other.append(other)
+    assert digest_of(one) == digest_of(other) != digest_of([[]])
+    assert digest_of(_tree(3)) == digest_of(_tree(3)) != digest_of(_tree(4))
+    assert digest_of([_tree(3), one, one]) == digest_of([_tree(3), other, one])
+    inner = _tree(1)
+    assert digest_of([inner, inner]) == digest_of([_tree(1), _tree(1)])
+
+
+def test_a_dense_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "REVISITS_ALLOWED", 1000)
+    nodes: list[list[Any]] = [[] for _ in range(30)]
+    for node in nodes:
+        node.extend(nodes)
+    with pytest.raises(NoStructure, match=r"refer to each other in too many ways \(list\)"):
+        digest_of(nodes)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (lambda: 1, "<lambda>"),
+        (threading.Lock(), "lock"),
+        ((each for each in ""), "generator"),
+        (sys, "module"),
+    ],
+)
+def test_a_value_without_structure_is_named(value: object, named: str) -> None:
+    with pytest.raises(NoStructure, match=named):
+        digest_of({"deep": [value]})
+
+
+def test_an_open_file_has_no_structure() -> None:
+    with Path(os.devnull).open() as file, pytest.raises(NoStructure, match="TextIOWrapper has no structure"):
+        digest_of([file])
+
+
+def test_an_array_counts_by_its_elements_and_not_by_its_memory() -> None:
+    array = np.arange(12.0).reshape(3, 4)
+    assert digest_of(array) == digest_of(np.asfortranarray(array)) == digest_of(array.copy())
+    assert digest_of(array[:, ::2]) == digest_of(array[:, ::2].copy())
+    others = [array.reshape(4, 3), array.astype("f4"), array.astype(">f8"), array + 1, array.tolist(), array[0]]
+    digests = {digest_of(other) for other in [array, *others]}
+    assert len(digests) == 1 + len(others)
+
+
+def test_arrays_of_every_kind_have_digests() -> None:
+    padded = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    one, other = np.zeros(2, padded), np.frombuffer(bytes([0, *[7] * 7, *[0] * 8] * 2), padded)
+    assert digest_of(one) == digest_of(other)
+    assert digest_of(np.array([[1, "a"], [None, 2]], object)) == digest_of(np.array([[1, "a"], [None, 2]], object))
+    third = np.longdouble(1) / 3
+    assert digest_of(np.array([third])) == digest_of(np.array([third]))
+    values = [
+        np.array([1 + 2j, nan]),
+        np.array(["a", "bc"]),
+        np.array(["2026-01-01"], "M8[s]"),
+        np.array([True]),
+        np.zeros((0, 3)),
+        np.zeros(3, "U0"),
+        np.array(1.0),
+        np.float64(1.0),
+        np.array([b"x"], "V1"),
+        np.array([None]),
+        third,
+        one,
+        one[0],
+    ]
+    assert len({digest_of(value) for value in values}) == len(values)
+
+
+def test_numpy_is_not_imported_and_not_needed() -> None:
+    code = (
+        "import sys; from mwpy._values.digest import digest_of; digest_of([range(3)]); sys.exit('numpy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_objects_that_pickle_by_a_global_name_have_a_digest() -> None:
+    assert digest_of(np.sin) == digest_of(np.sin) != digest_of(np.cos)
