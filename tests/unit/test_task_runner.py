@@ -26,6 +26,8 @@ from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journa
 from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
+from mwpy._values.digest import digest_of
+from mwpy._values.digested import mark_of
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import LoadFailure
@@ -160,6 +162,30 @@ def test_a_turn_without_tasks_waits_for_some(end: _End, timeout: float | None, w
     assert end.waits == [waited]
     assert runner.ended
     assert not runner.shut_down
+
+
+def test_the_results_of_some_tasks_travel_with_a_digest(end: _End) -> None:
+    """Only of those that the master names; failures have none. The value is the same."""
+    runner = _runner(end)
+    _define(end, lambda x: 10 // x, lambda x: lambda: x)
+    calls = [CODEC.dumps_call((each,), {}, "f")[0] for each in (1, 2, 5, 0, 1)]
+    group = messages.Tasks(7, [1, 9], [4, 1], [1, 1], [1, 2], digests=[1, 2, 3, 4])
+    end.arrive(group, [messages.payload(5, calls)])
+    runner.turn(0.0, 100)
+    runner.flush()
+    results = _results(end)
+    assert [results[task] for task in (1, 2, 3)] == [10, 5, 2]
+    marks = {
+        task: mark_of(value, again=False)
+        for message, frames in end.sent
+        if isinstance(message, messages.Results)
+        for (task, _), value in zip(messages.each_task(message), messages.entries(message, frames)[0], strict=True)
+    }
+    assert marks[1] == ("", "its slave sent no digest")
+    assert (marks[2], marks[3]) == ((digest_of(5).hex(), ""), (digest_of(2).hex(), ""))
+    assert marks[4] == ("failure: ZeroDivisionError", "")
+    assert marks[9][0] == ""
+    assert "cannot be imported under its name" in marks[9][1]
 
 
 def test_tasks_that_were_recalled_are_not_run(end: _End) -> None:

@@ -18,12 +18,10 @@ from itertools import repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
 from mwpy._roles.loaded import NEVER_DEFINED, Unavailable, load_algorithm
+from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
 from mwpy._system.randomness import undisturbed
@@ -79,39 +77,6 @@ class ResultNotPicklable(Exception):
     __module__ = "mwpy.slave"
 
 
-class _Waiting(Struct, frozen=True, eq=False):
-    """Tasks of one algorithm that arrived and were not started; see `holding`."""
-
-    first: int
-    count: int
-    attempt: int
-    position: int
-    """The position of the first task, counted from 1 in the order in which tasks arrived."""
-    number: int
-    """The algorithm's number."""
-    seconds_max: float | None
-    """How long each of the tasks may run; None if they have no limit of time."""
-    calls: Sequence[Any]
-    buffers: Sequence[Sequence[Buffer]]
-    left: Sequence[Buffer] = ()
-    """The state that an earlier attempt of the only task left; empty if there is none."""
-
-    def cut(self, count: int) -> tuple[_Waiting, _Waiting]:
-        """Split into the first `count` tasks and the others."""
-        rest = _Waiting(
-            self.first + count,
-            self.count - count,
-            self.attempt,
-            self.position + count,
-            self.number,
-            self.seconds_max,
-            self.calls[count:],
-            self.buffers[count:],
-            self.left,
-        )
-        return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
-
-
 class TaskRunner:
     """The part of a slave that talks to the agent and runs tasks.
 
@@ -153,7 +118,7 @@ class TaskRunner:
         """Bytes of the algorithms that were unpickled since the last garbage collection."""
         self._unavailable: dict[int, Unavailable] = {}
         """Why the other algorithms cannot run here."""
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[WaitingTasks] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
         self._arrived = 0
         """How many tasks ever arrived; also the position of the last one."""
@@ -228,7 +193,7 @@ class TaskRunner:
                 if most > 0 and not end.eof:
                     self.receive(FOREVER_S)  # the agent has recalled tasks, and now sends a message that names them
 
-    def _run(self, span: _Waiting, most: int) -> int:
+    def _run(self, span: WaitingTasks, most: int) -> int:
         """Run up to `most` tasks, and return how many were run; stop when tasks are recalled or the agent is gone.
 
         This loop determines what a task costs in a slave. Therefore all names are looked up before the loop, and the
@@ -244,7 +209,8 @@ class TaskRunner:
             if function is None:
                 return self._refuse(span)
         group, limit, attempt = self.result_group, self._limit, span.attempt
-        journal, dumps = end.journal, self._codec.dumps_value
+        journal = end.journal
+        dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
         note = journal.add
         seeded = seed_of(span.calls[0]) is not None  # the tasks of a span have the same policy
         load = _loads_seeded if seeded else loads_call
@@ -312,7 +278,7 @@ class TaskRunner:
             self._keep(number, load_algorithm(definition, pickled))
         return self._functions.get(number)
 
-    def _refuse(self, span: _Waiting) -> int:
+    def _refuse(self, span: WaitingTasks) -> int:
         """Give back the tasks of an algorithm that cannot run here, and return how many they are."""
         why = self._unavailable.get(span.number, NEVER_DEFINED)
         spans = [span.first], [span.count], [span.attempt]
@@ -403,7 +369,11 @@ class TaskRunner:
             seconds_max = None if own_limits is None else own_limits.seconds
             calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
             position, columns_of = self._arrived + 1, (calls[own], buffers[own], left)
-            self._waiting.append(_Waiting(first, count, attempt, position, number, seconds_max, *columns_of))
+            span = WaitingTasks(first, count, attempt, position, number, seconds_max, False, *columns_of)
+            if group.digests:
+                self._waiting.extend(divided(span, [place - start for place in group.digests]))
+            else:
+                self._waiting.append(span)
             self._arrived += count
             start += count
 

@@ -25,11 +25,15 @@ from typing import Any
 
 from attrs import frozen
 
+from mwpy._values.bounds import shortened
+from mwpy._values.digest import digest_of
+from mwpy._values.digested import Digested, read_digested
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.failures import Failure, read_failure
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import (
     CONDITIONAL,
+    DIGESTED,
     FAILURE,
     NOT_ENCODABLE,
     RESUMED,
@@ -37,6 +41,7 @@ from mwpy._values.messagepack import (
     SIZE_BYTES,
     Pickled,
     as_conditional,
+    as_digested,
     as_failure,
     as_pickle,
     as_seeded,
@@ -111,6 +116,22 @@ class Codec:
                 pass
         pickled, buffers = self._pickled(value)
         return encode(as_pickle(pickled)), buffers
+
+    def dumps_digested(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
+        """Encode an object with its structural digest, or with the reason why it has none.
+
+        Returns:
+            As `dumps_value`.
+
+        Raises:
+            Exception: as `dumps_value`.
+        """
+        entry, buffers = self.dumps_value(value)
+        try:
+            digested = Digested(digest_of(value), "", entry)
+        except Exception as error:
+            digested = Digested(b"", shortened(_encodable(_text(error))) or type(error).__qualname__, entry)
+        return encode(as_digested(encode(digested))), buffers
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         buffers: list[Buffer] = []
@@ -246,7 +267,7 @@ class Codec:
 
 
 def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
-    """Return the object of an entry that `dumps_value` or `dumps_failure` made.
+    """Return the object of an entry that `dumps_value`, `dumps_digested` or `dumps_failure` made.
 
     Arrays use the memory of `buffers`, and are writable if the buffers are.
 
@@ -258,6 +279,8 @@ def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:
     if entry.kind == FAILURE:
         failure = read_failure(bytes(entry.pickle))
         return failure.type_name, failure.text, failure.traceback, _rebuild(failure.cause)
+    if entry.kind == DIGESTED:
+        return loads(decode(read_digested(bytes(entry.pickle)).value), buffers)
     return pickle.loads(entry.pickle, buffers=buffers)
 
 

@@ -3,7 +3,8 @@
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
 extension type of its own, with the seed and the encoded call. So has a call with the condition under which its task is
-tried again, a call whose task left a state in an earlier attempt, and the failure of a task (see `failures.py`).
+tried again, a call whose task left a state in an earlier attempt, the failure of a task (see `failures.py`), and a
+value with its digest (see `digested.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -21,6 +22,7 @@ from mwpy._values.ids import Buffer
 
 __all__ = [
     "CONDITIONAL",
+    "DIGESTED",
     "FAILURE",
     "LIST_PREFIX",
     "MALFORMED",
@@ -30,6 +32,7 @@ __all__ = [
     "SIZE_BYTES",
     "Pickled",
     "as_conditional",
+    "as_digested",
     "as_failure",
     "as_pickle",
     "as_resumed",
@@ -62,6 +65,9 @@ RESUMED = 5
 SIZE_BYTES = 4
 """The size of a number before other bytes in an extension type."""
 
+DIGESTED = 6
+"""The number of the extension type of a value with its digest."""
+
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
 
@@ -73,7 +79,7 @@ NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
 
 
 class Pickled(Struct, gc=False):
-    """A pickle that replaces the object until the object is requested, a failure, or a call with something."""
+    """A pickle that replaces the object until the object is requested, a failure, or a call or value with something."""
 
     kind: int
     """The number of the extension type."""
@@ -95,6 +101,9 @@ as_conditional: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, CONDITI
 as_resumed: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, RESUMED)
 """Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
 `RESUMED`. The other buffers of the call are the state of its task."""
+
+as_digested: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, DIGESTED)
+"""Mark bytes as a value with its digest, to be encoded and to be read as `Pickled` of the kind `DIGESTED`."""
 
 as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
 """Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""

@@ -151,6 +151,8 @@ class Tasks(Struct, frozen=True):
     buffers: list[int] = field(default_factory=list)
     limits: list[Limits | None] = field(default_factory=list)
     """The limits of each span; empty if no task has any."""
+    digests: list[int] = field(default_factory=list)
+    """The positions in this group of the tasks whose results travel with a digest, in ascending order."""
 
 
 class Results(Struct, frozen=True):
@@ -363,17 +365,14 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             spans = len(message.tasks)
             fits = len(message.algorithms) == spans and len(message.limits) in (0, spans)
             _check_group(message, frames, count, fits)
+            _check_places("Tasks: `digests`", message.digests, count)
         case Results():
             count = _num_tasks(message)
             _check_group(message, frames, count, len(message.seconds) == count)
-            failed = message.failed
-            if failed and (failed != sorted(set(failed)) or not 0 <= failed[0] <= failed[-1] < count):
-                raise ProtocolError("Results: `failed` names positions that the group does not have")
-            if message.again and message.again != sorted({*message.again} & {*failed}):
+            _check_places("Results: `failed`", message.failed, count)
+            _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
+            if message.again and message.again != sorted({*message.again} & {*message.failed}):
                 raise ProtocolError("Results: `again` names positions that are not failures")
-            places = [place for place, _ in message.peaks]
-            if places and (places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count):
-                raise ProtocolError("Results: `peaks` names positions that the group does not have")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
         case Revoked() | AlgorithmFailed():
@@ -403,13 +402,10 @@ def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
 
 
 def _check_ranges(message: Cancel) -> None:
-    if len(message.tasks) != len(message.counts):
-        raise ProtocolError("Cancel: its lists are of different lengths")
-    end = 1
-    for first, count in zip(message.tasks, message.counts, strict=True):
-        if first < end or count < 1:
-            raise ProtocolError("Cancel: its ranges are empty or not in ascending order")
-        end = first + count
+    ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
+    fits = len(message.tasks) == len(message.counts) and min(message.counts, default=1) >= 1
+    if not fits or any(first < end for first, end in zip(message.tasks, ends, strict=False)):
+        raise ProtocolError("Cancel: its ranges are empty, without counts or not in ascending order")
 
 
 def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:
@@ -418,6 +414,11 @@ def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, f
         raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
     if len(frames) != 1 + sum(buffers) or (buffers and min(buffers) < 0):
         raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames do not match its lists")
+
+
+def _check_places(what: str, places: Sequence[int], count: int) -> None:
+    if places and (places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count):
+        raise ProtocolError(f"{what} names positions that the group does not have")
 
 
 def _no_frames(message: Message, count: int) -> None:

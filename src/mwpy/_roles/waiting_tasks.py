@@ -1,0 +1,58 @@
+"""Tasks that have arrived at a slave and were not started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mwpy._values.ids import Buffer
+
+__all__ = ["WaitingTasks", "divided"]
+
+
+class WaitingTasks(Struct, frozen=True, eq=False):
+    """Tasks of one algorithm that arrived and were not started; see `holding`."""
+
+    first: int
+    count: int
+    attempt: int
+    position: int
+    """The position of the first task, counted from 1 in the order in which tasks arrived."""
+    number: int
+    """The algorithm's number."""
+    seconds_max: float | None
+    """How long each of the tasks may run; None if they have no limit of time."""
+    digested: bool
+    """Whether their results travel with a digest."""
+    calls: Sequence[Any]
+    buffers: Sequence[Sequence[Buffer]]
+    left: Sequence[Buffer] = ()
+    """The state that an earlier attempt of the only task left; empty if there is none."""
+
+    def cut(self, count: int) -> tuple[WaitingTasks, WaitingTasks]:
+        """Split into the first `count` tasks and the others."""
+        rest = WaitingTasks(
+            self.first + count,
+            self.count - count,
+            self.attempt,
+            self.position + count,
+            self.number,
+            self.seconds_max,
+            self.digested,
+            self.calls[count:],
+            self.buffers[count:],
+            self.left,
+        )
+        return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
+
+
+def divided(span: WaitingTasks, digests: Sequence[int]) -> Iterator[WaitingTasks]:
+    """Divide tasks into those whose results travel with a digest, which are at these positions, and the others."""
+    wanted = frozenset(digests)
+    for digested, places in groupby(range(span.count), wanted.__contains__):
+        part, span = span.cut(len([*places]))
+        yield replace(part, digested=digested)
