@@ -273,6 +273,10 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} -> {ended} ended beside others ({_names(tasks)}){_causes(charges)}: {reason}"
         case records.ResultsReceived(sid, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')}"
+        case records.AnswersKept(sid, host, results):
+            return f"{sid} -> {counted(sum(results.counts), 'result')} of {host} kept, to compare them"
+        case records.AnswersGiven(tasks, verdict):
+            return f"GIVEN {counted(_count(tasks), 'kept result')} ({_names(tasks)}): {verdict}"
         case records.TasksReturned(sid, tasks, reason, charges, pause_s):
             pause = f", delayed for {pause_s:g} s" if pause_s else ""
             return (
@@ -292,6 +296,13 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"FAILED {_names(tasks)}: {reason}"
         case records.Total():
             return _text_of_total(record)
+        case records.AnswersDiffer(task, hosts, wrong):
+            agreed = " / ".join(", ".join(group) for group in hosts)
+            return f"DIFFERENT results of {task}: {agreed}; outvoted: {', '.join(wrong) or 'nobody'}"
+        case records.ResultsDoubted(host, ranges, forgotten):
+            named = ", ".join(f"{first}-{first + count - 1}" if count > 1 else f"{first}" for first, count in ranges)
+            more = f" and {forgotten} more" if forgotten else ""
+            return f"DOUBTED results that only {host} computed: tasks {named}{more}"
         case records.TasksUnaddressed(sid, tasks):
             return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:

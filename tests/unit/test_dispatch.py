@@ -24,7 +24,9 @@ def books() -> Books:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state), Isolation(books.state), books.definitions())
+    return Dispatch(
+        books.state, HandBack(books.state), Isolation(books.state), books.definitions(), books.verification()
+    )
 
 
 def held(*slaves: ConnectedSlave) -> list[list[int]]:

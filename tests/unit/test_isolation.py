@@ -33,7 +33,7 @@ def isolation(books: Books) -> Isolation:
 
 @pytest.fixture
 def dispatch(books: Books, isolation: Isolation) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state), isolation, books.definitions())
+    return Dispatch(books.state, HandBack(books.state), isolation, books.definitions(), books.verification())
 
 
 def suspect(books: Books, algorithm: AlgorithmDefined | None = None) -> int:

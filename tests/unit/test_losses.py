@@ -32,7 +32,7 @@ def books() -> Books:
 def losses(books: Books) -> Losses:
     handback = HandBack(books.state)
     kinds, delays = SlaveKinds(books.state, handback), Delays(books.state, handback)
-    return Losses(books.state, kinds, handback, Totals(books.state), delays, books.hosts())
+    return Losses(books.state, kinds, handback, Totals(books.state), delays, books.hosts(), books.verification())
 
 
 def dies(losses: Losses, slave: ConnectedSlave, running: int, words: LastWords = NO_WORDS) -> None:

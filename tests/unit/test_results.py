@@ -43,7 +43,7 @@ def slave(books: Books) -> ConnectedSlave:
 def results(books: Books) -> Results:
     handback = HandBack(books.state)
     kinds, delays = SlaveKinds(books.state, handback), Delays(books.state, handback)
-    return Results(books.state, kinds, handback, Totals(books.state), delays, books.hosts())
+    return Results(books.state, kinds, handback, Totals(books.state), delays, books.hosts(), books.verification())
 
 
 def receive(

@@ -31,7 +31,9 @@ def books() -> Books:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state), Isolation(books.state), books.definitions())
+    return Dispatch(
+        books.state, HandBack(books.state), Isolation(books.state), books.definitions(), books.verification()
+    )
 
 
 def ending(books: Books, ends_at: float, kind: SlaveKind = SlaveKind.UNORDERED) -> ConnectedSlave:

@@ -193,6 +193,7 @@ def _settings(options: Options, generation: str) -> MasterSettings:
         only_here=_only_here(options),
         max_failures=options.max_failures,
         max_waiting_bytes=options.max_waiting_results,
+        verify=options.verify,
         feeds_until=None if ends_at is None else ends_at - saving_s,
         ends_at=ends_at,
     )

@@ -79,6 +79,7 @@ class Options:
     slave_max_memory: int | None = None
     slave_start_timeout: float = DEFAULT_START_TIMEOUT_S
     max_waiting_results: int = 1 << 30
+    verify: float = 0.0
     policies: Policies = field(factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None

@@ -17,10 +17,10 @@ from msgspec import Struct
 
 from mwpy._values import messagepack
 from mwpy._values.causes import Cause
-from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.policy import TaskPolicy
+from mwpy._values.record_parts import Charge, SubmittedTasks, TaskRange
 from mwpy._values.task import SlaveKind, SlaveState
 
 __all__ = [
@@ -32,6 +32,9 @@ __all__ = [
     "AlgorithmDefined",
     "AlgorithmRefused",
     "AlgorithmsForgotten",
+    "AnswersDiffer",
+    "AnswersGiven",
+    "AnswersKept",
     "AttemptsEnded",
     "AttemptsStarted",
     "Charge",
@@ -43,6 +46,7 @@ __all__ = [
     "PackagesCompared",
     "PeerDropped",
     "Record",
+    "ResultsDoubted",
     "ResultsReceived",
     "ResultsSent",
     "SlaveChanged",
@@ -68,55 +72,6 @@ __all__ = [
     "decode",
     "encode",
 ]
-
-
-class TaskRange(Struct, frozen=True):
-    """How a record names tasks: `count` consecutive ids from `first` on, in one attempt, of one algorithm."""
-
-    first: int
-    count: int
-    attempt: int
-    """The number of times that these tasks were sent to a slave, this time included."""
-    algorithm: int
-    """The number of the algorithm's definition."""
-    name: str
-    """The name of the algorithm."""
-    expected_s: float | None = None
-    """How long each task takes, by its policy; None if its policy does not say this."""
-
-    def __str__(self) -> str:
-        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
-        return f"task{'s' if last else ''} {self.first}{last} ({self.name})"
-
-
-class SubmittedTasks(Struct, frozen=True):
-    """Tasks as they were submitted: consecutive ids, one algorithm, one policy, and the arguments of each task."""
-
-    first: TaskId
-    count: int
-    algorithm: int
-    """The number of the algorithm's definition."""
-    policy: TaskPolicy
-    payloads: Sequence[bytes]
-    """The encoded arguments of each task."""
-    buffers: Sequence[Any]
-    """The large buffers of each task's arguments; empty if no task has any."""
-
-
-class Charge(Struct, frozen=True):
-    """The loss of an attempt: an entry for the history of the task. If a slave ended, its `SlaveEnded` has its last
-    words."""
-
-    sid: SlaveId
-    cause: Cause
-    reason: str
-    more_memory: int = 0
-    """As in `Death`."""
-
-    @property
-    def is_charged(self) -> bool:
-        """Whether the task is charged with the loss, so that it counts for `attempts_max`."""
-        return self.cause.is_charged and not self.more_memory
 
 
 class AlgorithmDefined(Struct, frozen=True, tag=True):
@@ -335,6 +290,46 @@ class TaskCheckpointed(Struct, frozen=True, tag=True):
     """The encoded state and the large buffers of its pickle, as they arrived."""
 
 
+class AnswersKept(Struct, frozen=True, tag=True):
+    """Results of tasks arrived from a slave. They are kept until other hosts have computed the same tasks."""
+
+    sid: SlaveId
+    host: str
+    """The machine of the slave."""
+    results: Results
+    frames: Sequence[Any]
+
+
+class AnswersGiven(Struct, frozen=True, tag=True):
+    """The algorithm got results that were kept. Each range is one task, with the attempt that computed its result."""
+
+    tasks: Sequence[TaskRange]
+    verdict: str
+    """Whether other hosts computed the same, or why this is unknown."""
+    is_sure: bool
+    """Whether at least two hosts agree on these results."""
+
+
+class AnswersDiffer(Struct, frozen=True, tag=True):
+    """Hosts computed different results of a task."""
+
+    task: TaskRange
+    hosts: Sequence[Sequence[str]]
+    """The hosts that agree with each other, for each different result."""
+    wrong: Sequence[str]
+    """The hosts that other hosts outvoted; empty if there is no majority."""
+
+
+class ResultsDoubted(Struct, frozen=True, tag=True):
+    """A host computed a wrong result. The algorithm has got these results that no other host computed."""
+
+    host: str
+    tasks: Sequence[tuple[int, int]]
+    """First id and count of each range."""
+    forgotten: int
+    """How many more such results there are, with ids that are not known any more."""
+
+
 class TasksFailed(Struct, frozen=True, tag=True):
     """Tasks failed at their submission; they were never pending."""
 
@@ -476,6 +471,10 @@ Record = (
     | AttemptsEnded
     | ResultsReceived
     | TaskCheckpointed
+    | AnswersKept
+    | AnswersGiven
+    | AnswersDiffer
+    | ResultsDoubted
     | TasksFailed
     | TasksReturned
     | TasksDue

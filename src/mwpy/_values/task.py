@@ -64,6 +64,8 @@ class TaskState(PlainEnum):
     ALLOCATED = "allocated"
     DELAYED = "delayed"
     CANCELLING = "cancelling"
+    ANSWERED = "answered"
+    REPEATING = "repeating"
     FINISHED = "finished"
     UNRUNNABLE = "unrunnable"
     CANCELLED = "cancelled"

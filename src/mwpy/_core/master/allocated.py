@@ -13,7 +13,7 @@ from mwpy._core.holding import count_of, take_each
 from mwpy._core.master.spans import Span
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.records import SlaveConnected, TaskRange
+from mwpy._values.records import SlaveConnected, SlaveEnded, TaskRange
 from mwpy._values.task import TaskState
 
 __all__ = ["AllocatedTasks", "HeldTasks"]
@@ -46,6 +46,14 @@ class AllocatedTasks:
     """The tasks of each slave."""
     several: dict[int, dict[SlaveId, Span]] = field(factory=dict)
     """The live attempts of each task that has several, by its id: the spans in `held`, by slave, the oldest first."""
+
+    def slave_ended(self, record: SlaveEnded) -> None:
+        """A slave is gone. Other records of the same iteration move its tasks."""
+        held = self.held.get(record.sid)
+        if held is not None:  # else it ended before it was ready for tasks
+            held.ended = True
+            if not held.spans:
+                del self.held[record.sid]
 
     def slave_connected(self, record: SlaveConnected) -> None:
         """A slave holds nothing yet."""
@@ -116,11 +124,14 @@ class AllocatedTasks:
         return beside
 
 
+_AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING, TaskState.REPEATING)
+
+
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:
     counted: Counter[int] = Counter()
     for span in held.spans:
         assert span.sid == sid, f"{span}: held by {sid} but allocated to {span.sid}"
-        assert span.state in (TaskState.ALLOCATED, TaskState.CANCELLING), f"{span}: held by {sid} but {span.state.name}"
+        assert span.state in _AT_SLAVES, f"{span}: held by {sid} but {span.state.name}"
         assert span.attempt <= span.sent, f"{span}: attempt {span.attempt} of {span.sent} lives"
         counted[span.algorithm.number] += span.count
     assert counted == held.load, f"the load of {sid} was miscounted"

@@ -20,6 +20,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import named
 from mwpy._core.master.state import MasterState
+from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.ids import TaskId
 from mwpy._values.records import TaskRange
@@ -35,6 +36,7 @@ class Cancellation:
     state: MasterState
     kinds: SlaveKinds
     handback: HandBack
+    verification: Verification
 
     def cancel(self, command: CancelTasks) -> None:
         """Cancel the tasks that have not ended, and answer which these are."""
@@ -46,6 +48,8 @@ class Cancellation:
         if delayed:
             self.handback.cancel(None, delayed, "in the pause before its next attempt", discard=discard)
         found = [*waiting, *delayed]
+        if self.state.jar.answered.tasks:
+            found += self._end_answered(ids, command.running)
         for agent in self.state.members.agents.values():
             held: list[TaskRange] = []
             for slave in agent.slaves.values():
@@ -67,6 +71,18 @@ class Cancellation:
             found += held
         unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
         self.state.actions.cancelled.append((command, sorted(unended)))
+
+    def _end_answered(self, ids: TaskIds, running: Running) -> list[TaskRange]:
+        """Give out the answers that are compared if tasks may finish. Otherwise cancel those tasks that no slave has,
+        and return them."""
+        if running is Running.FINISH:
+            self.verification.kept.release_named(ids, "its task was cancelled")
+            return []
+        answered = named(self.state.jar.answered.spans(), ids)
+        if answered:
+            discard = running is Running.DISCARD
+            self.handback.cancel(None, answered, "while its answer was verified", discard=discard)
+        return answered
 
     def _let_finish(self, slave: ConnectedSlave, ids: TaskIds) -> None:
         """Do not send the tasks again that a slave holds."""

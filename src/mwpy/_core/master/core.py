@@ -21,6 +21,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Feeding` says whether tasks are sent at all.
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
+- `Verification` compares results of several hosts.
 - `Totals` counts what was done and lost.
 - `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
 """
@@ -55,6 +56,7 @@ from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.isolation import Isolation
+from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.long_tasks import LongTasks
 from mwpy._core.master.losses import Losses
@@ -66,6 +68,7 @@ from mwpy._core.master.state import Actions, MasterSettings, MasterState
 from mwpy._core.master.stop import Stop
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.totals import Totals
+from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -108,15 +111,17 @@ class MasterCore:
         self.admission = Admission(self.state, self.kinds)
         self.isolation = Isolation(self.state)
         self.definitions = Definitions(self.state, self.admission)
-        self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions)
-        self.stragglers = Stragglers(self.state, self.dispatch)
         self.totals = Totals(self.state)
-        self.delays = Delays(self.state, self.handback)
         self.hosts = Hosts(self.state, self.admission)
-        self.results = Results(self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts)
+        self.verification = Verification(self.state, self.hosts, KeptAnswers(self.state, self.kinds, self.totals))
+        self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions, self.verification)
+        self.stragglers = Stragglers(self.state, self.dispatch)
+        self.delays = Delays(self.state, self.handback)
+        shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
+        self.results = Results(*shared)
         self.checkpoints = Checkpoints(self.state)
-        self.losses = Losses(self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts)
-        self.cancellation = Cancellation(self.state, self.kinds, self.handback)
+        self.losses = Losses(*shared)
+        self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
@@ -276,7 +281,11 @@ class MasterCore:
                 self.stop.decide()
             if self.hosts.ripe or self.hosts.deadline is not None:
                 self.hosts.decide(now)
-            if self.feeding.decide(self.waiting, now):
+            feeds = self.feeding.decide(self.waiting, now)
+            if self.state.jar.answered.tasks:
+                self.verification.decide(now, out_of_time=self.feeding.out_of_time)
+                self.dispatch.repeat(now)
+            if feeds:
                 self.dispatch.decide(now)
                 if self.state.jar.speculates:
                     self.stragglers.decide(now)
@@ -304,7 +313,9 @@ class MasterCore:
         jar, members, wanted = self.state.jar, self.state.members, self.kinds.wanted
         if self.kinds.unordered_unasked:
             wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed.tasks)}
-        useful = allocation.useful(members, jar.pending.num_unaddressed, self.state.settings.task_group)
+        useful = allocation.useful(
+            members, jar.pending.num_unaddressed + jar.answered.num_waiting, self.state.settings.task_group
+        )
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())
         spent = allocation.spent(members, jar.pending, self.state.now)
@@ -336,6 +347,7 @@ class MasterCore:
             self.long_tasks,
             self.totals,
             self.hosts,
+            self.verification,
         ):
             part.check()
         self.silence.watch.check()

@@ -16,6 +16,7 @@ from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.peaks import with_expected
 from mwpy._core.master.state import MasterState
+from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 from mwpy._values.policy import Limits
@@ -34,6 +35,7 @@ class Dispatch:
     handback: HandBack
     isolation: Isolation
     definitions: Definitions
+    verification: Verification
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""
 
@@ -49,6 +51,17 @@ class Dispatch:
         self.look_again = None
         if self.state.jar.runnable > 1 and not pending.queues and self.state.settings.task_group is None:
             self._take_back(now)
+
+    def repeat(self, now: float) -> None:
+        """Send tasks that have an answer to slaves on other hosts. They have priority, because their answers wait."""
+        fixed = self.state.settings.task_group
+        for slave, waiting in self.verification.places():
+            first = next(iter(waiting.values()))
+            count = allocation.room(self.state.members, slave, first.algorithm.number, fixed)
+            count = min(count, allocation.most_in_time(slave, first, now))
+            chosen = self.state.jar.pending.heads(waiting.values(), count, allocation.MAX_GROUP_BYTES)
+            if chosen:
+                self._feed(slave, chosen, now)
 
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""
@@ -170,7 +183,9 @@ class Dispatch:
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
-        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes, limits if any(limits) else [])
+        digests = self.verification.chosen(slave, spans) if self.verification.is_on else []
+        own_limits = limits if any(limits) else []
+        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes, own_limits, digests)
         first = messages.payload(len(payloads), payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)])
 

@@ -41,7 +41,7 @@ class Feeding:
         Args:
             waiting: whether the master algorithm waits.
         """
-        is_much = self.unfetched > self.state.settings.max_waiting_bytes
+        is_much = self._waiting_bytes > self.state.settings.max_waiting_bytes
         self.holds_back = is_much and (waiting is Waiting.NOT or self.state.jar.num_allocated > 0)
         if self.deadline is not None and now >= self.deadline:
             self.out_of_time, self.deadline = True, None
@@ -50,9 +50,13 @@ class Feeding:
         return not (self.holds_back or self.out_of_time)
 
     @property
+    def _waiting_bytes(self) -> int:
+        return self.unfetched + self.state.jar.answered.bytes
+
+    @property
     def reason(self) -> str:
         """Why tasks are held back, and what to do."""
         return (
-            f"results of about {amount(self.unfetched)} wait for the master algorithm, so no more tasks are sent. "
+            f"results of about {amount(self._waiting_bytes)} wait for the master algorithm, so no more tasks are sent. "
             f"Fetch them with mw.results() or from the maps that are open, or raise --mw-max-waiting-results"
         )

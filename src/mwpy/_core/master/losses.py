@@ -26,12 +26,14 @@ from mwpy._core.master.peaks import more_memory
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED, Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
+from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
 from mwpy._values.phrases import counted
 from mwpy._values.records import Charge, TaskRange
+from mwpy._values.task import TaskState
 
 __all__ = ["Losses"]
 
@@ -67,6 +69,7 @@ class Losses:
     totals: Totals
     delays: Delays
     hosts: Hosts
+    verification: Verification
     departures: dict[str, int] = field(factory=dict)
     """Why agents left, and how many left for each reason."""
     _silent: dict[str, _Silent] = field(factory=dict)
@@ -187,10 +190,16 @@ class Losses:
                 self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)
             if loss.is_charged:
                 self.hosts.ended(span, slave.agent.host, span.count, span.count, f"{loss.cause.value}: {loss.reason}")
+
+        def death(span: Span) -> Death:
+            return Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory)
+
+        if self.verification.is_on:
+            held = self.verification.drop(slave, held, lambda span: _why_not_repeated(span, death(span)))
         again: list[Span] = []
         ended: dict[str, list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, what, (loss,)):
-            why = _why_not_again(span, Death(slave.sid, span.attempt, loss.cause, loss.reason, words, loss.more_memory))
+            why = _why_not_again(span, death(span))
             if why:
                 ended.setdefault(why, []).append(span.whole)
             else:
@@ -208,7 +217,8 @@ class Losses:
     ) -> Sequence[Span]:
         by_pause: dict[float, list[TaskRange]] = {}
         for span in without_extra(self.state, slave.sid, held, reason, charges):
-            pause_s = span.next_pause_s if any(charge.is_charged for charge in charges) else 0.0
+            pauses = span.state is TaskState.ALLOCATED and any(charge.is_charged for charge in charges)
+            pause_s = span.next_pause_s if pauses else 0.0
             by_pause.setdefault(pause_s, []).append(span.whole)
         return [
             span
@@ -248,6 +258,13 @@ def _why_not_again(span: Span, loss: Death) -> str:
     elif loss.is_blameless and span.blameless + 1 >= BLAMELESS_ALLOWED:
         return f"it was lost {BLAMELESS_ALLOWED} times without its fault, the last time: {_said(loss)}"
     return ""
+
+
+def _why_not_repeated(span: Span, loss: Death) -> str:
+    """Why a task that has an answer is not repeated once more after this loss; empty if it is."""
+    if sum(death.cause is Cause.AGENT_LOST for death in (*span.deaths, loss)) >= LOST_AGENTS_ALLOWED:
+        return "it would have to run alone"
+    return _why_not_again(span, loss)
 
 
 def _story(span: Span, loss: Death) -> str:

@@ -23,13 +23,13 @@ from math import inf
 from operator import attrgetter
 from typing import TypeVar
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from mwpy._core.holding import TaskIds, count_of, take_out
 from mwpy._core.master.spans import Span, ids_in
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
-from mwpy._values.records import TaskRange
+from mwpy._values.records import TaskRange, TasksUnaddressed
 from mwpy._values.task import TaskState
 
 __all__ = ["MAX_SPAN", "Lane", "PendingTasks"]
@@ -77,7 +77,7 @@ class PendingTasks:
         queues = *self.queues.values(), *self.suspects.values()
         return min((queue[0].needed_s or 0.0 for queue in queues), default=0.0)
 
-    def heads(self, queue: deque[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
+    def heads(self, queue: Iterable[Span], count: int, max_bytes: int, refused: Container[int] = ()) -> list[TaskRange]:
         """Choose tasks at the head of a queue, to be sent in one message; at least one task.
 
         Args:
@@ -196,6 +196,14 @@ class PendingTasks:
                 del self.addressed[sid]
             else:
                 del queues[lane]
+        return spans
+
+    def unaddress(self, record: TasksUnaddressed, _: object) -> list[Span]:
+        """Any slave may run tasks that were addressed to one."""
+        spans = self.remove(record.sid, record.tasks)
+        for span in spans:
+            span.policy = evolve(span.policy, sid=None)
+        self.add(spans)
         return spans
 
     def withdraw(self, tasks: Sequence[TaskRange]) -> list[Span]:

@@ -10,7 +10,7 @@ attempts left, then its attempt is lost, and the algorithm gets no result.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -28,6 +28,7 @@ from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
+from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -42,6 +43,8 @@ __all__ = ["Results"]
 RESULT_BYTES = 200
 """About how many bytes a result takes without its value."""
 
+_MAY_RETRY = (TaskState.ALLOCATED, TaskState.REPEATING)
+
 _result: type[Result[object]] = Result
 
 
@@ -55,6 +58,7 @@ class Results:
     totals: Totals
     delays: Delays
     hosts: Hosts
+    verification: Verification
 
     def receive(self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], now: float) -> None:
         """Take over a group of results.
@@ -76,6 +80,11 @@ class Results:
             values, buffers = messages.entries(group, frames)
         if self.state.jar.allocated.several:
             self._end_others(slave, group, now)
+        if self.verification.is_on:
+            group, frames, seconds_of = self.verification.keep(slave, group, frames, values)
+            values, buffers = messages.entries(group, frames)
+            self.verification.kept.given(slave.agent.host, group)
+            self._learn(slave, seconds_of)
         if values:
             self._give_out(slave, group, frames, values, buffers)
         slave.last_heard = now
@@ -127,11 +136,12 @@ class Results:
         ids, tried_again = TaskIds((number, 1) for number in places), set[int]()
         returned: dict[tuple[str, float], list[TaskRange]] = {}
         for span in slave.held.spans:
-            if span.state is TaskState.ALLOCATED and span.policy.retries_errors and not span.is_last_attempt:
+            if span.state in _MAY_RETRY and span.policy.retries_errors and not span.is_last_attempt:
+                pause_s = span.next_pause_s if span.state is TaskState.ALLOCATED else 0.0
                 for number in (first + at for first, count in ids.among(span) for at in range(count)):
                     place = places[number]
                     what = headline(values[place].pickle)
-                    returned.setdefault((what, span.next_pause_s), []).append(span.part(number, 1, span.attempt))
+                    returned.setdefault((what, pause_s), []).append(span.part(number, 1, span.attempt))
                     self.totals.lost(span, slave.agent.host, Cause.ERROR, 1, group.seconds[place])
                     self.hosts.ended(span, slave.agent.host, 1, 1, what)
                     tried_again.add(place)
@@ -198,7 +208,7 @@ class Results:
         tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
-    def _learn(self, slave: ConnectedSlave, seconds_of: dict[int, list[float]]) -> None:
+    def _learn(self, slave: ConnectedSlave, seconds_of: Mapping[int, list[float]]) -> None:
         """Learn how long the tasks of each algorithm take, from their compute times in seconds."""
         overall = self.state.members.pace
         for number, times in seconds_of.items():

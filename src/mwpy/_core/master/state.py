@@ -61,6 +61,8 @@ class MasterSettings:
     """At how many failures the computation stops; None for no limit."""
     max_waiting_bytes: int = 1 << 30
     """About how many bytes of results may wait for the algorithm until no more tasks are sent."""
+    verify: float = 0.0
+    """How many percent of the tasks are repeated on another host, to compare the results."""
     feeds_until: float | None = None
     """When no more tasks are sent, because the master ends soon, on the core's clock; None if its time has no limit."""
     ends_at: float | None = None

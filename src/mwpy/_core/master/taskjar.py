@@ -2,9 +2,10 @@
 
 The table `TRANSITIONS` is the lifecycle of a task. Records move spans of tasks along it (`Taskjar.changes`). A
 transition that the table does not have is an internal error. Finished, unrunnable and cancelled tasks leave the jar at
-once, so all tasks in it are pending, delayed, allocated or cancelling.
+once, so all others are in it.
 
 Pending tasks are in `Taskjar.pending`, delayed tasks in `Taskjar.delayed`, all others in `Taskjar.held` by their slave.
+Tasks with answers that are compared are in `Taskjar.answered`; those that a slave repeats are at this slave, too.
 
 An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
 another slave, with its own number of the attempt (see `allocated.py`). All its attempts except the last one end with
@@ -17,11 +18,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from attrs import Factory, define, evolve, field
+from attrs import Factory, define, field
 
 from mwpy._core.holding import count_of, divided
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.allocated import AllocatedTasks, HeldTasks
+from mwpy._core.master.answered import AnsweredTasks
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
 from mwpy._core.master.pending import PendingTasks
@@ -51,9 +53,12 @@ class TaskEvent(PlainEnum):
     GIVE_UP = "give up"
     LET_FINISH = "let finish"
     CANCEL = "cancel"
+    KEEP = "keep its answer"
+    VERIFY = "repeat to compare"
 
 
 _NEW, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.PENDING, TaskState.ALLOCATED
+_ANSWERED, _REPEATING = TaskState.ANSWERED, TaskState.REPEATING
 _FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
 _DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
 
@@ -61,8 +66,13 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.SUBMIT: {_NEW: _PENDING},
     TaskEvent.FAIL: {_NEW: _FINISHED},
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
-    TaskEvent.FINISH: {_ALLOCATED: _FINISHED, _CANCELLING: _FINISHED},
-    TaskEvent.RETURN: {_ALLOCATED: _PENDING},
+    TaskEvent.FINISH: {
+        _ALLOCATED: _FINISHED,
+        _CANCELLING: _FINISHED,
+        _ANSWERED: _FINISHED,
+        _REPEATING: _FINISHED,
+    },
+    TaskEvent.RETURN: {_ALLOCATED: _PENDING, _REPEATING: _ANSWERED},
     TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
     TaskEvent.BE_DUE: {_DELAYED: _PENDING},
     TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
@@ -74,9 +84,28 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
         _ALLOCATED: _CANCELLED,
         _CANCELLING: _CANCELLED,
         _DELAYED: _CANCELLED,
+        _ANSWERED: _CANCELLED,
+        _REPEATING: _CANCELLED,
     },
+    TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
+    TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
 }
-_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, _REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL = TaskEvent
+(
+    _SUBMIT,
+    _,
+    _ALLOCATE,
+    _FINISH,
+    _RETURN,
+    _DELAY,
+    _BE_DUE,
+    _REPEAT,
+    _END_ONE,
+    _GIVE_UP,
+    _LET_FINISH,
+    _CANCEL,
+    *_OTHERS,
+) = TaskEvent
+_KEEP, _VERIFY = _OTHERS
 
 Tags = Sequence[list[Any]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
@@ -89,7 +118,7 @@ class Taskjar:
     algorithms: Algorithms = field(factory=Algorithms)
     """The task algorithms."""
     runnable: int = 0
-    """How many tasks are pending, delayed or allocated."""
+    """How many tasks have not ended."""
     away: int = 0
     """How many tasks were submitted and are not pending any more."""
     ended: int = 0
@@ -104,6 +133,8 @@ class Taskjar:
     """The tasks that wait to be sent."""
     delayed: DelayedTasks = field(factory=DelayedTasks)
     """The tasks that pause before their next attempt."""
+    answered: AnsweredTasks = field(factory=AnsweredTasks)
+    """The tasks with answers that are compared."""
     held: dict[SlaveId, HeldTasks] = field(factory=dict)
     """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
     allocated: AllocatedTasks = field(default=Factory(lambda self: AllocatedTasks(self.held), takes_self=True))
@@ -123,16 +154,18 @@ class Taskjar:
             records.ResultsReceived: self._received,
             records.AttemptsStarted: self._attempts_started,
             records.AttemptsEnded: self._attempts_ended,
+            records.AnswersKept: self._answers_kept,
+            records.AnswersGiven: self._answers_given,
             records.TasksSubmitted: self._submitted,
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
             records.TasksCancelled: self._cancelled,
             records.TasksCancelling: self._cancelling,
-            records.TasksUnaddressed: self._unaddressed,
+            records.TasksUnaddressed: self.pending.unaddress,
             records.TaskCheckpointed: self._checkpointed,
             records.SlaveConnected: _only(self.allocated.slave_connected),
-            records.SlaveEnded: self._ended,
+            records.SlaveEnded: _only(self.deaths.note_end, self.allocated.slave_ended),
             records.LossesExplained: _only(self.deaths.explain),
             records.TasksFailed: self._failed,
             records.AlgorithmDefined: _only(self.algorithms.add),
@@ -142,12 +175,13 @@ class Taskjar:
     @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        return self.runnable - self.pending.count - len(self.delayed.tasks)
+        return self.runnable - self.pending.count - len(self.delayed.tasks) - self.answered.num_waiting
 
     def spans(self) -> Iterator[Span]:
-        """All spans: pending and delayed ones, and those that slaves hold."""
+        """All spans: pending and delayed ones, those with answers, and those that slaves hold."""
         yield from self.pending.spans()
         yield from self.delayed.tasks.values()
+        yield from self.answered.spans()
         for held in self.held.values():
             yield from held.spans
 
@@ -155,14 +189,16 @@ class Taskjar:
 
     def _allocated(self, record: records.TasksAllocated, _: Tags) -> list[Span]:
         sid = record.sid
-        spans = self.pending.remove(sid, record.tasks)
-        _move(spans, _ALLOCATE)
+        repeats = self.answered.is_waiting(record.tasks[0].first)
+        spans = self.answered.send(record.tasks) if repeats else self.pending.remove(sid, record.tasks)
+        _move(spans, _VERIFY if repeats else _ALLOCATE)
         held = self.held[sid]
         for span in spans:
             span.attempt = span.sent = span.attempt + 1
             span.sid = sid
             held.load[span.algorithm.number] += span.count
-            self._count_away(span, span.count)
+            if not repeats:
+                self._count_away(span, span.count)
         held.spans.extend(spans)
         return spans
 
@@ -173,6 +209,28 @@ class Taskjar:
         self._count_ended(spans)
         if results.failed:
             self.failed += len(dict.fromkeys(results.failed))
+        return spans
+
+    def _answers_kept(self, record: records.AnswersKept, _: Tags) -> list[Span]:
+        results = record.results
+        spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
+        _move(spans, _KEEP)
+        for span in spans:
+            if span.left is not None:  # a repetition must not depend on what another host computed
+                self.left_bytes -= span.left.size
+                span.left = None
+        return self.answered.add(spans, record)
+
+    def _answers_given(self, record: records.AnswersGiven, _: Tags) -> list[Span]:
+        spans: list[Span] = []
+        for each in record.tasks:
+            span, answers = self.answered.remove(each.first)
+            if span.sid is not None:
+                self.allocated.take(span.sid, *_columns([span.whole]))
+            self.failed += any(answer.failed for answer in answers if answer.attempt == each.attempt)
+            spans.append(span)
+        _move(spans, _FINISH)
+        self._count_ended(spans)
         return spans
 
     def _submitted(self, record: records.TasksSubmitted, tags: Tags) -> list[Span]:
@@ -203,6 +261,12 @@ class Taskjar:
 
     def _returned(self, record: records.TasksReturned, _: Tags) -> list[Span]:
         spans = self.allocated.take(record.sid, *_columns(record.tasks))
+        repeats = [span for span in spans if span.state is _REPEATING]
+        if repeats:
+            spans = [span for span in spans if span.state is not _REPEATING]
+            _move(repeats, _DELAY if record.pause_s else _RETURN)
+            self.deaths.charge(repeats, record.charges)
+            self.answered.wait(repeats)
         _move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
             span.sid, span.attempt = None, span.sent
@@ -247,10 +311,15 @@ class Taskjar:
             spans = self.allocated.take(sid, *_columns(tasks))
         elif tasks[0].first in self.delayed.tasks:
             spans = self.delayed.remove(tasks)
+        elif self.answered.is_waiting(tasks[0].first):
+            spans = [self.answered.remove(each.first)[0] for each in tasks]
         else:
             spans = self.pending.withdraw(tasks)
             for span in spans:
                 self._count_away(span, span.count)
+        for span in spans:
+            if span.state is _REPEATING:
+                self.answered.remove(span.first)
         _check_found(spans, tasks)
         _move(spans, _CANCEL)
         self._count_ended(spans)
@@ -272,22 +341,6 @@ class Taskjar:
         span.algorithm.leaves_state = True
         self.left_bytes += left.size - (before.size if before else 0)
         return spans
-
-    def _unaddressed(self, record: records.TasksUnaddressed, _: Tags) -> list[Span]:
-        spans = self.pending.remove(record.sid, record.tasks)
-        for span in spans:
-            span.policy = evolve(span.policy, sid=None)
-        self.pending.add(spans)
-        return spans
-
-    def _ended(self, record: records.SlaveEnded, _: Tags) -> list[Span]:
-        self.deaths.note_end(record)
-        held = self.held.get(record.sid)
-        if held is not None:  # else it ended before it was ready for tasks
-            held.ended = True
-            if not held.spans:
-                del self.held[record.sid]
-        return []
 
     def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
         for each in record.tasks:
@@ -317,10 +370,11 @@ class Taskjar:
         """Recompute all derived values, and compare the places of the tasks with their states."""
         self.pending.check()
         self.delayed.check()
+        self.answered.check()
         beside = self.allocated.check()
         allocated = sum(held.count for held in self.held.values()) - beside.total()
-        assert allocated == self.num_allocated, "a task is neither pending nor delayed nor at a slave"
-        not_pending = allocated + len(self.delayed.tasks)
+        assert allocated == self.num_allocated, "a task is neither pending nor delayed nor answered nor at a slave"
+        not_pending = allocated + len(self.delayed.tasks) + self.answered.num_waiting
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
         for span in self.spans():
@@ -332,14 +386,15 @@ class Taskjar:
         self.deaths.check()
 
 
-def _only(change: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
-    """A change that moves no task."""
+def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
+    """Changes that move no task."""
 
-    def changes(record: Any, _: Tags) -> list[Span]:
-        change(record)
+    def make_changes(record: Any, _: Tags) -> list[Span]:
+        for change in changes:
+            change(record)
         return []
 
-    return changes
+    return make_changes
 
 
 def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:

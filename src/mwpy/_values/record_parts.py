@@ -1,0 +1,63 @@
+"""What records consist of: how they name tasks, what was submitted, and what a task is charged with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from mwpy._values.causes import Cause
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.policy import TaskPolicy
+
+__all__ = ["Charge", "SubmittedTasks", "TaskRange"]
+
+
+class TaskRange(Struct, frozen=True):
+    """How a record names tasks: `count` consecutive ids from `first` on, in one attempt, of one algorithm."""
+
+    first: int
+    count: int
+    attempt: int
+    """The number of times that these tasks were sent to a slave, this time included."""
+    algorithm: int
+    """The number of the algorithm's definition."""
+    name: str
+    """The name of the algorithm."""
+    expected_s: float | None = None
+    """How long each task takes, by its policy; None if its policy does not say this."""
+
+    def __str__(self) -> str:
+        last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
+        return f"task{'s' if last else ''} {self.first}{last} ({self.name})"
+
+
+class SubmittedTasks(Struct, frozen=True):
+    """Tasks as they were submitted: consecutive ids, one algorithm, one policy, and the arguments of each task."""
+
+    first: TaskId
+    count: int
+    algorithm: int
+    """The number of the algorithm's definition."""
+    policy: TaskPolicy
+    payloads: Sequence[bytes]
+    """The encoded arguments of each task."""
+    buffers: Sequence[Any]
+    """The large buffers of each task's arguments; empty if no task has any."""
+
+
+class Charge(Struct, frozen=True):
+    """The loss of an attempt: an entry for the history of the task. If a slave ended, its `SlaveEnded` has its last
+    words."""
+
+    sid: SlaveId
+    cause: Cause
+    reason: str
+    more_memory: int = 0
+    """As in `Death`."""
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the task is charged with the loss, so that it counts for `attempts_max`."""
+        return self.cause.is_charged and not self.more_memory

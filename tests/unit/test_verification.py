@@ -1,0 +1,486 @@
+"""Results of several hosts that are compared: which answer the algorithm gets, and who is blamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from attrs import evolve
+from tests.spans import MAX, ids_of, span
+
+from mwpy._core.master import kept_answers
+from mwpy._core.master.commands import AllocateSlaves, CancelTasks, Running, Waiting
+from mwpy._core.master.core import Actions, MasterCore, MasterSettings
+from mwpy._core.master.events import Received, Vanished
+from mwpy._core.master.kept_answers import KeptAnswers
+from mwpy._core.master.verification import ANSWERS_MAX, OUTVOTED_ALLOWED
+from mwpy._transport.codec import Codec
+from mwpy._values import messages, records
+from mwpy._values.causes import Cause
+from mwpy._values.errors import InternalError
+from mwpy._values.ids import SlaveId
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.messagepack import as_digested, encode
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.task import Result, SlaveKind
+
+CODEC = Codec()
+
+RIGHT, WRONG = CODEC.dumps_digested("right")[0], CODEC.dumps_digested("wrong")[0]
+PLAIN = CODEC.dumps_value("right")[0]
+FAILURE, OTHER_FAILURE = CODEC.dumps_failure(OSError("no disk")), CODEC.dumps_failure(ValueError("no number"))
+NOT_COMPARABLE = CODEC.dumps_digested(lambda: 1)[0]
+
+
+class Pool:
+    """A core, and hosts with one agent and one slave each. What the core does is collected."""
+
+    def __init__(self, *hosts: str, verify: float = 100.0, settings: MasterSettings | None = None) -> None:
+        self.core = MasterCore(evolve(settings or MasterSettings("m", "g"), verify=verify))
+        self.done: list[records.Record] = []
+        self.results: dict[int, Result[object]] = {}
+        self.sent: list[tuple[str, messages.Message]] = []
+        self.answers: list[list[int]] = []
+        """What `CancelTasks` answered."""
+        self.now = 0.0
+        for host in hosts:
+            self.connect(host)
+
+    def connect(self, host: str) -> None:
+        """An agent with one slave connects from a host."""
+        self.hear(host, messages.Hello("m", "g", host, 1, "3.11", 1))
+        self.hear(host, messages.SlaveReady(1))
+
+    def hear(self, host: str, message: messages.Message, frames: Sequence[bytes] = ()) -> None:
+        self.core.handle(Received(host.encode(), "here", message, frames), self.now)
+        self.decide()
+
+    def decide(self) -> Actions:
+        """One iteration."""
+        self.core.decide(self.now)
+        self.core.check()
+        actions = self.core.take_actions()
+        self.done += actions.records
+        for result in actions.results:
+            assert result.task_id not in self.results, "a task ended twice"
+            self.results[result.task_id] = result
+        self.sent += [(send.peer.decode(), send.message) for send in actions.sends]
+        self.answers += [[*unended] for _, unended in actions.cancelled]
+        return actions
+
+    def submit(self, count: int = 1, policy: TaskPolicy = DEFAULT_POLICY, first: int = 1) -> None:
+        self.core.submit([span(first, MAX, count, policy=policy)])
+        self.decide()
+
+    def held(self, host: str) -> list[int]:
+        """The tasks that the slave on a host holds."""
+        agent = self.core.state.members.peers[host.encode()]
+        return ids_of(each for slave in agent.slaves.values() for each in slave.held.spans)
+
+    def answer(self, host: str, entry: bytes, task: int | None = None, *, again: bool = False) -> None:
+        """The slave on a host answers the first task that it holds, or another one."""
+        agent = self.core.state.members.peers[host.encode()]
+        spans = agent.slaves[1].held.spans
+        each = next(each for each in spans if task in (None, each.first))
+        failed = [0] if entry in (FAILURE, OTHER_FAILURE) else []
+        group = messages.Results(1, [each.first], [1], [each.attempt], [0.1], failed, again=[0] if again else [])
+        self.hear(host, group, [messages.payload(1, [entry])])
+
+    def each_of(self, kind: type[records.Record]) -> list[records.Record]:
+        """The records of a kind."""
+        return [record for record in self.done if isinstance(record, kind)]
+
+    @property
+    def notices(self) -> str:
+        return "\n".join(record.text for record in self.done if isinstance(record, records.Notice))
+
+    @property
+    def verdicts(self) -> list[tuple[str, bool]]:
+        return [(each.verdict, each.is_sure) for each in self.done if isinstance(each, records.AnswersGiven)]
+
+
+def first_holder(pool: Pool, task: int = 1) -> str:
+    """The first host that holds a task."""
+    return next(host.decode() for host in pool.core.state.members.peers if task in pool.held(host.decode()))
+
+
+def test_a_task_is_repeated_on_another_host_and_the_first_answer_given_out() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    assert (pool.held("a"), pool.held("b")) == ([1], [])
+    tasks = [message for _, message in pool.sent if isinstance(message, messages.Tasks)]
+    assert [each.digests for each in tasks] == [[0]]
+    pool.answer("a", RIGHT)
+    assert pool.results == {}
+    assert (pool.held("a"), pool.held("b")) == ([], [1])
+    pool.answer("b", RIGHT)
+    assert pool.results[1].value == "right"
+    assert (pool.results[1].host, pool.results[1].attempts) == ("a", 2)
+    assert pool.verdicts == [("a and b computed the same", True)]
+    assert pool.notices == ""
+
+
+def test_a_repetition_is_not_sent_to_the_same_host() -> None:
+    pool = Pool("a", "b")
+    pool.hear("a2", messages.Hello("m", "g", "a", 2, "3.11", 1))
+    pool.hear("a2", messages.SlaveReady(1))
+    pool.submit()
+    pool.answer("a", RIGHT)
+    assert (pool.held("a"), pool.held("a2"), pool.held("b")) == ([], [], [1])
+
+
+def test_only_a_part_of_the_tasks_is_repeated() -> None:
+    """The choice depends only on the task's id."""
+    counts = []
+    for _ in range(2):
+        pool = Pool("a", verify=20.0)
+        pool.submit(500)
+        asked = 0
+        while len(pool.results) < 500:
+            [*_, tasks] = [message for _, message in pool.sent if isinstance(message, messages.Tasks)]
+            asked += len(tasks.digests)
+            while pool.held("a") and pool.held("a")[0] in [
+                first + at for first, count in zip(tasks.tasks, tasks.counts, strict=True) for at in range(count)
+            ]:
+                each = pool.core.state.members.peers[b"a"].slaves[1].held.spans[0]
+                group = messages.Results(1, [each.first], [each.count], [each.attempt], [0.01] * each.count, [])
+                pool.hear("a", group, [messages.payload(each.count, [PLAIN] * each.count)])
+        counts.append(asked)
+    assert counts[0] == counts[1]
+    assert 90 <= counts[0] <= 110
+
+
+@pytest.mark.parametrize("policy", [TaskPolicy(retry=False), TaskPolicy(sid=SlaveId("SLAVE-0"))])
+def test_a_task_that_must_not_run_elsewhere_is_not_repeated(policy: TaskPolicy) -> None:
+    pool = Pool("a", "b")
+    pool.core.obey(AllocateSlaves(1, SlaveKind.INTERMINGLE))
+    pool.submit(policy=policy)
+    pool.answer("a", PLAIN)
+    assert pool.results[1].value == "right"
+    assert pool.notices == ""
+
+
+def test_a_third_host_decides() -> None:
+    pool = Pool("a", "b", "c")
+    pool.submit()
+    pool.answer("a", WRONG)
+    pool.answer("b", RIGHT)
+    assert pool.results == {}
+    assert pool.held("c") == [1]
+    pool.answer("c", RIGHT)
+    assert (pool.results[1].value, pool.results[1].host) == ("right", "b")
+    assert pool.verdicts == [("b and c computed the same", True)]
+    [differ] = pool.each_of(records.AnswersDiffer)
+    assert isinstance(differ, records.AnswersDiffer)
+    assert (differ.task.first, differ.hosts, differ.wrong) == (1, [["a"], ["b", "c"]], ["a"])
+    assert "host a computed another result of task 1 (max) than b and c" in pool.notices
+    assert "You already have" not in pool.notices
+
+
+def test_without_a_third_host_both_are_named_and_the_first_answer_is_given_out() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", WRONG)
+    pool.answer("b", RIGHT)
+    assert pool.results[1].value == "wrong"
+    assert pool.verdicts == [("not verified, because a and b computed different results", False)]
+    assert "a and b computed different results of task 1 (max), and it is not known which is right" in pool.notices
+    assert pool.core.verification.outvoted == {}
+
+
+def test_three_different_answers_blame_nobody() -> None:
+    pool = Pool("a", "b", "c", "d")
+    pool.submit()
+    for host, entry in zip("abc", (WRONG, RIGHT, CODEC.dumps_digested("third")[0]), strict=True):
+        pool.answer(host, entry)
+    assert ANSWERS_MAX == 3
+    assert pool.results[1].value == "wrong"
+    assert pool.held("d") == []
+    assert pool.core.verification.outvoted == {}
+    assert "a and b and c computed different results" in pool.notices
+
+
+def _outvote(pool: Pool, task: int = 1) -> None:
+    """Host `a` computes a task wrongly, and all others compute it rightly."""
+    pool.submit(first=task)
+    while task not in pool.results:
+        host = first_holder(pool, task)
+        pool.answer(host, WRONG if host == "a" else RIGHT, task)
+
+
+def test_a_host_that_was_outvoted_does_not_count_against_another() -> None:
+    pool = Pool("a", "b", "c")
+    _outvote(pool)
+    pool.core.handle(Vanished(b"c", 0.0), 0.0)
+    pool.submit(first=2)
+    assert pool.held("b") == [2] or pool.held("a") == [2]
+    first, second = ("b", "a") if pool.held("b") else ("a", "b")
+    pool.answer(first, RIGHT if first == "b" else WRONG)
+    pool.answer(second, RIGHT if second == "b" else WRONG)
+    assert (pool.results[2].value, pool.results[2].host) == ("right", "b")
+    assert pool.verdicts[-1] == ("b computed it; hosts that computed other results wrongly disagree", False)
+
+
+def test_each_task_of_a_host_that_was_outvoted_is_repeated() -> None:
+    """Also if it was not chosen. A result that was computed before, without a digest, does not count."""
+    pool = Pool("a", verify=20.0, settings=MasterSettings("m", "g", task_group=2))
+    chosen = pool.core.verification.is_chosen
+    first = next(number for number in range(1, 100) if chosen(number) and not chosen(number + 1))
+    pool.submit(2, first=first)
+    pool.connect("b")
+    pool.connect("c")
+    for host in "abc":
+        assert pool.held(host)[0] == first
+        pool.answer(host, WRONG if host == "a" else RIGHT, first)
+    assert pool.core.verification.outvoted == {"a": 1}
+    pool.answer("a", PLAIN)
+    assert [*pool.results] == [first]
+    [returned] = pool.each_of(records.TasksReturned)
+    assert isinstance(returned, records.TasksReturned)
+    assert returned.reason == "a computed other results wrongly, and this one cannot be compared"
+    holder = first_holder(pool, first + 1)
+    [*_, tasks] = [message for _, message in pool.sent if isinstance(message, messages.Tasks)]
+    assert tasks.digests == ([0] if holder == "a" else [])
+
+
+def test_a_host_that_is_outvoted_often_gets_no_more_work() -> None:
+    pool = Pool("a", "b", "c")
+    task = 0
+    while len(pool.each_of(records.AnswersDiffer)) < OUTVOTED_ALLOWED:
+        assert pool.core.state.members.excluded == {}
+        task += 1
+        _outvote(pool, task)
+    assert [*pool.core.state.members.excluded] == ["a"]
+    assert "3 of its results were different on two other hosts" in pool.notices
+
+
+def test_a_host_is_not_excluded_if_nobody_is_left() -> None:
+    pool = Pool("a", "b", "c")
+    pool.core.verification.outvoted["a"] = 10
+    pool.core.handle(Vanished(b"c", 0.0), 0.0)
+    pool.hear("b", messages.Leaving("x", Cause.EVICTED))
+    pool.core.hosts.exclude("a", "why", "task 1", 0.0, key="x")
+    pool.decide()
+    assert pool.core.state.members.excluded == {}
+    assert "host a: why. It still gets work" in pool.notices
+
+
+def test_results_that_only_a_wrong_host_computed_are_named() -> None:
+    pool = Pool("a")
+    pool.submit(3)
+    for _ in range(3):
+        pool.answer("a", WRONG)
+    assert len(pool.results) == 3
+    assert pool.notices.count("are not verified: no slave on another host than a can run it now") == 1
+    pool.connect("b")
+    pool.connect("c")
+    _outvote(pool, 4)
+    assert pool.each_of(records.ResultsDoubted) == [records.ResultsDoubted("a", [(1, 3)], 0)]
+    assert "You already have 3 results that only a computed" in pool.notices
+
+
+def test_the_ids_of_results_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "RANGES_KEPT", 2)
+    pool = Pool("a")
+    kept = KeptAnswers(pool.core.state, pool.core.kinds, pool.core.totals)
+    for first in (1, 10, 11, 20):
+        kept.given("a", messages.Results(1, [first], [1], [1], [0.1], []))
+    kept.check()
+    assert kept.doubt("a") == 4
+    assert kept.doubt("a") == kept.doubt("b") == 0
+    pool.decide()
+    assert pool.each_of(records.ResultsDoubted) == [records.ResultsDoubted("a", [(10, 2), (20, 1)], 1)]
+
+
+def test_a_result_without_structure_is_given_out_and_said_once() -> None:
+    pool = Pool("a", "b")
+    for task in (1, 2):
+        pool.submit(first=task)
+        pool.answer(first_holder(pool, task), NOT_COMPARABLE)
+        assert callable(pool.results[task].value)
+    assert pool.notices.count("results of max cannot be verified: the function") == 1
+
+
+def test_a_repetition_without_structure_releases_the_first_answer() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", RIGHT)
+    pool.answer("b", NOT_COMPARABLE)
+    assert pool.results[1].value == "right"
+    assert pool.verdicts[0][1] is False
+    assert "results of max cannot be verified" in pool.notices
+
+
+@pytest.mark.parametrize(("second", "is_sure"), [(FAILURE, True), (OTHER_FAILURE, False), (RIGHT, False)])
+def test_failures_are_compared_by_the_type_of_the_exception(second: bytes, *, is_sure: bool) -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", FAILURE)
+    pool.answer("b", second)
+    assert not pool.results[1].ok
+    assert [each[1] for each in pool.verdicts] == [is_sure]
+    assert pool.core.state.jar.failed == 1
+
+
+def test_a_failure_that_may_pass_is_not_compared() -> None:
+    policy = TaskPolicy(retries_errors=True, attempts_max=1)
+    pool = Pool("a", "b")
+    pool.submit(policy=policy)
+    pool.answer("a", FAILURE, again=True)
+    assert not pool.results[1].ok
+    assert "another attempt may have another result" in pool.notices
+
+
+def test_a_repetition_that_fails_and_is_tried_again_does_not_pause() -> None:
+    policy = TaskPolicy(retries_errors=True, attempts_max=3, after=5.0)
+    pool = Pool("a", "b")
+    pool.submit(policy=policy)
+    pool.answer("a", RIGHT)
+    pool.answer("b", FAILURE, again=True)
+    assert pool.held("b") == [1]
+    pool.answer("b", RIGHT)
+    assert pool.verdicts == [("a and b computed the same", True)]
+
+
+def test_an_answer_waits_no_longer_than_there_is_another_host() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", RIGHT)
+    pool.core.handle(Vanished(b"b", 0.0), 0.0)
+    pool.decide()
+    assert pool.results[1].value == "right"
+    assert pool.verdicts == [("not verified, because no slave on another host than a can run it", False)]
+
+
+def test_a_lost_repetition_starts_again_as_often_as_the_policy_allows() -> None:
+    pool = Pool("a", "b", "c")
+    pool.submit(policy=TaskPolicy(attempts_max=2))
+    pool.answer("a", RIGHT)
+    for losses in (1, 2):
+        holder = first_holder(pool)
+        pool.hear(holder, messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS))
+        assert (1 in pool.results) is (losses == 2)
+    assert pool.results[1].value == "right"
+    assert "its repetition on" in pool.verdicts[0][0]
+
+
+def test_a_repetition_never_has_to_run_alone() -> None:
+    pool = Pool("a", "b", "c", "d", "e")
+    pool.submit()
+    pool.answer("a", RIGHT)
+    for host in "bcd":
+        assert pool.held(host) == [1]
+        pool.core.handle(Vanished(host.encode(), 0.0), 0.0)
+        pool.decide()
+    assert pool.results[1].value == "right"
+    assert pool.verdicts == [("not verified, because its repetition on d was lost: it would have to run alone", False)]
+
+
+def test_a_repetition_that_comes_back_unstarted_is_sent_again() -> None:
+    pool = Pool("a", "b", "c")
+    pool.submit()
+    pool.answer("a", RIGHT)
+    pool.hear("b", messages.Revoked(1, [1], [1], [2]))
+    holder = first_holder(pool)
+    assert holder != "a"
+    pool.answer(holder, RIGHT)
+    assert pool.verdicts == [(f"a and {holder} computed the same", True)]
+
+
+def test_a_host_that_cannot_run_the_algorithm_cannot_verify_it() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", RIGHT)
+    pool.hear("b", messages.AlgorithmFailed(1, 0, "no module", [1], [1], [2]))
+    assert pool.results[1].value == "right"
+    assert pool.verdicts[0][1] is False
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("running", [*Running])
+def test_a_task_with_an_answer_is_cancelled(running: Running, *, waits: bool) -> None:
+    """If running tasks may finish, its answer counts: the task has run."""
+    pool = Pool("a", "b")
+    pool.submit()
+    if waits:
+        pool.hear("b", messages.Leaving("x", Cause.EVICTED))
+        pool.connect("c")
+        pool.core.state.members.peers[b"c"].reserved = True
+        pool.core.isolation.reserved.append(pool.core.state.members.peers[b"c"])
+    group = messages.Results(1, [1], [1], [1], [0.1], [])
+    pool.core.handle(Received(b"a", "here", group, [messages.payload(1, [RIGHT])]), 0.0)
+    if not waits:
+        pool.decide()
+        assert pool.held("b") == [1]
+    pool.core.obey(CancelTasks([(1, 1)], running))
+    pool.decide()
+    assert pool.answers == [[] if running is Running.FINISH else [1]]
+    assert pool.core.state.jar.runnable == 0
+    if running is Running.FINISH:
+        assert pool.results[1].value == "right"
+    elif running is Running.KILL:
+        assert "cancelled" in str(pool.results[1].error)
+    else:
+        assert pool.results == {}
+
+
+def test_a_slave_that_repeats_a_task_in_vain_is_stopped() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", RIGHT)
+    pool.core.obey(CancelTasks([(1, 1)], Running.FINISH))
+    pool.decide()
+    assert ("b", messages.Cancel([1], [1], kill=False)) in pool.sent
+    assert pool.held("b") == []
+
+
+def test_answers_are_given_out_when_the_time_of_the_master_is_nearly_over() -> None:
+    pool = Pool("a", "b", settings=MasterSettings("m", "g", feeds_until=10.0, ends_at=20.0))
+    pool.submit(2)
+    holder = "a" if 1 in pool.held("a") else "b"
+    pool.answer(holder, RIGHT, 1)
+    pool.now = 11.0
+    pool.decide()
+    assert pool.results[1].value == "right"
+    assert pool.verdicts[0] == ("not verified, because the time of the master is nearly over", False)
+    [left] = [host for host in "ab" if pool.held(host)]
+    pool.answer(left, RIGHT)
+    assert pool.results[2].value == "right"
+
+
+def test_kept_answers_count_as_results_that_wait() -> None:
+    pool = Pool("a", "b", settings=MasterSettings("m", "g", max_waiting_bytes=500))
+    pool.core.waiting = Waiting.NOT
+    pool.submit(3)
+    pool.answer("a", RIGHT)
+    assert pool.core.feeding.holds_back
+    assert "results of about 1.0 KiB wait" in pool.core.feeding.reason
+
+
+def test_a_digest_that_cannot_be_read_costs_the_connection() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.answer("a", encode(as_digested(b"\xc1")))
+    [dropped] = pool.each_of(records.PeerDropped)
+    assert isinstance(dropped, records.PeerDropped)
+    assert "the digest of task 1 cannot be read" in dropped.reason
+
+
+def test_large_buffers_of_a_kept_answer_arrive() -> None:
+    pool = Pool("a", "b")
+    pool.submit()
+    for host in "ab":
+        entry, buffers = CODEC.dumps_digested(np.zeros(200_000, "u1"))
+        assert len(buffers) == 1
+        attempt = 1 if host == "a" else 2
+        group = messages.Results(1, [1], [1], [attempt], [0.1], [], [1], peaks=[(0, 77)])
+        pool.hear(host, group, [messages.payload(1, [entry]), bytes(buffers[0])])
+    assert len(pool.results[1].value) == 200_000  # type: ignore[arg-type]
+    assert pool.core.totals.rows["max", "a"].memory_used == 77
+
+
+def test_an_unknown_answer_is_an_internal_error() -> None:
+    pool = Pool("a")
+    with pytest.raises(InternalError, match="task 7 has no answer that is kept"):
+        pool.core.state.jar.answered.remove(7)
