@@ -28,7 +28,9 @@ from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
 from mwpy._core.master.results import Results
 from mwpy._core.master.spans import Span
 from mwpy._core.master.stragglers import Stragglers
+from mwpy._core.master.verification import Verification
 from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.machines import Limits, Pace
 from mwpy._simulation.slaves import SimulatedChannel, SimulatedSlave
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
@@ -64,7 +66,7 @@ def test_a_host_where_each_task_fails_gets_no_more_work(bad: str) -> None:
 def test_a_good_host_is_not_excluded() -> None:
     """Tasks kill slaves and raise exceptions, but nowhere more often than elsewhere."""
     for seed in range(25):
-        cluster = Cluster(seed, agents=4, tasks=200, bad="")
+        cluster = Cluster(seed, agents=4, tasks=200, bad="", verify=0.0)
         cluster.run()
         assert not cluster.checker.hosts.times
 
@@ -347,3 +349,32 @@ def reason_of_failure(seed: int) -> str:
     except SimulationFailure as failure:
         return str(failure)
     return ""
+
+
+def test_no_wrong_result_is_given_out_if_each_task_is_verified_on_three_hosts() -> None:
+    """One of three hosts computes wrongly at random. Some tasks kill agents, so there are not always three hosts: only
+    results from times with three hosts count, of tasks that may run twice."""
+    outvoted = sure = 0
+    for seed in range(8):
+        cluster = Cluster(seed, tasks=150, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=100.0)
+        cluster.checker.verify.wrong = {"host 1": 0.5}
+        for host in cluster.hosts:
+            host.able, host.limits = True, Limits()
+        cluster.run()
+        checker = cluster.checker.verify
+        assert not checker.late_wrong, f"seed {seed}: wrong results were given out: {checker.late_wrong}"
+        outvoted, sure = outvoted + checker.num_outvoted, sure + checker.num_sure
+    assert outvoted > 5
+    assert sure > 200
+
+
+def test_verification_without_the_comparison_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the master believed the first answer, the checker would see it."""
+    monkeypatch.setattr(Verification, "_compare", lambda _, span, answers: answers if len(answers) > 1 else ())
+    with pytest.raises(SimulationFailure, match="is wrong, and was confirmed"):
+        _run_all(range(20), verify=100.0)
+
+
+def _run_all(seeds: range, verify: float) -> None:
+    for seed in seeds:
+        Cluster(seed, verify=verify).run()

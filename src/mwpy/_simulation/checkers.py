@@ -20,6 +20,7 @@ from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
 from mwpy._simulation.time_checker import TimeChecker
+from mwpy._simulation.verify_checker import VerifyChecker
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
@@ -138,7 +139,10 @@ class HistoryChecker:
     )
     times: TimeChecker = field(default=Factory(lambda self: TimeChecker(self._policies), takes_self=True))
     states: StateChecker = field(
-        default=Factory(lambda self: StateChecker(self._last_attempts, self.unheard), takes_self=True)
+        default=Factory(lambda me: StateChecker(me._last_attempts, me.unheard, me.retries.answered), takes_self=True)
+    )
+    verify: VerifyChecker = field(
+        default=Factory(lambda self: VerifyChecker(self._policies, self.lost, self.retries), takes_self=True)
     )
 
     @property
@@ -173,9 +177,8 @@ class HistoryChecker:
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
-        self.stops.recorded(record)
-        self.hosts.recorded(record)
-        self.attempts.recorded(record)
+        for part in (self.stops, self.hosts, self.attempts, self.verify):
+            part.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
                 for task in _each(tasks):
@@ -201,19 +204,22 @@ class HistoryChecker:
                 self.retries.sent(tasks)
                 self.times.sent(self._agent_of[sid], tasks, self.retries.now)
                 self.states.sent(tasks)
-                waiting = self.unfetched_bytes
+                waiting = 0 if tasks[0].first in self.retries.answered else self.unfetched_bytes
                 assert waiting <= self.most_waiting, f"{sid} is sent tasks although {waiting} bytes of results wait"
                 self._sent(self._agent_of[sid], _each(tasks))
             case records.AttemptsEnded(sid, tasks, _, charges):
                 self._back(self._agent_of[sid], _each(tasks))
                 self.retries.lost(tasks, charges)
-            case records.ResultsReceived(sid, results):
+            case records.ResultsReceived(sid, results) | records.AnswersKept(sid, _, results):
                 self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
                 repeated = [task for task, _ in messages.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
             case records.TasksReturned(sid, tasks, _, charges, pause_s):
                 self._back(self._agent_of[sid], _each(tasks))
                 self.retries.returned(tasks, charges, pause_s)
+            case records.AnswersGiven(tasks):
+                for agent in self._at:  # one of them may just repeat the task
+                    self._back(agent, (task for task in _each(tasks) if task in self._at[agent]))
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelled(sid, tasks):
@@ -223,12 +229,7 @@ class HistoryChecker:
             case records.TasksCancelling(sid, tasks):
                 self._must_not_start(tasks)
             case records.Notice(text):
-                reports = list(_LONG_TASK.finditer(text))
-                assert reports or "for long" not in text, f"no task is named: {text}"
-                for found in reports:
-                    agent = self._agent_of[SlaveId(found["sid"])]
-                    assert int(found["task"]) in self._at[agent], f"{agent} does not run the task: {text}"
-                    assert found["host"] == self._host_of[agent], f"{agent} is elsewhere: {text}"
+                _check_reports(text, self._agent_of, self._at, self._host_of)
 
     def _must_not_start(self, tasks: Sequence[records.TaskRange]) -> None:
         """Tasks must not be sent to a slave again."""
@@ -318,8 +319,8 @@ class HistoryChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result))
-        if not is_cancelled(result):
-            self.retries.finished(result)
+        for part in () if is_cancelled(result) else (self.retries, self.verify):
+            part.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:
@@ -404,6 +405,18 @@ class HistoryChecker:
         for task in (*self.killers, *self.agent_killers):
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
             assert self.ended[task] != "result" or not ran, f"task {task} kills, but it has a result"
+
+
+def _check_reports(
+    text: str, agent_of: dict[SlaveId, str], at: dict[str, dict[int, None]], host_of: dict[str, str]
+) -> None:
+    """Check what a notice says about tasks that run for long."""
+    reports = list(_LONG_TASK.finditer(text))
+    assert reports or "for long" not in text, f"no task is named: {text}"
+    for found in reports:
+        agent = agent_of[SlaveId(found["sid"])]
+        assert int(found["task"]) in at[agent], f"{agent} does not run the task: {text}"
+        assert found["host"] == host_of[agent], f"{agent} is elsewhere: {text}"
 
 
 def _each(tasks: Sequence[records.TaskRange]) -> Iterator[int]:

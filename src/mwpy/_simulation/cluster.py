@@ -82,14 +82,28 @@ class Cluster:
         now: the simulated time at which it begins.
         bad: what each task does on the last of several machines: it kills its slave ("slave"), raises an exception
             ("error") or works well (""). By default, the seed decides.
+        verify: how many percent of the tasks are repeated on another host; None if the seed decides.
     """
 
     def __init__(
-        self, seed: int, agents: int = 3, tasks: int = 60, pace: Pace = PACE, now: float = 0.0, bad: str | None = None
+        self,
+        seed: int,
+        agents: int = 3,
+        tasks: int = 60,
+        pace: Pace = PACE,
+        now: float = 0.0,
+        bad: str | None = None,
+        verify: float | None = None,
     ) -> None:
         self.seed = seed
         self.world = World(seed, pace.faulty_s, now)
         self.checker = HistoryChecker()
+        self.checker.verify.seed, draw = seed, Random(f"verify {seed}")
+        self.checker.verify.percent = draw.choice((0.0, 0.0, 20.0, 100.0)) if verify is None else verify
+        if self.checker.verify.percent:
+            for number in range(agents):
+                if draw.random() < 0.4:
+                    self.checker.verify.wrong[f"host {number}"] = draw.choice((0.02, 0.3, 1.0))
         self.replay = Replay()
         self.hosts: list[AgentHost] = []
         self._start_s = pace.start_s
@@ -102,6 +116,8 @@ class Cluster:
             kind = bad if number == agents - 1 > 0 else ""
             host = AgentHost(f"host {number}", again, limits=_draw_limits(random), able=number == 0, bad=kind)
             self.hosts.append(host)
+            if kind == "error":
+                self.checker.verify.wrong.setdefault(host.name, 0.0)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
             self.world.after(random.random(), self._have_local_agent)

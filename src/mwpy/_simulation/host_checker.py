@@ -17,6 +17,11 @@ _FIGURES = re.compile(
 )
 
 
+_LOST = re.compile(r"its repetition on (?P<host>.+?) was lost")
+
+_OUTVOTED = re.compile(r"(?P<wrong>\d+) of its results were different on two other hosts")
+
+
 @define(eq=False)
 class HostChecker:
     """Checks the excluded hosts of one computation."""
@@ -26,6 +31,8 @@ class HostChecker:
     """How often a host was excluded."""
     _bad: Counter[str] = field(factory=Counter)
     """How many attempts and starts were bad on each host, as the records say."""
+    _outvoted: Counter[str] = field(factory=Counter)
+    """How many results of each host were outvoted."""
     _agents: dict[str, str] = field(factory=dict)
     """The connected agents, and their hosts."""
     _agent_of: dict[SlaveId, str] = field(factory=dict)
@@ -55,7 +62,7 @@ class HostChecker:
             case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 host = self._hosts[self._agent_of[sid]]
                 assert host not in self.excluded, f"{sid} is sent tasks, but {host} is excluded"
-            case records.ResultsReceived(sid, results):
+            case records.ResultsReceived(sid, results) | records.AnswersKept(sid, _, results):
                 self._bad[self._hosts[self._agent_of[sid]]] += len(results.failed)
             case (
                 records.TasksReturned(sid, tasks, _, charges)
@@ -66,6 +73,11 @@ class HostChecker:
                     self._bad[self._hosts[self._agent_of[sid]]] += sum(each.count for each in tasks)
             case records.SlaveEnded(sid) if sid not in self._agent_of:  # in its start; it is named AGENT/NUMBER
                 self._bad[self._hosts[sid.partition("/")[0]]] += 1
+            case records.AnswersGiven(tasks, verdict):
+                if found := _LOST.search(verdict):
+                    self._bad[found["host"]] += len(tasks)
+            case records.AnswersDiffer(_, _, wrong):
+                self._outvoted.update(wrong)
             case records.HostExcluded(host, reason):
                 self._exclude(host, reason)
             case records.HostReadmitted(host):
@@ -77,6 +89,9 @@ class HostChecker:
         self.times += 1
         hosts = {*self._agents.values(), *self.excluded}
         assert 2 * len(self.excluded) <= len(hosts), f"too many of {hosts} are excluded: {[*self.excluded]}"
+        if outvoted := _OUTVOTED.search(reason):
+            assert int(outvoted["wrong"]) == self._outvoted[host], f"{self._outvoted[host]} were wrong: {reason}"
+            return
         found = _FIGURES.search(reason)
         assert found, f"no figures: {reason}"
         assert int(found["bad"]) <= self._bad[host], f"only {self._bad[host]} attempts were bad there: {reason}"

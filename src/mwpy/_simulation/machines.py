@@ -186,6 +186,7 @@ class AgentProcess:
             host.bad,
             host.limits.max_tasks,
             host.limits.max_memory,
+            host.name,
             peer,
             self._is_attentive,
             lambda: self._frozen_until,

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.answered import Answer
 from mwpy._core.master.members import Members
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterSettings, MasterState
@@ -64,6 +65,9 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "delayed": _each(jar.delayed.tasks.values()),
+        "answered": _each(jar.answered.tasks.values()),
+        "answers": {number: _answers(own) for number, own in jar.answered.answers.items()},
+        "waiting": {place: list(queue) for place, queue in jar.answered.waiting.items()},
         "held": {sid: (_each(held.spans), dict(held.load)) for sid, held in jar.held.items()},
         "several": {number: list(live) for number, live in jar.allocated.several.items()},
         "pending": jar.pending.counts,
@@ -92,6 +96,11 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
         for span in spans
         for place, (number, payload) in enumerate(zip(span.ids, span.payloads, strict=True))
     ]
+
+
+def _answers(answers: Iterable[Answer]) -> list[tuple[Any, ...]]:
+    """The answers to a task that are compared."""
+    return [(each.sid, each.host, each.attempt, each.failed, each.mark, each.size) for each in answers]
 
 
 def _members(members: Members) -> dict[str, Any]:

@@ -27,9 +27,11 @@ class RetryChecker:
     cancelled: dict[int, None]
     """Tasks that must not be sent to a slave again."""
     errors: dict[int, int] = field(factory=dict)
-    """How many of its first attempts each task ends with an exception."""
+    """How many of its first attempts each task ends with an exception; all if it is not tried again."""
     spoilt: dict[tuple[int, int], None] = field(factory=dict)
     """Tasks and their attempts that raise an exception, because they run on a bad host."""
+    answered: dict[int, None] = field(factory=dict)
+    """The tasks with an answer that is kept. These do not pause."""
     now: float = 0.0
     """The time of the last records."""
     _due_at: dict[int, float] = field(factory=dict)
@@ -37,9 +39,10 @@ class RetryChecker:
 
     def end_of(self, task: int, attempt: int) -> int:
         """How an attempt of a task ends that kills nothing: with a value, a failure, or a reason to try again."""
-        if attempt > self.errors[task] and (task, attempt) not in self.spoilt:
-            return VALUE
-        return AGAIN if self.attempts.policies[task].retries_errors else FAILED
+        fails = (task, attempt) in self.spoilt
+        if not self.attempts.policies[task].retries_errors:
+            return FAILED if fails or self.errors[task] else VALUE
+        return AGAIN if fails or attempt <= self.errors[task] else VALUE
 
     def sent(self, tasks: Sequence[TaskRange]) -> None:
         """Tasks are sent to a slave."""
@@ -52,7 +55,7 @@ class RetryChecker:
         """Tasks come back, and pause for some seconds."""
         self.lost(tasks, charges)
         for task, _ in _each(tasks):
-            charged = any(charge.is_charged for charge in charges)
+            charged = any(charge.is_charged for charge in charges) and task not in self.answered
             expected_s = self.attempts.policies[task].after * 2 ** (self.charged[task] - 1) if charged else 0.0
             assert pause_s == expected_s, f"task {task} pauses for {pause_s} s, not {expected_s} s"
             self._due_at[task] = self.now + pause_s

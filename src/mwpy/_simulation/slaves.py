@@ -17,13 +17,14 @@ from attrs import define, field
 
 from mwpy._roles.task_runner import GATHER_S
 from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker
+from mwpy._simulation.journal import SimulatedJournal
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
 from mwpy._simulation.states import StatesOfSlave
 from mwpy._simulation.wear import Wear
 from mwpy._simulation.world import World
 from mwpy._transport import wire
-from mwpy._transport.channel.journal import AGAIN, VALUE
+from mwpy._transport.channel.journal import VALUE
 from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
@@ -74,6 +75,8 @@ class Workload:
     """How many tasks a slave may run; None if there is no limit."""
     max_memory: int | None
     """How much memory a slave may have between two tasks; None if there is no limit."""
+    host: str
+    """The name of their machine."""
     peer: bytes
     """The connection of their agent."""
     attentive: Callable[[], bool]
@@ -91,36 +94,6 @@ class Workload:
         if not self.able and self.world.chance(0.05):
             return LoadFailure.SURE
         return LoadFailure.PASSING if self.world.chance(0.1) else None
-
-
-@define(eq=False)
-class SimulatedJournal:
-    """The results that a slave has finished and not sent."""
-
-    _sent_meanwhile: Callable[[], bool]
-    results: list[tuple[int, int, float, int]] = field(factory=list)
-    """Task, attempt and seconds of each, and whether it is a value, a failure, or a reason to try again."""
-    num_read: int = 0
-    """How many of these results the agent has read, counted from the first."""
-
-    def read(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]] | None:
-        """Read the journal. Sometimes the slave sends the results during the read."""
-        if self._sent_meanwhile():
-            return None
-        self.num_read = len(self.results)
-        return self.group(slave)
-
-    def clear(self) -> None:
-        """The slave has sent its results."""
-        self.results, self.num_read = [], 0
-
-    def group(self, slave: int) -> tuple[messages.Results, Sequence[Buffer]]:
-        """The results as a group."""
-        tasks, attempts, seconds, kinds = [list(column) for column in zip(*self.results, strict=True)] or [[]] * 4
-        failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
-        again = [place for place in failed if kinds[place] == AGAIN]
-        group = messages.Results(slave, *messages.spans_of(tasks, attempts), seconds, failed, again=again)
-        return group, [messages.payload(len(tasks), [bytes(1) if kind == VALUE else FAILURE for kind in kinds])]
 
 
 @define(eq=False)
@@ -265,6 +238,8 @@ class SimulatedSlave:
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
+        self._digested: dict[int, None] = {}
+        """The tasks whose results travel with a digest."""
         self._timed: dict[int, None] = {}
         """The positions of tasks with a limit of time."""
         self._passed_on = 0
@@ -413,6 +388,7 @@ class SimulatedSlave:
                 self._states.hear(message, payload)
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
                 limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
+                self._digested.update((task, None) for task in _digested(message))
                 columns = zip(messages.each_task(message), algorithms, limits, strict=True)
                 for (task, attempt), algorithm, limit in columns:
                     self._passed_on += 1
@@ -466,7 +442,11 @@ class SimulatedSlave:
             return
         self.running, self.channel.began = 0, 0.0
         journal, killed_tasks = self.channel.journal, self._work.checker.killed_tasks
-        result = task, attempt, self._seconds, self._work.checker.retries.end_of(task, attempt)
+        kind, digested = self._work.checker.retries.end_of(task, attempt), task in self._digested
+        entry = FAILURE
+        if kind == VALUE:
+            entry = self._work.checker.verify.value(task, attempt, self._work.host, digested=digested)
+        result = task, attempt, self._seconds, kind, entry
         journal.results.append(result)
 
         def check_promptness() -> None:
@@ -497,3 +477,9 @@ class SimulatedSlave:
             self.channel.reply(*journal.group(self.number))
             journal.clear()
             self._send_by = self._world.now + GATHER_S
+
+
+def _digested(message: messages.Tasks) -> list[int]:
+    """The tasks of a message whose results travel with a digest."""
+    wanted = {*message.digests}
+    return [task for place, (task, _) in enumerate(messages.each_task(message)) if place in wanted]

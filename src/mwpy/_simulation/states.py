@@ -30,6 +30,8 @@ class StateChecker:
     """Tasks that must not be sent to a slave again. Nobody needs their states."""
     unheard: dict[bytes, None]
     """Connections that broke, or that the master does not listen to any more."""
+    answered: dict[int, None]
+    """The tasks with an answer that is compared. They are repeated without their states."""
     _arrived: dict[int, Progress] = field(factory=dict)
     """The newest state of each task that reached the master, from any of its attempts."""
     _newest: dict[tuple[int, int], Progress] = field(factory=dict)
@@ -51,7 +53,7 @@ class StateChecker:
 
     def heard(self, peer: bytes, message: messages.Checkpoint, frames: Sequence[Buffer]) -> None:
         """A state reaches the master, perhaps a repeated one."""
-        if peer in self.unheard:
+        if peer in self.unheard or message.task in self.answered:
             return
         state = _read(frames)
         task, attempt, number = state
@@ -64,7 +66,9 @@ class StateChecker:
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
         """The death of a slave reaches the master: the newest state of the task that it ran arrived before."""
         state = self._left.get((peer, message.slave))
-        if state is not None and message.running == state[0] and state[0] not in self.cancelled:
+        if state is None or state[0] in self.answered:
+            return
+        if message.running == state[0] and state[0] not in self.cancelled:
             arrived = self._newest.get(state[:2])
             assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
 
@@ -80,7 +84,8 @@ class StateChecker:
         """Tasks are sent to a slave."""
         for each in tasks:
             for task in range(each.first, each.first + each.count):
-                self._expected[task, each.attempt] = self._arrived.get(task)
+                arrived = None if task in self.answered else self._arrived.get(task)
+                self._expected[task, each.attempt] = arrived
 
     def began(self, task: int, attempt: int, state: Progress | None) -> None:
         """A slave begins an attempt with a state, or with none."""

@@ -20,6 +20,8 @@ __all__ = ["AllocatedTasks", "HeldTasks"]
 
 _start = attrgetter("start")
 
+_AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING, TaskState.REPEATING)
+
 
 @define(eq=False)
 class HeldTasks:
@@ -122,9 +124,6 @@ class AllocatedTasks:
         twice = [after for before, after in pairwise(ids) if after.start < before.stop]
         assert not twice, f"several slaves hold the tasks {twice}"
         return beside
-
-
-_AT_SLAVES = (TaskState.ALLOCATED, TaskState.CANCELLING, TaskState.REPEATING)
 
 
 def _check_held(sid: SlaveId, held: HeldTasks) -> None:

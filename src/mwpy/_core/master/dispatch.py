@@ -61,7 +61,7 @@ class Dispatch:
             count = min(count, allocation.most_in_time(slave, first, now))
             chosen = self.state.jar.pending.heads(waiting.values(), count, allocation.MAX_GROUP_BYTES)
             if chosen:
-                self._feed(slave, chosen, now)
+                self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
     def _send_suspects(self, now: float) -> None:
         """Send suspects first, because nothing else may be sent to the agents that are reserved for them."""

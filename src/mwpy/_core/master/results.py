@@ -78,13 +78,13 @@ class Results:
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = messages.entries(group, frames)
-        if self.state.jar.allocated.several:
-            self._end_others(slave, group, now)
         if self.verification.is_on:
             group, frames, seconds_of = self.verification.keep(slave, group, frames, values)
             values, buffers = messages.entries(group, frames)
             self.verification.kept.given(slave.agent.host, group)
             self._learn(slave, seconds_of)
+        if self.state.jar.allocated.several:
+            self._end_others(slave, group, now)
         if values:
             self._give_out(slave, group, frames, values, buffers)
         slave.last_heard = now

@@ -90,22 +90,8 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
     TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
 }
-(
-    _SUBMIT,
-    _,
-    _ALLOCATE,
-    _FINISH,
-    _RETURN,
-    _DELAY,
-    _BE_DUE,
-    _REPEAT,
-    _END_ONE,
-    _GIVE_UP,
-    _LET_FINISH,
-    _CANCEL,
-    *_OTHERS,
-) = TaskEvent
-_KEEP, _VERIFY = _OTHERS
+_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY = _REST
 
 Tags = Sequence[list[Any]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""

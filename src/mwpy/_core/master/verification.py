@@ -2,8 +2,8 @@
 
 The user says how many percent of the tasks are repeated (`--mw-verify`). A number that is calculated from the task id
 chooses them, so a run chooses the same tasks each time. Tasks that are addressed to a slave, must not run twice, or
-must run alone are not repeated. The slave sends the result of a chosen task with a structural digest (see
-`_values/digest.py`), and the master never unpickles.
+must run alone are not repeated, and neither are those of which several attempts live. The slave sends the result of a
+chosen task with a structural digest (see `_values/digest.py`), and the master never unpickles.
 
 The first answer of a chosen task is kept, and the task is sent to a slave on another host. If both answers are the
 same, the algorithm gets the first one. If they differ, a third host decides. A host that was outvoted before does not
@@ -167,6 +167,8 @@ class Verification:
         if span.state is _REPEATING:
             return _Do.KEEP
         host = slave.agent.host
+        if number in self.state.jar.allocated.several:  # its other attempt is killed, by the id of the task
+            return _Do.GIVE
         if self._ended or not (host in self.outvoted or self.is_chosen(number)):
             return _Do.GIVE
         if not self._can_repeat(span, (host,)):
