@@ -100,12 +100,13 @@ def test_a_file_system_that_hangs_delays_no_other_computation(
     overseen: Overseen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading a pipe without a writer hangs like a file of a dead file server. When it answers, it is read again."""
-    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 0.01)
+    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 60.0)
     pipe, other = tmp_path / "a.rsc", tmp_path / "b.rsc"
     os.mkfifo(pipe)
     resource_file.write(other, CONTENT)
     files = overseen([pipe, other])
     first, second = (each.mark for each in files.find())
+    monkeypatch.setattr("mwpy._roles.overseen_files.PATIENCE_S", 0.01)
     for _ in range(2):
         with pytest.raises(ResourceFileError, match=r"a\.rsc does not answer: does its file system hang\?"):
             files.read(first)
