@@ -54,6 +54,22 @@ def test_the_lock_is_free_after_the_end(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_file_that_is_deleted_the_moment_it_was_written_is_restored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = resource_file.write
+
+    def write_in_vain(path: Path, content: ResourceFile) -> None:
+        write(path, content)
+        path.unlink()
+
+    monkeypatch.setattr(resource_file, "write", write_in_vain)
+    keeper = ResourceKeeper(path, content())
+    monkeypatch.setattr(resource_file, "write", write)
+    assert offered(keeper, content()) == []
+    assert path.exists()
+
+
 def test_a_lock_that_is_a_symbolic_link_is_refused(path: Path) -> None:
     """The link may be another user's, and lead to a file that only this user can write."""
     precious = path.with_name("precious")

@@ -21,6 +21,8 @@ __all__ = ["NOTICE_S", "ResourceKeeper"]
 NOTICE_S = 60.0
 """Seconds for which a resource file that cannot be written is not reported, because the next attempt may succeed."""
 
+_MISSING = (0, 0, 0)
+
 CLOSE_S = 5.0
 """How long the end of a computation waits for the last content of the file, in seconds."""
 
@@ -102,7 +104,7 @@ class ResourceKeeper:
     def _was_changed(self) -> bool:
         """Whether the file is not the one that was written last, so that it must be restored."""
         identity = _identity(self._path)
-        if identity == self._identity:
+        if identity == self._identity != _MISSING:  # it may have been deleted before its identity was read
             return False
         other = self._generation()
         if other in ("", self.template.generation):
@@ -163,11 +165,11 @@ class ResourceKeeper:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Something that changes whenever the file does; zeros if it is missing."""
+    """Something that changes whenever the file does; `_MISSING` if there is no file."""
     try:
         found = path.stat()
     except OSError:
-        return (0, 0, 0)
+        return _MISSING
     return (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
