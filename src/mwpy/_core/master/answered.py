@@ -78,9 +78,9 @@ class AnsweredTasks:
     def add(self, spans: Iterable[Span], record: records.AnswersKept) -> list[Span]:
         """Add answers to tasks. Return a span for each task."""
         singles = [single for span in spans for single in ([span] if span.count == 1 else span.singles())]
-        places = {number: place for place, (number, _) in enumerate(messages.each_task(record.results))}
+        results = {each.tasks[0]: (each, frames) for each, frames in _divided(record.results, record.frames)}
         for single in singles:
-            answer = _answer(record, single.attempt, places[single.first])
+            answer = _answer(record, single.attempt, *results[single.first])
             self.answers.setdefault(single.first, []).append(answer)
             self.bytes += answer.size
         return self.wait(singles)
@@ -142,9 +142,18 @@ class AnsweredTasks:
             assert (waiting.get(number) is span) == (span.sid is None), f"{span}: it waits and is at {span.sid}"
 
 
-def _answer(record: records.AnswersKept, attempt: int, place: int) -> Answer:
-    """Take one answer out of a group."""
-    group, frames = messages.select(record.results, record.frames, [place])
+def _divided(group: messages.Results, frames: Sequence[Buffer]) -> Iterator[tuple[messages.Results, Sequence[Buffer]]]:
+    """Divide a group into groups of one result. It is halved again and again, because each step reads a whole group."""
+    count = len(group.seconds)
+    if count == 1:
+        yield group, frames
+        return
+    for half in (range(count // 2), range(count // 2, count)):
+        yield from _divided(*messages.select(group, frames, half))
+
+
+def _answer(record: records.AnswersKept, attempt: int, group: messages.Results, frames: Sequence[Buffer]) -> Answer:
+    """Make an answer of a group with one result."""
     (entry,), _ = messages.entries(group, frames)
     mark, why_not = mark_of(entry, again=bool(group.again))
     return Answer(record.sid, record.host, attempt, group.seconds[0], bool(group.failed), mark, why_not, group, frames)
