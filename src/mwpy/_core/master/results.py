@@ -79,8 +79,10 @@ class Results:
             group, frames = self._try_again(slave, group, frames, values)
             values, buffers = messages.entries(group, frames)
         if self.verification.is_on:
-            group, frames, seconds_of = self.verification.keep(slave, group, frames, values)
-            values, buffers = messages.entries(group, frames)
+            others, frames, seconds_of = self.verification.keep(slave, group, frames, values)
+            if others is not group:
+                group = others
+                values, buffers = messages.entries(group, frames)
             self.verification.kept.given(slave.agent.host, group)
             self._learn(slave, seconds_of)
         if self.state.jar.allocated.several:
