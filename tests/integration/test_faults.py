@@ -54,15 +54,19 @@ def test_fifty_agents_share_two_hundred_thousand_tasks(stage: Stage) -> None:
     stage.no_process_left()
 
 
+MANY = ("--mw-attempts-max", 100)
+
+
 @pytest.mark.parametrize("seed", [1])
 def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
     """Random slaves and some agents are killed with SIGKILL under load. Every result arrives exactly once.
 
-    Only as many agents are killed as a task may lose: more would make it unrunnable.
+    Only as many agents are killed as a task may lose: more would make it unrunnable. By chance, one task may be killed
+    with three slaves, so it gets more attempts.
     """
     story.append(f"seed {seed}")
     dice = random.Random(seed)
-    master = stage.master("count.py", "--seconds", KILLS_S, "--milliseconds", 2, "--listen", 0.5, *SHORT)
+    master = stage.master("count.py", "--seconds", KILLS_S, "--milliseconds", 2, "--listen", 0.5, *SHORT, *MANY)
     line = ("count.py", "--mw-slave-processes", 2, *SHORT)
     agents = [stage.agent(*line) for _ in range(3)]
     until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
