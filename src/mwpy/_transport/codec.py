@@ -49,6 +49,7 @@ from mwpy._values.messagepack import (
     encode,
 )
 from mwpy._values.policy import Condition
+from mwpy._values.references import NOTED, Reference, ReferringBuffers
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
@@ -160,6 +161,9 @@ class Codec:
         Args:
             name: the name of the task algorithm, for the error message.
 
+        Returns:
+            The encoded call, and its large buffers. They are `ReferringBuffers` if the arguments contain references.
+
         Raises:
             ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
         """
@@ -172,10 +176,16 @@ class Codec:
                     return encode(args), ()
             except NOT_ENCODABLE:
                 pass
+        references: dict[Reference, None] = {}
+        NOTED.found = references
         try:
             payload, buffers = self.dumps_value((args, kwargs))
         except Exception as error:
             raise ArgumentNotPicklable(self._blame(args, kwargs, name, error)) from error
+        finally:
+            NOTED.found = None
+        if references:
+            return payload, ReferringBuffers(map(bytes, buffers), references)
         return payload, [bytes(buffer) for buffer in buffers] if buffers else ()
 
     def _blame(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, error: Exception) -> str:
