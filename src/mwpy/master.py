@@ -27,7 +27,6 @@ from mwpy._roles.map_run import (
 from mwpy._roles.progress import Progress, Report, progress_of
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.terms import TermsOf
-from mwpy._system import clock
 from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
@@ -340,27 +339,11 @@ class Master:
             TooManyFailures: `max_failures` stops the whole computation. Other calls may raise it, too.
             UsageError: the timeout is not a number.
         """
-        return self._loop(timeout)
+        return LoopCounts(*self._inbox.loop(timeout))
 
     def loop_iterate(self, timeout: float = 0.05) -> LoopCounts:
         """Like `loop`, but return after `timeout` seconds in any case."""
-        return self._loop(timeout)
-
-    def _loop(self, timeout: float | None) -> LoopCounts:
-        inbox = self._inbox
-        inbox.receive()
-        if any(inbox.counts()):
-            inbox.returned_at_once(stacklevel=3)
-        try:
-            deadline = None if timeout is None else clock.monotonic() + timeout
-        except TypeError:
-            raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
-        while not any(counts := inbox.counts()):
-            left = None if deadline is None else deadline - clock.monotonic()
-            if left is not None and left <= 0:
-                break
-            inbox.wait(left)
-        return LoopCounts(*counts)
+        return LoopCounts(*self._inbox.loop(timeout))
 
     def results(self, *, unrunnable: bool = True) -> list[Result[Any]]:
         """Return how all tasks ended that have ended since the last call; each is returned once.

@@ -24,6 +24,7 @@ from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.environment import SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.message_checks import check
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 PATIENCE_S = 30.0
@@ -394,7 +395,7 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     assert agent.exit_code() == code
     noted = agent.end.journal.read(7)
     assert noted is not None
-    messages.check(*noted)
+    check(*noted)
     assert list(messages.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
     assert list(map(loads, messages.entries(*noted)[0])) == [0, "done", "done"]
     assert agent.end.started == 4

@@ -46,6 +46,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.message_checks import check
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind
@@ -237,7 +238,7 @@ class _MasterMachine(RuleBasedStateMachine):
     # Events and iterations
 
     def receive(self, sender: bytes, message: messages.Message, frames: tuple[bytes, ...] = ()) -> None:
-        messages.check(message, frames)
+        check(message, frames)
         self.handle(Received(sender, "here", message, frames))
 
     def handle(self, event: Event) -> None:
@@ -346,7 +347,7 @@ class _MasterMachine(RuleBasedStateMachine):
         if send.peer not in self.agents:
             return  # the agent left before this message was sent
         agent = self.agents[send.peer]
-        messages.check(send.message, send.frames)
+        check(send.message, send.frames)
         match send.message:
             case messages.Algorithms(definitions):
                 agent.known.update((definition.number, None) for definition in definitions)

@@ -22,6 +22,7 @@ from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.message_checks import check
 from mwpy._values.messagepack import decode
 from mwpy._values.policy import TaskPolicy
 
@@ -54,7 +55,7 @@ class Master:
         self, message: messages.Message, frames: Sequence[Buffer] = (), peer: bytes | None = None
     ) -> list[tuple[int, int, object, object]]:
         """Send a message to the master. Return what it sends to slaves then: see `sent`."""
-        messages.check(message, frames)
+        check(message, frames)
         self.core.handle(Received(peer or self.peer, "here", message, frames), self.now)
         return sent(self.turn())
 
@@ -86,7 +87,7 @@ def sent(actions: Actions) -> list[tuple[int, int, object, object]]:
     found: list[tuple[int, int, object, object]] = []
     for send in actions.sends:
         if isinstance(send.message, messages.Tasks):
-            messages.check(send.message, send.frames)
+            check(send.message, send.frames)
             entries, buffers = messages.entries(send.message, send.frames)
             for (task, attempt), entry, own in zip(messages.each_task(send.message), entries, buffers, strict=True):
                 call, own_buffers, left = split_resumed(entry, own)
@@ -149,7 +150,7 @@ def test_a_state_counts_only_from_the_slave_that_holds_the_task_in_this_attempt(
 
 def test_a_state_without_a_payload_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="Checkpoint: no payload frame"):
-        messages.check(messages.Checkpoint(1, 1, 1), [])
+        check(messages.Checkpoint(1, 1, 1), [])
 
 
 def test_only_the_task_that_left_a_state_gets_it() -> None:

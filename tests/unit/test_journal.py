@@ -12,6 +12,7 @@ from mwpy._transport.channel.journal import AGAIN, CAPACITY, FAILED, JOURNAL_BYT
 from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
+from mwpy._values.message_checks import check
 
 Entry = tuple[int, int, float, bool, object]
 
@@ -44,7 +45,7 @@ def entries(journal: Journal) -> list[Entry] | None:
     if found is None:
         return None
     group, frames = found
-    messages.check(group, frames)
+    check(group, frames)
     assert (group.slave, group.buffers, len(frames)) == (7, [], 1)
     failed = [position in group.failed for position in range(len(group.seconds))]
     columns = (group.seconds, failed, messages.entries(group, frames)[0])
@@ -77,7 +78,7 @@ def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_aga
         slave.add(task_id, 1, 0.5, kind, encoded(task_id))
     found = slave.read(3)
     assert found is not None
-    messages.check(*found)
+    check(*found)
     assert (found[0].failed, found[0].again) == ([1, 2, 3, 4], [1, 3])
 
 
@@ -159,7 +160,7 @@ def test_a_journal_that_faulty_code_overwrote_can_be_read_and_does_not_pass_as_r
         found = agent.read(7)
         assert found is not None
         with pytest.raises(ProtocolError):
-            messages.check(*found)
+            check(*found)
 
 
 def test_a_closed_journal_releases_the_memory(memory: bytearray, slave: Journal) -> None:

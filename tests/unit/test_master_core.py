@@ -18,6 +18,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.message_checks import check
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice, SlaveChanged
 from mwpy._values.task import SlaveKind, SlaveState
@@ -60,7 +61,7 @@ def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
     assert isinstance(send.message, messages.Tasks)
     assert send.message.buffers == [2]
     assert list(send.frames) == [messages.payload(1, [b"small"]), b"large", b"larger"]
-    messages.check(send.message, send.frames)
+    check(send.message, send.frames)
 
 
 def test_a_group_is_no_larger_than_the_largest_message(core: MasterCore) -> None:

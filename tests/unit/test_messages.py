@@ -12,6 +12,7 @@ from mwpy._transport.codec import Codec, loads
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
+from mwpy._values.message_checks import check
 
 CODEC = Codec()
 
@@ -65,14 +66,14 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
 def test_a_message_that_does_not_fit_its_frames_is_an_error(message: messages.Message, frames: Sequence[bytes]) -> None:
     """The lists, the payload and the buffers must agree before a group is cut."""
     with pytest.raises(ProtocolError):
-        messages.check(message, frames)
+        check(message, frames)
 
 
 def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:
     """All small values are in the first frame. Large buffers follow."""
     group = messages.Results(1, [1], [3], [1], [0.1] * 3, [1], [0, 1, 1])
     frames = [payload(5, None, "bc"), b"large", b"larger"]
-    messages.check(group, frames)
+    check(group, frames)
     assert messages.entries(group, frames) == ([5, None, "bc"], [[], [b"large"], [b"larger"]])
 
 
@@ -94,11 +95,11 @@ def test_a_selected_group_has_the_results_that_are_kept() -> None:
     group = messages.Results(1, [1, 7], [3, 1], [1, 2], [0.1, 0.2, 0.3, 0.4], [0, 1, 3], [0, 0, 0, 1], [0, 3])
     group = replace(group, peaks=[(0, 5), (2, 7)])
     frames = [payload(1, "two", 3, "four"), b"large"]
-    messages.check(group, frames)
+    check(group, frames)
     smaller, rest = messages.select(group, frames, [1, 2, 3])
     assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [0, 2], [0, 0, 1], [2], [(1, 7)])
     assert rest == [payload("two", 3, "four"), b"large"]
-    messages.check(smaller, rest)
+    check(smaller, rest)
     plain = messages.Results(1, [1], [2], [1], [0.1, 0.1], [])
     assert messages.select(plain, [payload(1, 2)], [1]) == (
         messages.Results(1, [2], [1], [1], [0.1], []),
@@ -126,8 +127,8 @@ def test_tasks_form_as_few_spans_as_their_order_allows(
 
 def test_a_message_without_lists_needs_only_the_right_number_of_frames() -> None:
     """A definition by value has one frame, and a goodbye has none."""
-    messages.check(messages.Algorithms([DEFINITION]), [b"packed"])
-    messages.check(messages.Goodbye("bye", Cause.EVICTED), [])
+    check(messages.Algorithms([DEFINITION]), [b"packed"])
+    check(messages.Goodbye("bye", Cause.EVICTED), [])
 
 
 @pytest.mark.parametrize("container", [b"\x90", b"\x80", b"\xdc\x00\x00", b"\xdf\x00\x00\x00\x00"])

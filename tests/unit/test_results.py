@@ -17,7 +17,8 @@ from mwpy._transport.codec import Codec
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.messages import AlgorithmFailed, Revoked, check, payload, spans_of
+from mwpy._values.message_checks import check
+from mwpy._values.messages import AlgorithmFailed, Revoked, payload, spans_of
 from mwpy._values.messages import Results as Group
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveState

@@ -29,6 +29,7 @@ from mwpy._values.algorithm import PYTHON
 from mwpy._values.digest import digest_of
 from mwpy._values.digested import mark_of
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.message_checks import check
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import Limits
@@ -346,7 +347,7 @@ def test_a_task_is_tried_again_after_an_exception_that_its_policy_names(
     runner.flush()
     [(group, frames)] = [sent for sent in end.sent if isinstance(sent[0], messages.Results)]
     assert isinstance(group, messages.Results)
-    messages.check(group, frames)
+    check(group, frames)
     assert (group.failed, group.again) == ([1, 2, 3], again)
 
 

@@ -29,6 +29,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.message_checks import check
 from mwpy._values.policy import Limits
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
@@ -193,8 +194,8 @@ def test_a_group_is_divided_with_its_large_buffers_and_limits(count: int) -> Non
     group = messages.Tasks(1, [1, 7], [3, 2], [1, 2], [0, 4], [1, 0, 2, 0, 1], [*limits], [1, 3])
     entries, large = [bytes([number]) for number in range(5)], [b"A", b"B", b"C", b"D"]
     kept, frames, rest = divide(group, [messages.payload(5, entries), *large], count)
-    messages.check(kept, frames)
-    messages.check(rest, [])
+    check(kept, frames)
+    check(rest, [])
     of_each = [[b"A"], [], [b"B", b"C"], [], [b"D"]]
     read, buffers = messages.entries(kept, frames)
     assert (read, [[*own] for own in buffers]) == ([*range(count)], of_each[:count])

@@ -35,6 +35,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
+from mwpy._values.message_checks import check
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
@@ -358,7 +359,7 @@ class Agent:
             self._core.handle(events.JournalRead(slave.number, None), now)
             return
         try:
-            messages.check(*found)
+            check(*found)
             messages.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
             self._core.handle(events.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)

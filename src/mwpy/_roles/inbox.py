@@ -148,6 +148,25 @@ class Inbox:
         """
         self._received.extend(map(self.access.io.outcomes.get, (True,), (timeout,)))
 
+    def loop(self, timeout: float | None) -> tuple[int, int, int, int]:
+        """Wait until something can be fetched, and return how much. `Master.loop` explains the timeout and the errors.
+
+        The user has called the caller of this method.
+        """
+        self.receive()
+        if any(self.counts()):
+            self.returned_at_once(stacklevel=3)
+        try:
+            deadline = None if timeout is None else clock.monotonic() + timeout
+        except TypeError:
+            raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
+        while not any(counts := self.counts()):
+            left = None if deadline is None else deadline - clock.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return counts
+
     def cancel(self, task_ids: Iterable[TaskId], running: str) -> list[TaskId]:
         """Cancel tasks. `Master.cancel` explains the arguments, the result and the errors."""
         if running not in ("kill", "finish"):

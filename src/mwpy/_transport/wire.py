@@ -18,6 +18,7 @@ from attrs import frozen
 from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
+from mwpy._values.message_checks import check
 
 __all__ = ["FROM_AGENT", "FROM_MASTER", "FROM_SLAVE", "Route", "decode", "encode", "parse"]
 
@@ -113,7 +114,7 @@ def decode(frames: Sequence[Buffer], route: Route = ANY) -> tuple[messages.Messa
         ProtocolError: they are not a message, or its header and payload do not fit together; the sender's fault.
     """
     message, payload = parse(frames, route)
-    messages.check(message, payload)
+    check(message, payload)
     return message, payload
 
 

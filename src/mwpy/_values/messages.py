@@ -10,14 +10,13 @@ The first payload frame of a group is such a list, in MessagePack. Its entries a
 tasks; a pickle is an extension type. The large buffers of a pickle (protocol 5, out of band) are frames of their own:
 `buffers[j]` says how many of the following frames belong to task j. An empty `buffers` means that no task has any.
 
-`check` compares a header with the number of its frames. `entries` reads the first frame.
+`message_checks.check` compares a header with the number of its frames. `entries` reads the first frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
-from math import isfinite
 from typing import Any
 
 from msgspec import Struct, field
@@ -59,7 +58,6 @@ __all__ = [
     "SlaveRetiring",
     "Tasks",
     "Welcome",
-    "check",
     "each_task",
     "entries",
     "payload",
@@ -351,79 +349,6 @@ Message = (
     | Leaving
     | Goodbye
 )
-
-
-def check(message: Message, frames: Sequence[Buffer]) -> None:
-    """Check that a message and its payload frames fit together.
-
-    Raises:
-        ProtocolError: they do not; the sender's fault.
-    """
-    match message:
-        case Tasks():
-            count = _num_tasks(message)
-            spans = len(message.tasks)
-            fits = len(message.algorithms) == spans and len(message.limits) in (0, spans)
-            _check_group(message, frames, count, fits)
-            _check_places("Tasks: `digests`", message.digests, count)
-        case Results():
-            count = _num_tasks(message)
-            _check_group(message, frames, count, len(message.seconds) == count)
-            _check_places("Results: `failed`", message.failed, count)
-            _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
-            if message.again and message.again != sorted({*message.again} & {*message.failed}):
-                raise ProtocolError("Results: `again` names positions that are not failures")
-            if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
-                raise ProtocolError("Results: a compute time is negative or no number")
-        case Revoked() | AlgorithmFailed():
-            _num_tasks(message)
-            _no_frames(message, len(frames))
-        case Cancel():
-            _check_ranges(message)
-            _no_frames(message, len(frames))
-        case Checkpoint():
-            if not frames:
-                raise ProtocolError("Checkpoint: no payload frame")
-        case Algorithms():
-            by_value = sum(not definition.reference for definition in message.definitions)
-            if len(frames) != by_value:
-                raise ProtocolError(f"Algorithms: {by_value} travel by value, but it has {len(frames)} payload frames")
-        case _:
-            _no_frames(message, len(frames))
-
-
-def _num_tasks(group: Tasks | Results | Revoked | AlgorithmFailed) -> int:
-    """Count the tasks of the spans."""
-    if not len(group.tasks) == len(group.counts) == len(group.attempts):
-        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
-    if group.counts and min(group.counts) < 1:
-        raise ProtocolError(f"{type(group).__name__}: a span without tasks")
-    return sum(group.counts)
-
-
-def _check_ranges(message: Cancel) -> None:
-    ends = [1, *map(sum, zip(message.tasks, message.counts, strict=False))]
-    fits = len(message.tasks) == len(message.counts) and min(message.counts, default=1) >= 1
-    if not fits or any(first < end for first, end in zip(message.tasks, ends, strict=False)):
-        raise ProtocolError("Cancel: its ranges are empty, without counts or not in ascending order")
-
-
-def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, fits: bool) -> None:
-    buffers = group.buffers
-    if not fits or len(buffers) not in (0, count):
-        raise ProtocolError(f"{type(group).__name__}: its lists are of different lengths")
-    if len(frames) != 1 + sum(buffers) or (buffers and min(buffers) < 0):
-        raise ProtocolError(f"{type(group).__name__}: {len(frames)} payload frames do not match its lists")
-
-
-def _check_places(what: str, places: Sequence[int], count: int) -> None:
-    if places and (places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count):
-        raise ProtocolError(f"{what} names positions that the group does not have")
-
-
-def _no_frames(message: Message, count: int) -> None:
-    if count:
-        raise ProtocolError(f"{type(message).__name__}: {count} payload frames, but none are expected")
 
 
 def payload(count: int, parts: Iterable[Buffer]) -> bytes:

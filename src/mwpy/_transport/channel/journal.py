@@ -91,7 +91,7 @@ class Journal:
 
         Returns:
             A group of results and its payload. None if the slave sent the results itself and emptied the journal
-            during the read. If faulty code in the slave wrote into the memory, `messages.check` may reject the group.
+            during the read. If faulty code in the slave wrote into the memory, `message_checks.check` may reject it.
         """
         number = self._counter[0]
         count = min(number % _FILLING, CAPACITY)
