@@ -5,11 +5,15 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 OLDEST := .venv-oldest
+PEERS_VENV := .venv-peers
 BIN := $(VENV)/bin
 PYTHON_CODE := src tests examples
 PINGS ?= 10000
 SEEDS ?= 10000
 FRAMES ?= 1000000
+ROUNDS ?= 3
+WORKLOADS ?=
+PEERS ?=
 
 # In Debian, the package python3-venv puts pip into virtual environments. Without this package, the environment has no
 # pip, and the pip outside installs into it.
@@ -20,7 +24,7 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-processes test-condor test-batch test-oldest simulate attack bench clean
+.PHONY: help ping check test test-core test-processes test-condor test-batch test-oldest simulate attack bench bench-peers clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -70,8 +74,12 @@ bench: $(VENV)/installed-for-tests ## measure the speed, and what an interrupt c
 	$(BIN)/python bench/bench.py
 	$(BIN)/python bench/interrupts.py
 
+bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1,W2 PEERS=ray,joblib)
+	$(MAKE) VENV=$(PEERS_VENV) $(PEERS_VENV)/installed-peers
+	$(PEERS_VENV)/bin/python -m bench.peers --rounds $(ROUNDS) --workloads '$(WORKLOADS)' --peers '$(PEERS)'
+
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(OLDEST) .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # These empty files record what is installed, so a second `make ping` installs nothing. Sources are installed as links:
@@ -96,4 +104,12 @@ $(VENV)/installed-oldest: $(VENV)/installed pyproject.toml
 	@echo "installing the oldest versions that pyproject.toml allows into $(VENV)"
 	@$(PIP) install --quiet --editable . numpy pytest pytest-timeout hypothesis \
 		$$(sed -n '/^dependencies = /,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml)
+	@touch $@
+
+# A library that cannot be installed here is named in the table.
+$(VENV)/installed-peers: $(VENV)/installed pyproject.toml
+	@echo "installing the libraries to compare with into $(VENV)"
+	@$(PIP) install --quiet numpy scipy
+	@for peer in joblib distributed ray parsl ipyparallel; do \
+		$(PIP) install --quiet $$peer || echo "$$peer cannot be installed here, so it is not measured"; done
 	@touch $@

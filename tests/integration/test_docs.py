@@ -37,6 +37,7 @@ BY_HAND = "by hand"
 
 CANNOT_RUN = {
     "make test": "it is what runs this test",
+    "make bench-peers ROUNDS=5 WORKLOADS=W1,W4a PEERS=joblib,ray": "it installs other libraries",
     "make check": "it runs tests that run beside this one",
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
     "python3 cubes.pex --mw-slave --mw-resource-file cubes.rsc": "it is packed by the command before",

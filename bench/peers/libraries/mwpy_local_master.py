@@ -1,0 +1,63 @@
+"""mwpy, through `mwpy.local_master`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.peers.peer import Peer
+
+import mwpy
+
+if TYPE_CHECKING:
+    import numpy as np
+
+WINDOW = 10_000
+
+
+class MwpyLocalMaster(Peer):
+    chunks = (None,)
+    each = None
+    sends_each_time = not hasattr(mwpy.Master, "share")
+    keeps_handles = False
+
+    def start(self, workers: int) -> None:
+        self._mw = mwpy.local_master(workers)
+
+    def stop(self) -> None:
+        self._mw.close()
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._mw.submit(mwpy.task(function, *arguments))
+
+    def result(self, handle: Any) -> Any:
+        while True:
+            self._mw.loop()
+            for result in self._mw.results():
+                if result.task_id == handle:
+                    return result.value
+
+    def submit_each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
+        mw, waiting, unread = self._mw, iter(items), 0
+        mw.set_target_number(WINDOW)
+        while True:
+            for _, item in zip(range(mw.upto_target_number()), waiting, strict=False):
+                mw.submit(mwpy.task(function, item))
+                unread += 1
+            if not unread:
+                return
+            mw.loop()
+            for result in mw.results():
+                unread -= 1
+                yield result.value
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any], chunk: int | None) -> Iterable[Any]:  # noqa: ARG002
+        return self._mw.map(function, items)
+
+    def map_shared(self, function: Callable[..., Any], array: np.ndarray, parts: int) -> Iterable[Any]:
+        shared = array if self.sends_each_time else self._mw.share(array)
+        return self._mw.starmap(function, ((shared, part, parts) for part in range(parts)))
+
+    def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:
+        self._mw.submit(mwpy.task(die, path), attempts_max=1)
+        return self.result(self.submit(function))

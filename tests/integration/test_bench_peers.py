@@ -1,0 +1,47 @@
+"""The comparison with other libraries: its measurements become a table. It needs only what is part of Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+PATIENCE_S = 120.0
+
+
+def compare(*arguments: str) -> str:
+    """Run the comparison with few tasks, and return what it prints."""
+    run = subprocess.run(
+        [sys.executable, "-m", "bench.peers", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"BENCH_QUICK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_table_compares_mwpy_with_each_library_and_names_the_missing_ones(tmp_path: Path) -> None:
+    """A library that is not installed has a row with the reason. Rounds of two runs can be combined."""
+    files = [str(tmp_path / f"{number}.json") for number in range(2)]
+    for file in files:
+        table = compare("--rounds", "1", "--workloads", "W6a", "--peers", "concurrent.futures,parsl", "--output", file)
+        assert table.count("\n| ") == 3
+    combined = tmp_path / "combined.json"
+    lines = compare("--combine", *files, "--output", str(combined)).splitlines()
+    assert [line.split(" | ")[1] for line in lines[2:5]] == ["mwpy", "concurrent.futures", "parsl"]
+    assert lines[2].startswith("| W6a: launch to first result, s (less is better) | mwpy | ")
+    assert lines[3].startswith("|  | concurrent.futures | ")
+    assert lines[4].startswith("|  | parsl | parsl is not installed | ")
+    found = json.loads(combined.read_text())
+    own, other, missing = found["figures"]
+    assert [own["reached"]["rounds"], other["mwpy_to_library"]["rounds"]] == [2, 2]
+    assert missing["reason"] == "parsl is not installed"
+    assert len(found["measurements"]) == 6
