@@ -4,20 +4,23 @@ The memory of mapped files does not count: the kernel can drop it at any time. P
 in equal parts. To find these parts, the kernel visits each page, which takes 0.04 seconds for a gigabyte. So the exact
 number is read only if the resident memory, a number that the kernel keeps, is over a bound.
 
-A control group is made only where the agent may do so: in version 1 of control groups, if the group of the agent is
-writable. In version 2, a group with processes cannot give the memory controller to its children.
+A control group is made only where the agent may do so: below its own group, if this group is writable. In version 2, a
+group that has processes cannot limit groups below it. But HTCondor since 24.8 starts a job in `NAME.slice/NAME.scope`:
+the slice has the limits of the job, and belongs to it. There, groups are made beside the scope.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+
+from attrs import frozen
 
 from mwpy._system import clock
 
-__all__ = ["MemoryGroup", "count_kills", "family", "read", "resident_bytes", "used_by"]
+__all__ = ["MemoryGroup", "count_job_kills", "count_machine_kills", "family", "read", "resident_bytes", "used_by"]
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -26,8 +29,11 @@ PATIENCE_S = 1.0
 
 POLL_S = 0.01
 
-UNLIMITED = -1
-"""The limit of a control group that has no limit."""
+GROUPS = "/sys/fs/cgroup"
+"""Where the control groups are. In version 1, each controller has its own folder there."""
+
+OWN = "/proc/self/cgroup"
+"""The file that names the control groups of this process."""
 
 _EXACT = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 """The rows of `smaps_rollup` that count: what belongs to processes, shared memory, and what was swapped out."""
@@ -92,6 +98,59 @@ def _remove_unused(patience_s: float = 0.0) -> None:
         clock.sleep(POLL_S)
 
 
+@frozen
+class _Version:
+    """The files of a control group that limits memory."""
+
+    limits: dict[str, str | None]
+    """The files to write a limit to. For memory without swap, a limit is written; for swap alone, it is this text."""
+    unlimited: str
+    """What these files contain if there is no limit."""
+    events: str
+    """The file that says how many processes the kernel has killed."""
+
+
+V1 = _Version({"memory.limit_in_bytes": None, "memory.memsw.limit_in_bytes": None}, "-1", "memory.oom_control")
+V2 = _Version({"memory.max": None, "memory.swap.max": "0"}, "max", "memory.events")
+
+
+def _own_groups() -> Iterator[tuple[_Version, str]]:
+    """The groups that count the memory of this process: the version and the folder of each."""
+    for line in read(OWN).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            yield V1, f"{GROUPS}/memory{path}"
+        elif not controllers:
+            yield V2, f"{GROUPS}{path}"
+
+
+def _parent(version: _Version, own: str) -> str:
+    """The folder of the group below which this process makes groups, if it is in the group `own`.
+
+    Raises:
+        OSError: in version 2, this group cannot limit groups below it, or this process may not change it.
+    """
+    if version is V1:
+        return own
+    above, name = os.path.split(own)
+    if name.endswith(".scope") and os.path.basename(above) == name.removesuffix("scope") + "slice":
+        own = above
+    _write(f"{own}/cgroup.subtree_control", "+memory")
+    return own
+
+
+def _move(pids: Sequence[int], folder: str) -> None:
+    """Move processes into a group, and thus everything that they start."""
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            _write(f"{folder}/cgroup.procs", str(pid))
+
+
+def _write(path: str, value: str) -> None:
+    with open(path, "r+", encoding="ascii") as file:  # never makes a file
+        file.write(value)
+
+
 class MemoryGroup:
     """A control group that limits the memory of some processes.
 
@@ -103,27 +162,33 @@ class MemoryGroup:
     """
 
     def __init__(self, name: str) -> None:
-        own = next((line.split(":", 2)[2] for line in read("/proc/self/cgroup").splitlines() if ":memory:" in line), "")
-        self._folder = f"/sys/fs/cgroup/memory{own}/{name}"
-        os.mkdir(self._folder)
+        for version, own in _own_groups():
+            self._version, self._folder = version, f"{_parent(version, own)}/{name}"
+            os.mkdir(self._folder)
+            return
+        raise FileNotFoundError("there are no control groups")
 
     def add(self, pids: Sequence[int]) -> None:
         """Move processes into it, and thus everything that they start. What they use already is not counted."""
-        for pid in pids:
-            with suppress(OSError):  # it has ended
-                self._write("cgroup.procs", pid)
+        _move(pids, self._folder)
 
     def limit(self, most: int | None) -> None:
-        """Set the limit in bytes; None for no limit. If more is in use, the kernel may refuse a lower limit."""
-        value = UNLIMITED if most is None else most
-        for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):
+        """Set the limit in bytes; None for no limit.
+
+        If more is in use, the kernel may refuse a lower limit (version 1) or kill a process (version 2).
+        """
+        for name, text in self._version.limits.items():
             with suppress(OSError):
-                self._write(name, value)
+                _write(f"{self._folder}/{name}", self._version.unlimited if most is None else text or str(most))
 
     @property
     def kills(self) -> int:
-        """How many of its processes the kernel has killed because it was full."""
-        return count_kills(f"{self._folder}/memory.oom_control")
+        """How many of its processes the kernel has killed because it was full.
+
+        Version 2 also counts the processes that were killed because a group above it was full.
+        """
+        counts = _counts(f"{self._folder}/{self._version.events}")
+        return counts.get("oom_kill", 0) if self._version is V1 or counts.get("oom") else 0
 
     def remove(self) -> None:
         """Remove it. As long as a process is left in it, a later call and the exit of this process try again."""
@@ -132,14 +197,23 @@ class MemoryGroup:
         _unused[self._folder] = None
         _remove_unused()
 
-    def _write(self, name: str, value: int) -> None:
-        with open(f"{self._folder}/{name}", "w", encoding="ascii") as file:
-            file.write(str(value))
+
+def count_job_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory in the control group of this process.
+
+    0 if the kernel does not count them.
+    """
+    return sum(_counts(f"{own}/{version.events}").get("oom_kill", 0) for version, own in _own_groups())
 
 
-def count_kills(path: str) -> int:
-    """Return how many processes the kernel has killed for lack of memory, as a file says; 0 if it does not say it."""
-    return next((int(line.split()[1]) for line in read(path).splitlines() if line.startswith("oom_kill ")), 0)
+def count_machine_kills() -> int:
+    """Return how many processes the kernel has killed for lack of memory on this machine; 0 if it does not count."""
+    return _counts("/proc/vmstat").get("oom_kill", 0)
+
+
+def _counts(path: str) -> dict[str, int]:
+    """The numbers in a file of the kernel with one name and one number in a line."""
+    return {name: int(number) for name, number in map(str.split, read(path).splitlines())}
 
 
 def read(path: str) -> str:

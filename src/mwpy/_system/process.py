@@ -344,15 +344,5 @@ on this machine, or nowhere."""
 
 
 def _count_kills() -> tuple[int, int]:
-    """Return how many processes the kernel has killed for lack of memory, in this control group and on this machine.
-
-    0 if the kernel does not count them.
-    """
-    group = 0
-    for line in memory.read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2
-            group += memory.count_kills(f"/sys/fs/cgroup{path}/memory.events")
-        elif controllers == "memory":
-            group += memory.count_kills(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
-    return group, memory.count_kills("/proc/vmstat")
+    """Return how many processes the kernel has killed for lack of memory, in this control group and on this machine."""
+    return memory.count_job_kills(), memory.count_machine_kills()
