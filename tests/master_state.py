@@ -53,9 +53,10 @@ class Books:
         algorithm: AlgorithmDefined = MAX,
         payload: bytes = b"x",
         policy: TaskPolicy = DEFAULT_POLICY,
+        refers: Sequence[int] = (),
     ) -> list[int]:
-        """Add pending tasks. Return their ids, which are also their tags."""
-        new = span(self.tasks + 1, algorithm, count, payload, policy)
+        """Add pending tasks, or a blocked task. Return their ids, which are also their tags."""
+        new = span(self.tasks + 1, algorithm, count, payload, policy, refers=refers)
         self.tasks += count
         self.state.record(records.TasksSubmitted([new.facts()]), [[*new.ids]])
         return [*new.ids]

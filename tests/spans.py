@@ -36,10 +36,11 @@ def span(
     policy: TaskPolicy = DEFAULT_POLICY,
     tag: object = None,
     buffers: Sequence[bytes] = (),
+    refers: Sequence[int] = (),
 ) -> Span:
     """`count` new tasks with the same arguments. They have counts of their own, not those of a core."""
     own = [buffers] * count if buffers else []
-    return Span(TaskId(first), count, Defined(algorithm), policy, [payload] * count, own, [tag] * count)
+    return Span(TaskId(first), count, Defined(algorithm), policy, [payload] * count, own, [tag] * count, refers=refers)
 
 
 def ids_of(spans: Iterable[Span]) -> list[int]:

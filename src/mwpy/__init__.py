@@ -28,6 +28,7 @@ try:
     from mwpy._values.errors import (
         AlgorithmUnavailable,
         ArgumentNotPicklable,
+        DependencyFailed,
         EndIsNear,
         ExitCode,
         FailureKind,
@@ -43,6 +44,7 @@ try:
     )
     from mwpy._values.ids import SlaveId, TaskId
     from mwpy._values.policy import Policies
+    from mwpy._values.references import result
     from mwpy._values.seeds import task_seed
     from mwpy._values.task import Result, UnrunnableTask
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
@@ -60,6 +62,7 @@ __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
     "Cause",
+    "DependencyFailed",
     "EndIsNear",
     "ExitCode",
     "FailureKind",
@@ -90,6 +93,7 @@ __all__ = [
     "master_algorithm",
     "replay",
     "restored",
+    "result",
     "seconds_left",
     "slave_algorithm",
     "task",

@@ -294,6 +294,17 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} -> state of {task}, {amount(sum(map(len, frames)))}"
         case records.TasksFailed(tasks, reason):
             return f"FAILED {_names(tasks)}: {reason}"
+        case records.TasksSubmitted(tasks):
+            blocked = (each for each in tasks if each.refers)
+            return "; ".join(f"BLOCKED task {each.first}: it needs {_results_of(each.refers)}" for each in blocked)
+        case records.TasksUnblocked(tasks):
+            return f"UNBLOCKED {_names(tasks)}"
+        case records.ResultsHeld(numbers):
+            return f"HELD for later tasks: {_results_of(numbers)}"
+        case records.ResultGiven(number, frames, cause):
+            return f"HELD for later tasks: {_results_of([number])}, {cause or amount(sum(map(len, frames)))}"
+        case records.ResultsReleased(numbers):
+            return f"RELEASED {_results_of(numbers)}"
         case records.Total():
             return _text_of_total(record)
         case records.AnswersDiffer(task, hosts, wrong):
@@ -307,6 +318,10 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:
             return ""
+
+
+def _results_of(numbers: Sequence[int]) -> str:
+    return f"the result of {first_of((f'task {number}' for number in numbers), len(numbers))}"
 
 
 def _more(charge: records.Charge) -> str:

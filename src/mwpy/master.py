@@ -14,6 +14,7 @@ from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSla
 from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
+from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_run import (
     NO_KEYWORDS,
@@ -74,6 +75,7 @@ class Master:
         self._definitions = Definitions(codec, main_by_value, watch)
         self._terms = TermsOf(self._definitions, for_all, codec)
         self._inbox = Inbox(access, access.io.core.state.settings)
+        self._held = HeldResults(access, self._inbox)
         self._seeds = Seeds()
         self._targets = TargetNumbers()
 
@@ -87,7 +89,7 @@ class Master:
 
         Args:
             call: what `f.task(...)` or `mwpy.task(f, ...)` made. Its arguments are pickled now, and its function too if
-                it travels by value.
+                it travels by value. Results of earlier tasks among the arguments are `mwpy.result(task_id)`.
             tag: any object; it comes back unchanged with the result, and never leaves the master.
             policy: the keywords of `mwpy.Policies`. They override those of `@task_algorithm`. The seed of a task
                 depends on `seed` and on how many tasks were submitted with the same seed before.
@@ -97,18 +99,23 @@ class Master:
 
         Raises:
             ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
-            UsageError: a policy is unknown or wrong, and the message names it; the caller's fault.
+            UsageError: a policy is unknown or wrong, or there is no result to which an argument refers, and the message
+                names it; the caller's fault.
         """
         algorithm = algorithm_of_call(call, "mw.submit")
         terms = self._terms
         defined, (checked, extras) = terms.defined(algorithm), terms.default
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, defined.name)
+        refers = self._held.refer(buffers) if buffers else ()
         if policy or algorithm.policy:
             checked, extras = terms.policy(algorithm, policy)
         if extras is not None:
             payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
         io = self._access.io
-        task_id = io.submissions.add(defined, checked, payload, buffers, tag)
+        if refers:
+            task_id = io.submissions.add_referring(defined, checked, payload, [*buffers], tag, refers)
+        else:
+            task_id = io.submissions.add(defined, checked, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -321,7 +328,8 @@ class Master:
         progress: Progress | None = None,
         limit: MaxFailures | None = None,
     ) -> Generator[Any, None, None]:
-        return MapRun(self._access, self._inbox, self._codec, calls, ordered, values, progress, limit).start()
+        shared = self._access, self._inbox, self._held, self._codec
+        return MapRun(*shared, calls, ordered, values, progress, limit).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -359,6 +367,7 @@ class Master:
         fetched = inbox.fetch(inbox.results)
         if unrunnable:
             fetched += [task.result() for task in inbox.fetch(inbox.unrunnable)]
+        self._held.fetched(fetched)
         return fetched
 
     def unrunnable_tasks(self) -> list[UnrunnableTask]:
@@ -366,7 +375,9 @@ class Master:
 
         Call `results(unrunnable=False)` beside it.
         """
-        return self._inbox.fetch(self._inbox.unrunnable)
+        fetched = self._inbox.fetch(self._inbox.unrunnable)
+        self._held.fetched(fetched)
+        return fetched
 
     def connected_ordered_slaves(self) -> list[SlaveId]:
         """Return the ordered and intermingle slaves that connected; each is returned once."""
@@ -462,7 +473,7 @@ class Master:
         return max(0, self.get_target_number(algorithm) - self.pending_tasks(algorithm))
 
     def num_runnable_tasks(self) -> int:
-        """How many tasks are pending, delayed or at slaves."""
+        """How many tasks are pending, blocked, delayed or at slaves."""
         self._inbox.receive()
         return self._access.io.submissions.runnable()
 

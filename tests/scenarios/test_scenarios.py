@@ -12,7 +12,15 @@ import pytest
 from tests.spans import defined, span
 
 from mwpy._core.master.algorithms import Defined
-from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running, ShutDown
+from mwpy._core.master.commands import (
+    AllocateSlaves,
+    CancelTasks,
+    FreeSlave,
+    HoldResults,
+    ReleaseResults,
+    Running,
+    ShutDown,
+)
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._transport.codec import Codec
@@ -66,7 +74,14 @@ class _Story:
         )
         first = self.tasks + 1
         self.tasks += int(count)
-        self.core.submit([span(first, self.algorithm, int(count), policy=chosen)])
+        refers = [int(task) for task in given["refers"].split(",")] if "refers" in given else []
+        self.core.submit([span(first, self.algorithm, int(count), policy=chosen, refers=refers)])
+
+    def do_hold(self, *tasks: str) -> None:
+        self.core.obey(HoldResults([int(task) for task in tasks]))
+
+    def do_release(self, *tasks: str) -> None:
+        self.core.obey(ReleaseResults([int(task) for task in tasks]))
 
     def do_want(self, count: str, kind: str) -> None:
         self.core.obey(AllocateSlaves(int(count), SlaveKind(kind)))

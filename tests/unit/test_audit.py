@@ -21,6 +21,7 @@ from mwpy.audit import KEPT, AuditFile, End, Level, read_ends, text_of
 
 SID = SlaveId("SLAVE-0")
 ONE = [records.TaskRange(1, 1, 1, 0, "max")]
+BLOCKED = records.TasksSubmitted([span(4, MAX, refers=[1, 3]).facts()])
 TASKS = [*ONE, records.TaskRange(2, 6, 1, 0, "max")]
 TEXTS: list[tuple[records.Record, str]] = [
     (records.Started("MASTER", "m", "at 1"), 'INIT MASTER "m" at 1'),
@@ -102,6 +103,12 @@ TEXTS: list[tuple[records.Record, str]] = [
         f"UNRUNNABLE {', '.join(f'task {n} (max)' for n in range(1, 6))} and 2 more: why",
     ),
     (records.TasksCancelled(SID, ONE, "while SLAVE-0 had it"), "CANCELLED task 1 (max) while SLAVE-0 had it"),
+    (BLOCKED, "BLOCKED task 4: it needs the result of task 1, task 3"),
+    (records.TasksUnblocked(ONE), "UNBLOCKED task 1 (max)"),
+    (records.ResultsHeld([1, 3]), "HELD for later tasks: the result of task 1, task 3"),
+    (records.ResultGiven(1, [b"abc"], "", 0), "HELD for later tasks: the result of task 1, 3 bytes"),
+    (records.ResultGiven(1, [], "it failed", 1), "HELD for later tasks: the result of task 1, it failed"),
+    (records.ResultsReleased([1]), "RELEASED the result of task 1"),
     (records.TasksCancelling(SID, ONE), "SLAVE-0 must not start task 1 (max): cancelled"),
     (records.TasksUnaddressed(SID, ONE), "1 task for SLAVE-0 may run anywhere (task 1 (max))"),
     (records.SlaveStarted(1, 7), "SLAVE PROCESS 1 started, pid 7"),

@@ -24,6 +24,7 @@ from mwpy._core.master.taskjar import Taskjar
 from mwpy._roles import map_run
 from mwpy._roles.access import Access
 from mwpy._roles.definitions import Definitions
+from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox
 from mwpy._roles.map_run import Call, MapRun
 from mwpy._roles.map_tasks import MapTasks
@@ -239,7 +240,7 @@ def _results(
     values: bool = False,
 ) -> Generator[Any, None, None]:
     calls: Iterator[Call] = ((ALGORITHM, DEFAULT_POLICY, None, (item,), {}, item) for item in items)
-    return MapRun(inbox.access, inbox, Codec(), calls, ordered, values).start()
+    return MapRun(inbox.access, inbox, HeldResults(inbox.access, inbox), Codec(), calls, ordered, values).start()
 
 
 @pytest.fixture

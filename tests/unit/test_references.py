@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from attrs import frozen
 
-from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads_call
+from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads_call, seed_of, with_condition, with_seed
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
-from mwpy._values.messagepack import decode
-from mwpy._values.references import Reference, ReferringBuffers
+from mwpy._values.ids import Buffer, TaskId
+from mwpy._values.messagepack import as_pickle, as_read, decode, encode
+from mwpy._values.references import Reference, ReferringBuffers, ResultReference, given_value, result
 
 CODEC = Codec()
 
@@ -70,3 +71,54 @@ def test_a_reference_elsewhere_is_refused_also_after_a_call_that_failed() -> Non
         CODEC.dumps_value([Stands(3)])
     with pytest.raises(UsageError, match="only in the arguments"):
         pickle.dumps(Stands(3))
+
+
+# ---- results ----
+
+
+def values(*given: tuple[int, object]) -> list[Buffer]:
+    """What the master adds to the buffers of a call."""
+    frames: list[tuple[int, list[Buffer]]] = []
+    for number, value in given:
+        entry, large = CODEC.dumps_value(value)
+        frames.append((number, [entry, *map(bytes, large)]))
+    index = encode([(number, len(own)) for number, own in frames])
+    return [index, *(frame for _, own in frames for frame in own)]
+
+
+def test_a_result_in_the_arguments_becomes_its_value() -> None:
+    """It is the same object at each place, beside large buffers of arguments and of values, a seed and a condition."""
+    array, other = np.ones(OUT_OF_BAND_BYTES, np.uint8), np.zeros(OUT_OF_BAND_BYTES)
+    first, second = result(TaskId(7)), result(TaskId(9))
+    call, own = CODEC.dumps_call((array, [first, second]), {"again": Holder(result(TaskId(7)))}, "f")
+    assert isinstance(own, ReferringBuffers)
+    assert own.references == (ResultReference(7), ResultReference(9))
+    entry = decode(with_seed(with_condition(call, b"condition"), 5))
+    args, kwargs = loads_call(entry, [*own, *values((7, [other, other + 1]), (9, "plain"))])
+    np.testing.assert_array_equal(args[0], array)
+    np.testing.assert_array_equal(args[1][0][1], other + 1)
+    assert (args[1][1], seed_of(entry)) == ("plain", 5)
+    assert kwargs["again"].content is args[1][0]
+
+
+def test_a_value_that_cannot_be_unpickled_names_its_task() -> None:
+    """And no later call takes the values of this one."""
+    call, own = CODEC.dumps_call((result(TaskId(7)),), {}, "f")
+    broken = encode(as_pickle(b"broken"))
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        loads_call(decode(call), [*own, encode([(7, 1)]), broken])
+    assert caught.value.__notes__ == ["(mwpy.result: the result of task 7 cannot be unpickled here)"]
+    with pytest.raises(UsageError, match=r"mwpy.result\(7\) stands for a value only in the arguments"):
+        given_value(7)
+
+
+@pytest.mark.parametrize("value", [1, "word", None, [1, {2}]])
+def test_a_value_that_was_read_is_encoded_as_it_was(value: object) -> None:
+    entry, _ = CODEC.dumps_value(value)
+    assert encode(as_read(decode(entry))) == entry
+
+
+def test_a_reference_needs_the_id_of_a_task() -> None:
+    assert repr(result(TaskId(7))) == "mwpy.result(7)"
+    with pytest.raises(UsageError, match=r"mwpy.result needs the id of a task, which mw.submit returned, not 'one'"):
+        result("one")  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from attrs import define, field
@@ -28,10 +28,14 @@ class Story:
 
     books: Books = field(factory=Books)
     slaves: list[ConnectedSlave] = field(factory=list)
+    refers: Sequence[int] = ()
+    """The ids of ended tasks to whose results it refers."""
 
     def __attrs_post_init__(self) -> None:
         self.slaves += [self.books.slave(), self.books.slave()]
-        self.books.submit(1, policy=TaskPolicy(speculate=True))
+        self.books.submit(1, policy=TaskPolicy(speculate=True), refers=self.refers)
+        for number in self.refers:
+            self.books.state.record(records.ResultGiven(number, [b"\0"], "", 0))
 
     @property
     def live(self) -> list[Span]:
@@ -71,7 +75,16 @@ def _sent(story: Story, *, again: bool) -> records.Record:
     return records.TasksAllocated(story.slaves[0].sid, [story.named(2 if again else 1)])
 
 
+def _failed(story: Story) -> records.Record:
+    """The tasks of this record need not be in the jar, but one that is there must be blocked."""
+    if story.live[0].state is not _S.BLOCKED:
+        raise KeyError
+    return records.TasksFailed([story.named()], "why")
+
+
 RECORDS: dict[TaskEvent, Callable[[Story], records.Record]] = {
+    _E.UNBLOCK: lambda story: records.TasksUnblocked([story.named()]),
+    _E.FAIL: _failed,
     _E.ALLOCATE: lambda story: _sent(story, again=False),
     _E.KEEP: _kept,
     _E.VERIFY: lambda story: _sent(story, again=True),
@@ -90,6 +103,8 @@ RECORDS: dict[TaskEvent, Callable[[Story], records.Record]] = {
 """How each event is recorded, except those of new tasks."""
 
 WAYS: dict[str, tuple[TaskState, list[TaskEvent]]] = {
+    "blocked": (_S.BLOCKED, []),
+    "unblocked": (_S.PENDING, [_E.UNBLOCK]),
     "pending": (_S.PENDING, []),
     "allocated": (_S.ALLOCATED, [_E.ALLOCATE]),
     "delayed": (_S.DELAYED, [_E.ALLOCATE, _E.DELAY]),
@@ -105,7 +120,7 @@ WAYS: dict[str, tuple[TaskState, list[TaskEvent]]] = {
 def test_an_event_moves_a_task_with_one_attempt_as_the_table_says(way: str, event: TaskEvent) -> None:
     """An event that the table does not have in this state is refused, and so is the end of one attempt of one."""
     state, events = WAYS[way]
-    story = Story()
+    story = Story(refers=[17] if way.endswith("blocked") else ())
     for each in events:
         story.happen(each)
     target = None if event is _E.END_ONE else TRANSITIONS[event].get(state)
@@ -144,8 +159,8 @@ def test_the_end_of_one_of_several_attempts_leaves_the_task_where_it_was(cancell
 
 
 def test_every_event_of_the_table_is_in_these_tests() -> None:
-    """New tasks are submitted, or fail: both leave no other state."""
-    assert {*RECORDS} | {_E.SUBMIT, _E.FAIL} == {*TaskEvent} == {*TRANSITIONS}
+    """New tasks are submitted, with references or without, or fail: this leaves no other state."""
+    assert {*RECORDS} | {_E.SUBMIT, _E.BLOCK} == {*TaskEvent} == {*TRANSITIONS}
     reached = {state for state, _ in WAYS.values()}
     assert {source for steps in TRANSITIONS.values() for source in steps} == reached | {_S.NEW}
 

@@ -409,14 +409,14 @@ def test_a_second_attempt_goes_on_from_the_state_that_the_first_left(master: Mas
     assert state in b"".join(map(bytes, sent.frames))
     jar, newer = master.core.state.jar, b"newer"
     master.receive("b", messages.Checkpoint(1, task, 2), newer)
-    assert jar.left_bytes == len(newer)
+    assert jar.left.bytes == len(newer)
     assert [span.left.frames for span in jar.spans() if span.left is not None] == [(newer,), (newer,)]
     master.receive("b", messages.Goodbye("evicted", Cause.EVICTED))
     [left] = jar.spans()
     assert left.left is not None
     assert (left.sid, left.left.num_lost) == ("SLAVE-0", 1)
     master.answer("a1", task)
-    assert jar.left_bytes == 0
+    assert jar.left.bytes == 0
 
 
 # Cancelling

@@ -39,6 +39,33 @@ def algorithms(jar: Taskjar) -> tuple[Defined, Defined]:
     return both
 
 
+def test_a_task_that_refers_to_results_is_a_span_of_its_own(
+    submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
+) -> None:
+    """Whatever is added before and after it. Until it is sent or has ended, it counts as pending."""
+    highest, lowest = algorithms
+    submissions.add(highest, DEFAULT_POLICY, b"a", (), "A")
+    assert submissions.add_referring(highest, DEFAULT_POLICY, b"b", [], "B", [1]) == 2
+    submissions.add_referring(highest, DEFAULT_POLICY, b"c", [b"large"], "C", [1, 2])
+    submissions.add(highest, DEFAULT_POLICY, b"d", (), "D")
+    submissions.add_referring(lowest, DEFAULT_POLICY, b"e", [], "E", [1])
+    assert (submissions.pending(), submissions.pending(highest), submissions.pending(lowest)) == (5, 4, 1)
+    submissions.check()
+    taken = submissions.take()
+    assert [(each.first, each.payloads, each.buffers, each.tags, each.refers) for each in taken] == [
+        (1, [b"a"], [], ["A"], ()),
+        (2, [b"b"], [], ["B"], [1]),
+        (3, [b"c"], [[b"large"]], ["C"], [1, 2]),
+        (4, [b"d"], [], ["D"], ()),
+        (5, [b"e"], [], ["E"], [1]),
+    ]
+    jar.changes[records.TasksSubmitted](records.TasksSubmitted([span.facts() for span in taken]), ())
+    assert [*jar.blocked.tasks] == [2, 3, 5]
+    submissions.check()
+    submissions.add(lowest, DEFAULT_POLICY, b"f", (), "F")
+    assert [(each.first, each.refers) for each in submissions.take()] == [(6, ())]
+
+
 def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(
     submissions: Submissions, algorithms: tuple[Defined, Defined]
 ) -> None:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from attrs import define, field
 
-from mwpy._core.master.commands import CancelTasks, GoOn, Running, Waiting
+from mwpy._core.master.commands import CancelTasks, GoOn, HoldResults, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
 from mwpy._roles.map_tasks import MapTasks
 from mwpy._roles.replay import calls_of_newest_master
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
-from mwpy._values.errors import InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
+from mwpy._values.errors import DependencyFailed, InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.max_failures import FailuresByKind
 from mwpy._values.task import Result, UnrunnableTask, failed
@@ -63,7 +63,7 @@ class Inbox:
     """Closed maps whose tasks may not be cancelled yet."""
     _received: deque[Actions | BaseException] = field(factory=deque)
     """Outcomes that are not sorted yet."""
-    _asked: tuple[CancelTasks | GoOn, list[list[TaskId]]] | None = None
+    _asked: tuple[CancelTasks | GoOn | HoldResults, list[list[TaskId]]] | None = None
     """The last command that must be answered, and a list for its answer."""
     _stopped: Stopped | None = None
     """That the run is stopped, until the algorithm knows it."""
@@ -181,7 +181,7 @@ class Inbox:
             raise UsageError(f"there is no task {wrong} to cancel: the ids of the submitted tasks are 1 to {last}")
         return self.ask(CancelTasks.of(ids, Running(running)))
 
-    def ask(self, command: CancelTasks | GoOn) -> list[TaskId]:
+    def ask(self, command: CancelTasks | GoOn | HoldResults) -> list[TaskId]:
         """Send a command, and wait until the core answers which tasks it concerned."""
         answers: list[list[TaskId]] = []
         self._asked = command, answers
@@ -302,7 +302,7 @@ class Inbox:
 def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> None:
     for result in results:
         error = result.error if failed(result) else None
-        if error is not None and not isinstance(error, TaskCancelled):
+        if error is not None and not isinstance(error, TaskCancelled | DependencyFailed):
             if isinstance(result.tag, MapTasks) and result.task_id in result.tag.open:
                 _, error.item, _ = result.tag.open[result.task_id]
             failures.add(error)

@@ -20,6 +20,7 @@ from attrs import define, field
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
+from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_tasks import MapTasks
 from mwpy._roles.progress import Progress, Report
@@ -129,6 +130,7 @@ class MapRun:
 
     access: Access
     inbox: Inbox
+    held: HeldResults
     codec: Codec
     calls: Iterator[Call]
     ordered: bool
@@ -261,9 +263,13 @@ class MapRun:
                 seed = None if extras.seed is None else seed_at(extras.seed, self._submitted)
                 payload = extras.add(payload, seed)
             size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
+            refers = self.held.refer(buffers) if buffers else ()
             # first, so that an interrupt leaves no task that is not known here
             opened[submissions.total + 1] = self._submitted, item, size
-            submissions.add(defined, policy, payload, buffers, self._tasks)
+            if refers:
+                submissions.add_referring(defined, policy, payload, [*buffers], self._tasks, refers)
+            else:
+                submissions.add(defined, policy, payload, buffers, self._tasks)
             self._submitted += 1
             self._bytes += size
             if self._bytes >= MAP_BYTES:

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from attrs import evolve
 
 from mwpy import resource_file
-from mwpy._core.master.commands import CancelTasks, Command, ShutDown, Waiting
+from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
@@ -205,7 +205,9 @@ class MasterIo:
             self.core.obey(command)
 
     def _waits_for_task(self, command: Command) -> bool:
-        return bool(self.submissions) and isinstance(command, CancelTasks) and command.last > self.submissions.taken
+        if not (self.submissions and isinstance(command, CancelTasks | HoldResults)):
+            return False
+        return command.last > self.submissions.taken
 
     def _do(self, actions: Actions) -> None:
         self._audit.write(actions.records, self._clock.wall())

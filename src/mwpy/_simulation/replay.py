@@ -64,6 +64,11 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "queues": {number: _each(queue) for number, queue in jar.pending.queues.items()},
         "suspects": {number: _each(queue) for number, queue in jar.pending.suspects.items()},
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
+        "blocked": _each(jar.blocked.tasks.values()),
+        "results": {
+            number: (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root)
+            for number, each in jar.blocked.results.items()
+        },
         "delayed": _each(jar.delayed.tasks.values()),
         "answered": _each(jar.answered.tasks.values()),
         "answers": {number: _answers(own) for number, own in jar.answered.answers.items()},
@@ -73,7 +78,7 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "pending": jar.pending.counts,
         "counts": (jar.runnable, jar.pending.num_unaddressed, jar.num_allocated, jar.away, jar.ended),
         "failures": (jar.failed, jar.cancelled),
-        "states": jar.left_bytes,
+        "states": jar.left.bytes,
         "algorithms": {
             number: (defined.record, defined.leaves_state) for number, defined in jar.algorithms.defined.items()
         },

@@ -36,6 +36,7 @@ from mwpy._values.messagepack import (
     DIGESTED,
     FAILURE,
     NOT_ENCODABLE,
+    REFERRING,
     RESUMED,
     SEEDED,
     SIZE_BYTES,
@@ -44,12 +45,13 @@ from mwpy._values.messagepack import (
     as_digested,
     as_failure,
     as_pickle,
+    as_referring,
     as_seeded,
     decode,
     encode,
 )
 from mwpy._values.policy import Condition
-from mwpy._values.references import NOTED, Reference, ReferringBuffers
+from mwpy._values.references import GIVEN, NOTED, Reference, ReferringBuffers, ResultReference
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
@@ -185,6 +187,8 @@ class Codec:
         finally:
             NOTED.found = None
         if references:
+            if any(isinstance(each, ResultReference) for each in references):
+                payload = encode(as_referring(len(buffers).to_bytes(SIZE_BYTES, "big") + payload))
             return payload, ReferringBuffers(map(bytes, buffers), references)
         return payload, [bytes(buffer) for buffer in buffers] if buffers else ()
 
@@ -307,8 +311,34 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
         return loads_call(decode(call[SEED_BYTES:]), buffers)
     if entry.kind == CONDITIONAL:
         return loads_call(decode(_parts(entry)[1]), buffers)
+    if entry.kind == REFERRING:
+        return _loads_referring(bytes(entry.pickle), buffers)
     args, kwargs = pickle.loads(entry.pickle, buffers=buffers)
     return args, kwargs
+
+
+def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Load a call with the values of the results to which it refers."""
+    own = int.from_bytes(data[:SIZE_BYTES], "big")
+    index: Any = decode(buffers[own])
+    values: dict[int, object] = {}
+    start = own + 1
+    for number, count in index:
+        values[number] = _loads_value(number, buffers[start : start + count])
+        start += count
+    GIVEN.values = values
+    try:
+        return loads_call(decode(data[SIZE_BYTES:]), buffers[:own])
+    finally:
+        GIVEN.values = None
+
+
+def _loads_value(number: int, frames: Sequence[Buffer]) -> object:
+    try:
+        return loads(decode(frames[0]), frames[1:])
+    except Exception as error:
+        error.add_note(f"(mwpy.result: the result of task {number} cannot be unpickled here)")
+        raise
 
 
 def with_seed(call: bytes, seed: int) -> bytes:

@@ -21,6 +21,7 @@ from mwpy._values.phrases import counted
 __all__ = [
     "AlgorithmUnavailable",
     "ArgumentNotPicklable",
+    "DependencyFailed",
     "EndIsNear",
     "ExitCode",
     "FailureKind",
@@ -174,6 +175,18 @@ class TaskCancelled(TaskFailed):
 
     `Result.error` returns it, and `Result.value` raises it. Its `text` says how far the task was.
     """
+
+
+class DependencyFailed(TaskFailed):
+    """A task never ran, because another task did not end well, to whose result its arguments refer (`mwpy.result`).
+
+    `Result.error` returns it, and `Result.value` raises it. Its `text` says which task that was, and what happened.
+    """
+
+    dependency: int = 0
+    """The id of the task that failed, was cancelled or is unrunnable: the first one of a chain of tasks."""
+    cause: str = ""
+    """What happened to that task."""
 
 
 class TaskUnrunnable(TaskFailed):

@@ -12,7 +12,7 @@ from mwpy._values.bounds import shortened
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder
 
-__all__ = ["Failure", "headline", "read_failure"]
+__all__ = ["Failure", "headline", "in_one_line", "read_failure"]
 
 HEADLINE_CHARACTERS = 200
 
@@ -46,5 +46,10 @@ def headline(data: Buffer) -> str:
         head = _read_head(bytes(data))
     except MALFORMED:
         return "a failure that cannot be read"
-    line = f"{head.type_name}: {head.text}" if head.text else head.type_name
+    return in_one_line(head.type_name, head.text)
+
+
+def in_one_line(type_name: str, text: str) -> str:
+    """Return type and text of an exception as one short line."""
+    line = f"{type_name}: {text}" if text else type_name
     return " ".join(shortened(line, HEADLINE_CHARACTERS).split())

@@ -3,8 +3,8 @@
 Numbers, texts, bytes, None, lists and dicts are written as such. Every other object is written as a pickle, in an
 extension type; reading it gives a `Pickled`, which is unpickled when its value is requested. A call with a seed has an
 extension type of its own, with the seed and the encoded call. So has a call with the condition under which its task is
-tried again, a call whose task left a state in an earlier attempt, the failure of a task (see `failures.py`), and a
-value with its digest (see `digested.py`).
+tried again, a call whose task left a state in an earlier attempt, a call that refers to the results of other tasks, the
+failure of a task (see `failures.py`), and a value with its digest (see `digested.py`).
 
 The names are msgspec's own methods, without functions around them, because they are called for every message and value.
 """
@@ -27,6 +27,7 @@ __all__ = [
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
+    "REFERRING",
     "RESUMED",
     "SEEDED",
     "SIZE_BYTES",
@@ -35,6 +36,8 @@ __all__ = [
     "as_digested",
     "as_failure",
     "as_pickle",
+    "as_read",
+    "as_referring",
     "as_resumed",
     "as_seeded",
     "decode",
@@ -67,6 +70,9 @@ SIZE_BYTES = 4
 
 DIGESTED = 6
 """The number of the extension type of a value with its digest."""
+
+REFERRING = 7
+"""The number of the extension type of a call that refers to the results of other tasks."""
 
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
@@ -105,8 +111,19 @@ as_resumed: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, RESUMED)
 as_digested: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, DIGESTED)
 """Mark bytes as a value with its digest, to be encoded and to be read as `Pickled` of the kind `DIGESTED`."""
 
+as_referring: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, REFERRING)
+"""Mark bytes as a number of buffers and an encoded call, to be encoded and to be read as `Pickled` of the kind
+`REFERRING`. The next buffer of the call is an index of the results to which it refers: the id of the task and the
+number of buffers of each. These buffers follow."""
+
 as_failure: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, FAILURE)
 """Mark bytes as a failure, to be encoded and to be read as `Pickled` of the kind `FAILURE`."""
+
+
+def as_read(value: object) -> object:
+    """Return what can be encoded as it was before `decode` read it: a value, or the extension type of a `Pickled`."""
+    return msgspec.msgpack.Ext(value.kind, bytes(value.pickle)) if isinstance(value, Pickled) else value
+
 
 decode: Callable[[Buffer], object] = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
 """Read one value."""

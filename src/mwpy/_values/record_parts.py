@@ -45,6 +45,8 @@ class SubmittedTasks(Struct, frozen=True):
     """The encoded arguments of each task."""
     buffers: Sequence[Any]
     """The large buffers of each task's arguments; empty if no task has any."""
+    refers: Sequence[int] = ()
+    """If it is one task: the ids of the tasks to whose results its arguments refer, each once."""
 
 
 class Charge(Struct, frozen=True):

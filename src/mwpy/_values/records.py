@@ -61,8 +61,11 @@ __all__ = [
     "PackagesCompared",
     "PeerDropped",
     "Record",
+    "ResultGiven",
     "ResultsDoubted",
+    "ResultsHeld",
     "ResultsReceived",
+    "ResultsReleased",
     "ResultsSent",
     "SlaveChanged",
     "SlaveConnected",
@@ -83,6 +86,7 @@ __all__ = [
     "TasksReturned",
     "TasksSubmitted",
     "TasksUnaddressed",
+    "TasksUnblocked",
     "Total",
     "decode",
     "encode",
@@ -124,7 +128,7 @@ class Notice(Struct, frozen=True, tag=True):
 
 
 class TasksSubmitted(Struct, frozen=True, tag=True):
-    """The master algorithm submitted tasks; they are pending."""
+    """The master algorithm submitted tasks. They are pending, or blocked if they refer to results."""
 
     tasks: Sequence[SubmittedTasks]
 
@@ -218,10 +222,44 @@ class ResultsDoubted(Struct, frozen=True, tag=True):
 
 
 class TasksFailed(Struct, frozen=True, tag=True):
-    """Tasks failed at their submission; they were never pending."""
+    """Tasks failed before they were pending: at their submission, or while they were blocked."""
 
     tasks: Sequence[TaskRange]
     reason: str
+    dependency: int = 0
+    """The id of the task that did not end well, if they were blocked and failed for this reason; otherwise 0."""
+    cause: str = ""
+    """What happened to that task."""
+
+
+class TasksUnblocked(Struct, frozen=True, tag=True):
+    """Blocked tasks have the values of all results to which they refer; they are pending."""
+
+    tasks: Sequence[TaskRange]
+
+
+class ResultsHeld(Struct, frozen=True, tag=True):
+    """Later tasks may refer to the results of these tasks, which have not ended. So the master will keep them."""
+
+    numbers: Sequence[int]
+
+
+class ResultGiven(Struct, frozen=True, tag=True):
+    """The algorithm gave back the result of a task, because a later task refers to it. So the master keeps it."""
+
+    number: int
+    frames: Sequence[Any]
+    """The encoded value and its large buffers; empty if there is no value."""
+    cause: str
+    """Why there is no value."""
+    root: int
+    """The id of the task that did not end well."""
+
+
+class ResultsReleased(Struct, frozen=True, tag=True):
+    """The algorithm has fetched the results of these tasks, so no later task refers to them."""
+
+    numbers: Sequence[int]
 
 
 class TasksReturned(Struct, frozen=True, tag=True):
@@ -355,6 +393,10 @@ Record = (
     | TasksCancelled
     | TasksCancelling
     | TasksUnaddressed
+    | TasksUnblocked
+    | ResultsHeld
+    | ResultGiven
+    | ResultsReleased
     | Total
     | SlaveStarted
     | SlaveNamed

@@ -2,19 +2,25 @@
 
 A reference notes itself while the arguments of a call are pickled, so that the submission knows what the call refers
 to. It does not matter how deep in lists, dicts or other objects it is.
+
+`result` makes a reference to the result of another task. While the arguments are unpickled in a slave, the values to
+which they refer are in `GIVEN`.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from typing import Any
 
-from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer
+from attrs import frozen
 
-__all__ = ["NOTED", "Reference", "ReferringBuffers"]
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer, TaskId
+
+__all__ = ["GIVEN", "NOTED", "Reference", "ReferringBuffers", "ResultReference", "result"]
 
 
 class _Noted(threading.local):
@@ -59,3 +65,60 @@ class ReferringBuffers(list[Buffer]):
 
     def __bool__(self) -> bool:
         return True
+
+
+class _Given(threading.local):
+    """The values to which the call refers that this thread unpickles just now."""
+
+    values: Mapping[int, object] | None = None
+    """By the id of their task; None if no call is unpickled."""
+
+
+GIVEN = _Given()
+"""It is global because an object that is unpickled has no other way to find them."""
+
+
+@frozen
+class ResultReference(Reference):
+    """Stands for the result of a task."""
+
+    task_id: int
+
+    def rebuilt_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """As `Reference.rebuilt_by`."""
+        return given_value, (self.task_id,)
+
+    def __repr__(self) -> str:
+        return f"mwpy.result({self.task_id})"
+
+
+def given_value(task_id: int) -> object:
+    """Return the value to which a call refers. Pickles have the name of this function."""
+    if GIVEN.values is None:
+        raise UsageError(f"mwpy.result({task_id}) stands for a value only in the arguments of a task")
+    return GIVEN.values[task_id]
+
+
+def result(task_id: TaskId) -> Any:
+    """Return what stands for the result of a task in the arguments of a later task.
+
+    It can be anywhere in the arguments, also in lists, dicts and other objects. The later task starts when the other
+    one has ended, and gets the value itself. The value does not pass through the master algorithm. If the other task
+    fails, is cancelled or is unrunnable, then the later task never runs, and its result is a failure with
+    `mwpy.DependencyFailed`.
+
+    Args:
+        task_id: what `mw.submit` returned. The result of this task must not have been fetched with `mw.results()`
+            when the later task is submitted.
+
+    Raises:
+        UsageError: it is not the id of a task; the caller's fault.
+
+    Example:
+        >>> left, right = mw.submit(load.task("a")), mw.submit(load.task("b"))         # doctest: +SKIP
+        >>> mw.submit(compare.task(mwpy.result(left), mwpy.result(right)))             # doctest: +SKIP
+    """
+    try:
+        return ResultReference(index(task_id))
+    except TypeError:
+        raise UsageError(f"mwpy.result needs the id of a task, which mw.submit returned, not {task_id!r}") from None

@@ -29,6 +29,7 @@ __all__ = [
     "SlaveState",
     "TaskState",
     "UnrunnableTask",
+    "encoded_in",
     "failed",
     "size_of",
     "unpickle_with",
@@ -62,6 +63,7 @@ class TaskState(PlainEnum):
     NEW = "new"
     PENDING = "pending"
     ALLOCATED = "allocated"
+    BLOCKED = "blocked"
     DELAYED = "delayed"
     CANCELLING = "cancelling"
     ANSWERED = "answered"
@@ -216,6 +218,11 @@ class Result(Struct, Generic[R], eq=False):
 def failed(result: Result[Any]) -> bool:
     """Whether a task failed, as far as this is known without unpickling its value."""
     return result._failed
+
+
+def encoded_in(result: Result[Any]) -> tuple[Any, Sequence[Buffer]]:
+    """Return the value of a result that was not read yet, as it arrived: its entry in a group, and its buffers."""
+    return result._value, result._buffers
 
 
 def size_of(result: Result[Any]) -> int:

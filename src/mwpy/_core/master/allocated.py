@@ -9,14 +9,14 @@ from operator import attrgetter
 
 from attrs import define, field
 
-from mwpy._core.holding import count_of, take_each
-from mwpy._core.master.spans import Span
+from mwpy._core.holding import count_of, divided, take_each
+from mwpy._core.master.spans import Span, ids_in
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.records import SlaveConnected, SlaveEnded, TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["AllocatedTasks", "HeldTasks"]
+__all__ = ["AllocatedTasks", "HeldTasks", "check_found"]
 
 _start = attrgetter("start")
 
@@ -60,6 +60,16 @@ class AllocatedTasks:
     def slave_connected(self, record: SlaveConnected) -> None:
         """A slave holds nothing yet."""
         self.held[record.sid] = HeldTasks()
+
+    def set_apart(self, sid: SlaveId, tasks: Sequence[TaskRange]) -> list[Span]:
+        """Give tasks among those that a slave holds spans of their own, and return these."""
+        held = self.held[sid].spans
+        parts = [*divided(held, ids_in(tasks))]
+        held.clear()
+        held.extend(part for part, _ in parts)
+        spans = [part for part, named in parts if named]
+        check_found(spans, tasks)
+        return spans
 
     def take(self, sid: SlaveId, firsts: Sequence[int], counts: Sequence[int], attempts: Sequence[int]) -> list[Span]:
         """Remove tasks from a slave that holds them."""
@@ -134,3 +144,13 @@ def _check_held(sid: SlaveId, held: HeldTasks) -> None:
         assert span.attempt <= span.sent, f"{span}: attempt {span.attempt} of {span.sent} lives"
         counted[span.algorithm.number] += span.count
     assert counted == held.load, f"the load of {sid} was miscounted"
+
+
+def check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
+    """Check that all tasks of a record were found.
+
+    Raises:
+        InternalError: some were not; the fault of mwpy itself.
+    """
+    if sum(map(count_of, spans)) != sum(map(count_of, tasks)):
+        raise InternalError(f"{', '.join(map(str, tasks))}: some of them are not where the record says")

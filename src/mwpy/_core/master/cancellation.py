@@ -1,8 +1,9 @@
 """Cancels tasks, wherever they are.
 
-A pending or delayed task is cancelled at once. A task that a slave holds is also cancelled at once, if running tasks
-are killed: the master does not wait for the agent. It sends one message to each agent that has such tasks, and ignores
-what the agent still sends for them. The agent takes back tasks that have not started, and kills the slave if it has to.
+A pending, blocked or delayed task is cancelled at once. A task that a slave holds is also cancelled at once, if running
+tasks are killed: the master does not wait for the agent. It sends one message to each agent that has such tasks, and
+ignores what the agent still sends for them. The agent takes back tasks that have not started, and kills the slave if it
+has to.
 
 If running tasks may finish, only the agent knows which tasks have started. Until the agent answers or the task ends,
 the task is CANCELLING. If such a task comes back unfinished for any reason, it is cancelled then.
@@ -47,7 +48,10 @@ class Cancellation:
         delayed = named(self.state.jar.delayed.tasks.values(), ids)
         if delayed:
             self.handback.cancel(None, delayed, "in the pause before its next attempt", discard=discard)
-        found = [*waiting, *delayed]
+        blocked = named(self.state.jar.blocked.tasks.values(), ids)
+        if blocked:
+            self.handback.cancel(None, blocked, "while it waited for the results of other tasks", discard=discard)
+        found = [*waiting, *delayed, *blocked]
         if self.state.jar.answered.tasks:
             found += self._end_answered(ids, command.running)
         for agent in self.state.members.agents.values():

@@ -7,7 +7,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from mwpy._values.ids import SlaveId
+from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import spans_of
 from mwpy._values.task import SlaveKind
 
@@ -17,7 +17,10 @@ __all__ = [
     "Command",
     "DeallocateSlaves",
     "FreeSlave",
+    "GiveResult",
     "GoOn",
+    "HoldResults",
+    "ReleaseResults",
     "RenewSlaves",
     "Running",
     "ShutDown",
@@ -87,6 +90,36 @@ class GoOn(Struct, frozen=True, eq=False):
     tasks that are submitted after this command."""
 
 
+class HoldResults(Struct, frozen=True, eq=False):
+    """Keep the results of those of these tasks that have not ended, because other tasks will refer to them."""
+
+    numbers: Sequence[int]
+    """In ascending order."""
+
+    @property
+    def last(self) -> int:
+        """The highest id."""
+        return self.numbers[-1]
+
+
+class GiveResult(Struct, frozen=True):
+    """Keep a result that the algorithm has received and not fetched, because other tasks will refer to it."""
+
+    number: int
+    frames: Sequence[Buffer] = ()
+    """The encoded value and its large buffers; empty if the task has ended without a value."""
+    cause: str = ""
+    """Why there is no value: which task did not end well, and why."""
+    root: int = 0
+    """The id of that task."""
+
+
+class ReleaseResults(Struct, frozen=True):
+    """The algorithm has fetched these results, so that it submits no more tasks that refer to them."""
+
+    numbers: Sequence[int]
+
+
 class ShutDown(Struct, frozen=True):
     """End the computation."""
 
@@ -96,7 +129,18 @@ class ShutDown(Struct, frozen=True):
     """How long slaves may take to end by themselves."""
 
 
-Command = AllocateSlaves | CancelTasks | DeallocateSlaves | FreeSlave | GoOn | RenewSlaves | ShutDown
+Command = (
+    AllocateSlaves
+    | CancelTasks
+    | DeallocateSlaves
+    | FreeSlave
+    | GiveResult
+    | GoOn
+    | HoldResults
+    | ReleaseResults
+    | RenewSlaves
+    | ShutDown
+)
 
 
 class Waiting(Enum):

@@ -19,6 +19,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Stragglers` starts second attempts of tasks that run for far longer than others.
 - `Cancellation` cancels tasks.
 - `Feeding` says whether tasks are sent at all.
+- `References` keeps results to which later tasks refer, and lets these tasks wait for them.
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
 - `Verification` compares results of several hosts.
@@ -43,7 +44,10 @@ from mwpy._core.master.commands import (
     Command,
     DeallocateSlaves,
     FreeSlave,
+    GiveResult,
     GoOn,
+    HoldResults,
+    ReleaseResults,
     RenewSlaves,
     ShutDown,
     Waiting,
@@ -61,6 +65,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.long_tasks import LongTasks
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.references import References
 from mwpy._core.master.results import Results
 from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
@@ -122,6 +127,7 @@ class MasterCore:
         self.checkpoints = Checkpoints(self.state)
         self.losses = Losses(*shared)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
+        self.references = References(self.state, self.handback)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
@@ -153,7 +159,7 @@ class MasterCore:
         self.state.record(records.TasksSubmitted(tasks), tags)
         for span in good:
             sid = span.policy.sid
-            if sid is not None and sid not in self.state.members.slaves:
+            if sid is not None and sid not in self.state.members.slaves and not span.refers:
                 self.handback.release_addressed(sid, "is gone or never was")
 
     def obey(self, command: Command) -> None:
@@ -171,6 +177,12 @@ class MasterCore:
                 self.cancellation.cancel(command)
             case GoOn():
                 self.stop.go_on(command)
+            case HoldResults():
+                self.references.hold(command)
+            case GiveResult():
+                self.references.give(command)
+            case ReleaseResults():
+                self.references.release(command)
             case _:
                 self._shut_down(command)
 
@@ -285,12 +297,14 @@ class MasterCore:
             if self.state.jar.answered.tasks:
                 self.verification.decide(now, out_of_time=self.feeding.out_of_time)
                 self.dispatch.repeat(now)
+            self.references.decide()
             if feeds:
                 self.dispatch.decide(now)
                 if self.state.jar.speculates:
                     self.stragglers.decide(now)
             else:
                 self.dispatch.look_again = self.stragglers.deadline = None
+            self.references.decide()  # once more, because tasks that cannot be sent are handed back
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
@@ -312,7 +326,7 @@ class MasterCore:
         """The figures of this moment."""
         jar, members, wanted = self.state.jar, self.state.members, self.kinds.wanted
         if self.kinds.unordered_unasked:
-            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed.tasks)}
+            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks)}
         useful = allocation.useful(
             members, jar.pending.num_unaddressed + jar.answered.num_waiting, self.state.settings.task_group
         )

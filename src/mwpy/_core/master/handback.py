@@ -11,7 +11,7 @@ from mwpy._core.master.attempts import without_extra
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
-from mwpy._values.errors import TaskCancelled, TaskFailed
+from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import Origin, Result, TaskState, UnrunnableTask
@@ -49,10 +49,37 @@ class HandBack:
                 )
 
     def _fail(self, single: Span, reason: str) -> None:
-        """Fail a task at its submission."""
+        """Fail a task at its submission, or while it is blocked, because it is too large."""
         self.state.record(records.TasksFailed([single.whole], reason))
+        self._give_failure(single, TaskFailed(single.algorithm.name, None, "TaskTooLarge", reason))
+
+    def fail_dependent(self, single: Span, number: int, cause: str, root: int) -> None:
+        """Fail a blocked task that refers to the result of the task `number`, which has none.
+
+        Args:
+            cause: which task did not end well, and why.
+            root: the id of that task.
+        """
+        reason = f"it needs the result of task {number}, but {cause}"
+        self.state.record(records.TasksFailed([single.whole], reason, root, cause))
+        failure = DependencyFailed(single.algorithm.name, None, "DependencyFailed", reason)
+        failure.dependency, failure.cause = root, cause
+        self._give_failure(single, failure)
+
+    def is_small_enough(self, blocked: Span, added_bytes: int) -> bool:
+        """Whether a blocked task does not exceed the limit together with the values that it needs; if it does, it
+        fails."""
+        (size,), limit = blocked.sizes, self.state.settings.max_call_bytes
+        if size + added_bytes > limit:
+            self._fail(
+                blocked,
+                f"its arguments are {size + added_bytes} bytes together with the results that it needs, the limit is "
+                f"{limit} bytes (--mw-max-write-buffer-size): return file names, or raise the limit",
+            )
+        return size + added_bytes <= limit
+
+    def _give_failure(self, single: Span, failure: TaskFailed) -> None:
         name = single.algorithm.name
-        failure = TaskFailed(name, None, "TaskTooLarge", reason)
         origin = Origin(name, None, None, 0, self.state.wall)
         self.state.actions.results.append(Result(single.first, origin, single.tags[0], 0.0, True, _value=failure))
 

@@ -144,9 +144,11 @@ class Silence:
 
     def _about_pauses(self, seconds: float) -> str:
         jar = self.state.jar
+        blocked = len(jar.blocked.tasks)
+        others = f", and {blocked} others need their results" if blocked else ""
         return (
-            f"all tasks that are left ({jar.runnable}) pause before their next attempt, as `after` in their policy "
-            f"says. The next attempt starts in {seconds:.0f} s"
+            f"all tasks that are left ({jar.runnable - blocked}) pause before their next attempt, as `after` in their "
+            f"policy says{others}. The next attempt starts in {seconds:.0f} s"
         )
 
     def _why_stuck(self, now: float) -> tuple[str, str]:
@@ -171,8 +173,8 @@ class Silence:
             return "refused", self._which_agent_refuses(next(iter(waiting)))
         if jar.runnable:
             return "leaving", (
-                f"{jar.runnable} tasks are at slaves that are leaving, or addressed to them: when these slaves are "
-                f"gone, tasks that are not finished run elsewhere or are handed back"
+                f"{jar.runnable - len(jar.blocked.tasks)} tasks are at slaves that are leaving, or addressed to them: "
+                f"when these slaves are gone, tasks that are not finished run elsewhere or are handed back"
             )
         if vacancies:
             return "vacancies", (

@@ -74,6 +74,9 @@ class Span(Struct, eq=False, gc=False):
     """If it is delayed: its pause, in seconds; else 0."""
     left: LeftState | None = None
     """The state that its only task left; None if it left none."""
+    refers: Sequence[int] = ()
+    """The ids of the tasks to whose results the arguments of its only task refer. When it is not blocked any more, the
+    values of these results are among its buffers."""
 
     @property
     def ids(self) -> range:
@@ -149,7 +152,7 @@ class Span(Struct, eq=False, gc=False):
     def facts(self) -> SubmittedTasks:
         """Return the content of its submission record: everything except the tags, which never leave the master."""
         number = self.algorithm.number
-        return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers)
+        return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers, self.refers)
 
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
         """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
@@ -181,6 +184,7 @@ class Span(Struct, eq=False, gc=False):
             self.deaths,
             self.sent,
             left=self.left,
+            refers=self.refers,
         )
 
     def singles(self) -> list[Span]:

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from mwpy._core.master.commands import CancelTasks, GoOn
+from mwpy._core.master.commands import CancelTasks, GoOn, HoldResults
 from mwpy._core.master.events import Send
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
@@ -91,8 +91,9 @@ class Actions(Struct):
     disconnected: list[SlaveId] = []
     failed: list[FailedCall] = []
     """The calls of those results that are failures of tasks."""
-    cancelled: list[tuple[CancelTasks | GoOn, list[TaskId]]] = []
-    """The answers to `CancelTasks`: those of its tasks that had not ended; to `GoOn`: the tasks that did not run."""
+    cancelled: list[tuple[CancelTasks | GoOn | HoldResults, list[TaskId]]] = []
+    """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
+    did not run."""
     result_bytes: int = 0
     """About how many bytes `results` take."""
     stopped: Stopped | None = None

@@ -39,6 +39,10 @@ class _Batch:
     before: int
     """How many tasks were added before the first of this batch."""
     fields: list[Any] = field(factory=list)
+    referring: Defined | None = None
+    """The algorithm of the only task if it refers to results. Then `algorithm` is None, so no other task is added."""
+    refers: Sequence[int] = ()
+    """The ids of the tasks to whose results it refers."""
 
 
 class Submissions:
@@ -83,6 +87,30 @@ class Submissions:
         self._batches.append(batch)
         return batch
 
+    def add_referring(
+        self,
+        algorithm: Defined,
+        policy: TaskPolicy,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        tag: object,
+        refers: Sequence[int],
+    ) -> TaskId:
+        """Add a task that refers to the results of other tasks, and return its id. It is safe from Ctrl-C like `add`.
+
+        Args:
+            refers: the ids of these tasks, each once.
+        """
+        last, number = self._open, self.total + 1
+        batch = _Batch(None, policy, number, [number, payload, buffers, tag], algorithm, refers)
+        if last.algorithm is not None:
+            last.algorithm.added += self.total - last.before
+        algorithm.added += 1
+        self.total = number
+        self._open = batch
+        self._batches.append(batch)
+        return TaskId(number)
+
     def pending(self, algorithm: Defined | None = None) -> int:
         """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
         if algorithm is None:
@@ -119,22 +147,25 @@ class Submissions:
         return spans
 
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
-        assert batch.algorithm is not None
+        algorithm = batch.algorithm or batch.referring
+        assert algorithm is not None
         ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         self.taken += len(ids)
-        return Span(ids[0], len(ids), batch.algorithm, batch.policy, payloads, buffers if any(buffers) else [], tags)
+        own = buffers if any(buffers) else []
+        return Span(ids[0], len(ids), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
 
     def check(self) -> None:
         """Compare the counts with the tasks that wait here and in the core. The core has all tasks that were taken, and
         no other thread may add tasks during this call."""
         pending = Counter(self._jar.pending.counts)
+        pending.update(span.algorithm.number for span in self._jar.blocked.tasks.values())
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
-            if batch.algorithm is not None:
-                pending[batch.algorithm.number] += len(batch.fields) // FIELDS
-                algorithms[batch.algorithm.number] = batch.algorithm
+            if (algorithm := batch.algorithm or batch.referring) is not None:
+                pending[algorithm.number] += len(batch.fields) // FIELDS
+                algorithms[algorithm.number] = algorithm
         assert self.pending() == pending.total(), "a task was lost on the way to the core"
         assert self.runnable() == self.total - self.taken + self._jar.runnable, "the tasks that ended were miscounted"
         for number, algorithm in algorithms.items():

@@ -4,7 +4,8 @@ The table `TRANSITIONS` is the lifecycle of a task. Records move spans of tasks 
 transition that the table does not have is an internal error. Finished, unrunnable and cancelled tasks leave the jar at
 once, so all others are in it.
 
-Pending tasks are in `Taskjar.pending`, delayed tasks in `Taskjar.delayed`, all others in `Taskjar.held` by their slave.
+Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, all
+others in `Taskjar.held` by their slave.
 Tasks with answers that are compared are in `Taskjar.answered`; those that a slave repeats are at this slave, too.
 
 An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
@@ -14,20 +15,22 @@ another slave, with its own number of the attempt (see `allocated.py`). All its 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from attrs import Factory, define, field
 
-from mwpy._core.holding import count_of, divided
+from mwpy._core.holding import count_of
 from mwpy._core.master.algorithms import Algorithms
-from mwpy._core.master.allocated import AllocatedTasks, HeldTasks
+from mwpy._core.master.allocated import AllocatedTasks, HeldTasks, check_found
 from mwpy._core.master.answered import AnsweredTasks
+from mwpy._core.master.blocked import BlockedTasks
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
+from mwpy._core.master.left_states import LeftStates
 from mwpy._core.master.pending import PendingTasks
-from mwpy._core.master.spans import LeftState, Span, ids_in
+from mwpy._core.master.spans import Span
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -42,7 +45,9 @@ class TaskEvent(PlainEnum):
     """What can happen to a task."""
 
     SUBMIT = "submit"
-    FAIL = "fail at its submission"
+    BLOCK = "submit with references"
+    UNBLOCK = "get all values"
+    FAIL = "fail before it is pending"
     ALLOCATE = "allocate"
     FINISH = "finish"
     RETURN = "return"
@@ -57,14 +62,16 @@ class TaskEvent(PlainEnum):
     VERIFY = "repeat to compare"
 
 
-_NEW, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.PENDING, TaskState.ALLOCATED
+_NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
 _ANSWERED, _REPEATING = TaskState.ANSWERED, TaskState.REPEATING
 _FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
 _DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
 
 TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.SUBMIT: {_NEW: _PENDING},
-    TaskEvent.FAIL: {_NEW: _FINISHED},
+    TaskEvent.BLOCK: {_NEW: _BLOCKED},
+    TaskEvent.UNBLOCK: {_BLOCKED: _PENDING},
+    TaskEvent.FAIL: {_NEW: _FINISHED, _BLOCKED: _FINISHED},
     TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
     TaskEvent.FINISH: {
         _ALLOCATED: _FINISHED,
@@ -80,6 +87,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
     TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
     TaskEvent.CANCEL: {
+        _BLOCKED: _CANCELLED,
         _PENDING: _CANCELLED,
         _ALLOCATED: _CANCELLED,
         _CANCELLING: _CANCELLED,
@@ -90,7 +98,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
     TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
 }
-_SUBMIT, _, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
+_SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
 _REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY = _REST
 
 Tags = Sequence[list[Any]]
@@ -106,17 +114,17 @@ class Taskjar:
     runnable: int = 0
     """How many tasks have not ended."""
     away: int = 0
-    """How many tasks were submitted and are not pending any more."""
+    """How many tasks were submitted and are not pending or blocked any more."""
     ended: int = 0
     """How many of these have ended."""
     failed: int = 0
     """How many of those that have ended failed or are unrunnable."""
     cancelled: int = 0
-    """How many of those that have ended were cancelled."""
-    left_bytes: int = 0
-    """How many bytes the states take that tasks left for their next attempts."""
+    """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
+    blocked: BlockedTasks = field(factory=BlockedTasks)
+    """The tasks that wait for the results of others."""
     delayed: DelayedTasks = field(factory=DelayedTasks)
     """The tasks that pause before their next attempt."""
     answered: AnsweredTasks = field(factory=AnsweredTasks)
@@ -125,6 +133,8 @@ class Taskjar:
     """Allocated tasks, by slave: an entry for each slave, and for each ended slave that held tasks."""
     allocated: AllocatedTasks = field(default=Factory(lambda self: AllocatedTasks(self.held), takes_self=True))
     """The same tasks, and which of them have several live attempts."""
+    left: LeftStates = field(default=Factory(lambda self: LeftStates(self.allocated), takes_self=True))
+    """The states that tasks left for their next attempts."""
     speculates: bool = False
     """Whether a task was ever submitted of which a second attempt may be started."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
@@ -149,11 +159,15 @@ class Taskjar:
             records.TasksCancelled: self._cancelled,
             records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self.pending.unaddress,
-            records.TaskCheckpointed: self._checkpointed,
+            records.TaskCheckpointed: self.left.add,
             records.SlaveConnected: _only(self.allocated.slave_connected),
             records.SlaveEnded: _only(self.deaths.note_end, self.allocated.slave_ended),
             records.LossesExplained: _only(self.deaths.explain),
             records.TasksFailed: self._failed,
+            records.TasksUnblocked: self._unblocked,
+            records.ResultsHeld: _only(self.blocked.hold),
+            records.ResultGiven: _only(self.blocked.give),
+            records.ResultsReleased: _only(self.blocked.release),
             records.AlgorithmDefined: _only(self.algorithms.add),
             records.AlgorithmsForgotten: _only(self.algorithms.forget),
         }
@@ -161,11 +175,13 @@ class Taskjar:
     @property
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
-        return self.runnable - self.pending.count - len(self.delayed.tasks) - self.answered.num_waiting
+        elsewhere = self.pending.count + len(self.blocked.tasks) + len(self.delayed.tasks)
+        return self.runnable - elsewhere - self.answered.num_waiting
 
     def spans(self) -> Iterator[Span]:
-        """All spans: pending and delayed ones, those with answers, and those that slaves hold."""
+        """All spans: pending, blocked and delayed ones, those with answers, and those that slaves hold."""
         yield from self.pending.spans()
+        yield from self.blocked.tasks.values()
         yield from self.delayed.tasks.values()
         yield from self.answered.spans()
         for held in self.held.values():
@@ -195,16 +211,15 @@ class Taskjar:
         self._count_ended(spans)
         if results.failed:
             self.failed += len(dict.fromkeys(results.failed))
+        if self.blocked.results:
+            self.blocked.received(spans, results, record.frames)
         return spans
 
     def _answers_kept(self, record: records.AnswersKept, _: Tags) -> list[Span]:
         results = record.results
         spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
         _move(spans, _KEEP)
-        for span in spans:
-            if span.left is not None:  # a repetition must not depend on what another host computed
-                self.left_bytes -= span.left.size
-                span.left = None
+        self.left.forget(spans)  # a repetition must not depend on what another host computed
         return self.answered.add(spans, record)
 
     def _answers_given(self, record: records.AnswersGiven, _: Tags) -> list[Span]:
@@ -213,7 +228,10 @@ class Taskjar:
             span, answers = self.answered.remove(each.first)
             if span.sid is not None:
                 self.allocated.take(span.sid, *_columns([span.whole]))
-            self.failed += any(answer.failed for answer in answers if answer.attempt == each.attempt)
+            given = next(answer for answer in answers if answer.attempt == each.attempt)
+            self.failed += given.failed
+            if self.blocked.results:
+                self.blocked.received([span], given.result, given.frames)
             spans.append(span)
         _move(spans, _FINISH)
         self._count_ended(spans)
@@ -225,15 +243,21 @@ class Taskjar:
             algorithm = self.algorithms.defined[each.algorithm]
             own_tags = tags[position] if tags else [None] * each.count
             self.algorithms.begin(algorithm, each.count)
-            spans.append(Span(each.first, each.count, algorithm, each.policy, each.payloads, each.buffers, own_tags))
+            columns = each.payloads, each.buffers, own_tags
+            spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
             self.speculates = self.speculates or each.policy.speculate
-        _move(spans, _SUBMIT)
         self.runnable += sum(map(count_of, spans))
-        self.pending.add(spans)
+        new = [span for span in spans if not span.refers]
+        _move(new, _SUBMIT)
+        self.pending.add(new)
+        if len(new) < len(spans):
+            blocked = [span for span in spans if span.refers]
+            _move(blocked, _BLOCK)
+            self.blocked.add(blocked)
         return spans
 
     def _attempts_started(self, record: records.AttemptsStarted, _: Tags) -> list[Span]:
-        spans = _set_apart(self.held[record.beside].spans, record.tasks)
+        spans = self.allocated.set_apart(record.beside, record.tasks)
         _move(spans, _REPEAT)
         new = {each.first: each for each in record.tasks}
         return [self.allocated.start_another(span, record.sid, new[span.first]) for span in spans]
@@ -275,6 +299,12 @@ class Taskjar:
         self.pending.add(spans)
         return spans
 
+    def _unblocked(self, record: records.TasksUnblocked, _: Tags) -> list[Span]:
+        spans = self.blocked.unblock(record.tasks)
+        _move(spans, _UNBLOCK)
+        self.pending.add(spans)
+        return spans
+
     def _given_up(self, record: records.TasksGivenUp, _: Tags) -> list[Span]:
         sid, tasks = record.sid, record.tasks
         if record.held:
@@ -289,6 +319,8 @@ class Taskjar:
         self._count_ended(spans)
         self.failed += sum(map(count_of, spans))
         self.deaths.charge(spans, record.charges)
+        if self.blocked.results:
+            self.blocked.ended(spans, f"is unrunnable: {record.reason}")
         return spans
 
     def _cancelled(self, record: records.TasksCancelled, _: Tags) -> list[Span]:
@@ -300,41 +332,44 @@ class Taskjar:
         elif self.answered.is_waiting(tasks[0].first):
             spans = [self.answered.remove(each.first)[0] for each in tasks]
         else:
-            spans = self.pending.withdraw(tasks)
+            blocked = tasks[0].first in self.blocked.tasks
+            spans = self.blocked.remove(tasks) if blocked else self.pending.withdraw(tasks)
             for span in spans:
                 self._count_away(span, span.count)
         for span in spans:
             if span.state is _REPEATING:
                 self.answered.remove(span.first)
-        _check_found(spans, tasks)
+        check_found(spans, tasks)
         _move(spans, _CANCEL)
         self._count_ended(spans)
         self.cancelled += sum(map(count_of, spans))
+        if self.blocked.results:
+            self.blocked.ended(spans, f"was cancelled {record.when}")
         return spans
 
     def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
-        spans = _set_apart(self.held[record.sid].spans, record.tasks)
+        spans = self.allocated.set_apart(record.sid, record.tasks)
         _move(spans, _LET_FINISH)
         return spans
 
-    def _checkpointed(self, record: records.TaskCheckpointed, _: Tags) -> list[Span]:
-        spans = _set_apart(self.held[record.sid].spans, [record.task])
-        (span,) = spans
-        before = span.left
-        left = LeftState(record.frames, span.attempt, before.num_lost if before else 0)
-        for each in self.allocated.several.get(span.first, {record.sid: span}).values():
-            each.left = left
-        span.algorithm.leaves_state = True
-        self.left_bytes += left.size - (before.size if before else 0)
-        return spans
-
     def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
+        spans: list[Span] = []
         for each in record.tasks:
+            if each.first in self.blocked.tasks:
+                spans += self.blocked.remove([each])
+                self.runnable -= each.count
+                self.algorithms.end(spans[-1].algorithm, each.count)
             self.algorithms.defined[each.algorithm].away += each.count
             self.away += each.count
             self.ended += each.count
-            self.failed += each.count
-        return []
+            if record.dependency:
+                self.cancelled += each.count
+            else:
+                self.failed += each.count
+            cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
+            self.blocked.fail(each.first, cause, root)
+        _move(spans, _FAIL)
+        return spans
 
     def _count_away(self, span: Span, count: int) -> None:
         """Tasks of a span are not pending any more; with a negative number, they are pending again."""
@@ -347,7 +382,7 @@ class Taskjar:
             self.runnable -= span.count
             self.ended += span.count
             if span.left is not None:
-                self.left_bytes -= span.left.size
+                self.left.bytes -= span.left.size
             self.algorithms.end(span.algorithm, span.count)
 
     # ---- checking ------------------------------------------------------------------------------------------
@@ -355,6 +390,7 @@ class Taskjar:
     def check(self) -> None:
         """Recompute all derived values, and compare the places of the tasks with their states."""
         self.pending.check()
+        self.blocked.check()
         self.delayed.check()
         self.answered.check()
         beside = self.allocated.check()
@@ -366,9 +402,7 @@ class Taskjar:
         for span in self.spans():
             runnable[span.algorithm.number] += span.count
         self.algorithms.check(runnable - beside)
-        left = {span.first: (span.count, span.left) for span in self.spans() if span.left is not None}
-        assert self.left_bytes == sum(state.size for _, state in left.values()), "the states were miscounted"
-        assert all(count == 1 for count, _ in left.values()), "several tasks have the same state"
+        self.left.check(self.spans())
         self.deaths.check()
 
 
@@ -386,21 +420,6 @@ def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
 def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:
     """The first ids, the counts and the attempts of tasks."""
     return zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)
-
-
-def _set_apart(held: deque[Span], tasks: Sequence[TaskRange]) -> list[Span]:
-    """Give tasks among those that a slave holds spans of their own, and return these."""
-    parts = [*divided(held, ids_in(tasks))]
-    held.clear()
-    held.extend(part for part, _ in parts)
-    spans = [part for part, named in parts if named]
-    _check_found(spans, tasks)
-    return spans
-
-
-def _check_found(spans: Sequence[Span], tasks: Sequence[TaskRange]) -> None:
-    if sum(map(count_of, spans)) != sum(map(count_of, tasks)):
-        raise InternalError(f"{', '.join(map(str, tasks))}: some of them are not where the record says")
 
 
 def _move(spans: Sequence[Span], event: TaskEvent) -> None:

@@ -1,0 +1,133 @@
+"""Tasks that refer to results of other tasks, with real processes and in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.apps.stage import until
+
+import mwpy
+
+
+@dataclass
+class Parts:
+    """What a user has in the arguments of a task."""
+
+    parts: list[Any]
+
+
+def sample(size: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(mwpy.task_seed()).normal(size=size)
+
+
+def total(parts: Parts, factor: float = 1.0) -> float:
+    """The sum of arrays. They are the task's own: it may change them."""
+    for array in parts.parts:
+        np.multiply(array, factor, out=array)
+    return float(sum(array.sum() for array in parts.parts))
+
+
+def difference(left: float, right: float) -> float:
+    return left - right
+
+
+def die_once(marker: str, value: object) -> object:
+    """The first attempt kills its slave."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def misuse(number: int) -> object:
+    if number:
+        raise LookupError(f"no number {number}")
+    return mwpy.result(mwpy.TaskId(1))
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["in this process", "with slaves"])
+def mw(request: pytest.FixtureRequest) -> Iterator[mwpy.Master]:
+    with mwpy.local_master(slaves=request.param) as mw:
+        yield mw
+
+
+def fetch_all(mw: mwpy.Master) -> dict[int, mwpy.Result[Any]]:
+    """Fetch results, some of them before others end, until all tasks have ended."""
+    found: dict[int, mwpy.Result[Any]] = {}
+    while mw.num_runnable_tasks():
+        mw.loop()
+        found |= {result.task_id: result for result in mw.results()}
+    return found | {result.task_id: result for result in mw.results()}
+
+
+def test_a_diamond_of_tasks(mw: mwpy.Master) -> None:
+    """Two tasks refer to the arrays of two others, and one refers to both sums. The arrays are large and small."""
+    left, right = (mw.submit(mwpy.task(sample, size), seed=1) for size in (100_000, 10))
+    both = Parts([mwpy.result(left), mwpy.result(right)])
+    sums = [mw.submit(mwpy.task(total, both)), mw.submit(mwpy.task(total, both, factor=2.0))]
+    end = mw.submit(mwpy.task(difference, right=mwpy.result(sums[1]), left=mwpy.result(sums[0])), seed=2)
+    assert mw.pending_tasks() <= 5
+    results = fetch_all(mw)
+    expected = float(sum(results[number].value.sum() for number in (left, right)))
+    assert [results[number].value for number in (*sums, end)] == pytest.approx([expected, 2 * expected, -expected])
+
+
+def test_a_task_may_refer_to_a_result_that_has_arrived(mw: mwpy.Master) -> None:
+    """Until the result is fetched. A value with a large buffer and a plain one are given back."""
+    numbers = [mw.submit(mwpy.task(sample, 20_000), seed=1), mw.submit(mwpy.task(difference, 5, 3))]
+    lost = mw.submit(mwpy.task(misuse, 1))
+    until(lambda: not mw.num_runnable_tasks(), "all tasks have ended")
+    end = mw.submit(mwpy.task(total, Parts([mwpy.result(numbers[0])]), mwpy.result(numbers[1])))
+    never = mw.submit(mwpy.task(difference, mwpy.result(lost), mwpy.result(end)))
+    after = mw.submit(mwpy.task(difference, mwpy.result(never), 1))
+    results = fetch_all(mw)
+    assert results[end].value == pytest.approx(2 * results[numbers[0]].value.sum())
+    for number, refers in ((never, lost), (after, never)):
+        error = results[number].error
+        assert isinstance(error, mwpy.DependencyFailed)
+        assert error.dependency == lost
+        assert error.text == f"it needs the result of task {refers}, but {error.cause}"
+        assert error.cause == f"task {lost} (misuse) failed: LookupError: no number 1"
+    with pytest.raises(mwpy.UsageError, match=rf"result\({end}\): this result was fetched already.*pass its value"):
+        mw.submit(mwpy.task(difference, mwpy.result(end), 1))
+
+
+def test_items_of_a_map_may_refer_to_results(mw: mwpy.Master) -> None:
+    numbers = [mw.submit(mwpy.task(difference, number, 1)) for number in range(5)]
+    assert list(mw.map(difference, map(mwpy.result, numbers), range(5))) == [-1] * 5
+    assert {*numbers} <= {*fetch_all(mw)}
+
+
+def test_references_that_stand_for_nothing_are_refused(mw: mwpy.Master) -> None:
+    number = mw.submit(mwpy.task(misuse, 0))
+    for wrong in (0, number + 1):
+        known = f"the ids of the tasks that are submitted are 1 to {number}"
+        with pytest.raises(mwpy.UsageError, match=rf"mwpy.result\({wrong}\): there is no such task; {known}"):
+            mw.submit(mwpy.task(difference, mwpy.result(mwpy.TaskId(wrong)), 1))
+    error = fetch_all(mw)[number].error
+    assert error is not None
+    assert "mwpy.result(1) has a meaning only in the arguments of a task" in error.text
+
+
+def test_the_first_task_can_refer_to_no_other() -> None:
+    with (
+        mwpy.local_master(slaves=0) as mw,
+        pytest.raises(mwpy.UsageError, match=r"mwpy.result\(1\): there is no such task; none is submitted yet"),
+    ):
+        mw.submit(mwpy.task(difference, mwpy.result(mwpy.TaskId(1)), 1))
+
+
+def test_an_attempt_after_the_death_of_a_slave_gets_the_values_again(tmp_path: Path) -> None:
+    """The result was fetched meanwhile, so only the master has it."""
+    with mwpy.local_master(slaves=2) as mw:
+        first = mw.submit(mwpy.task(sample, 20_000), seed=1)
+        later = mw.submit(mwpy.task(die_once, str(tmp_path / "died"), mwpy.result(first)))
+        results = fetch_all(mw)
+        np.testing.assert_array_equal(results[later].value, results[first].value)

@@ -1,0 +1,330 @@
+"""Tasks that refer to results of other tasks, in the master: what they wait for, what they get, and how they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from tests.spans import MAX, span
+
+from mwpy._core.master import references
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import CancelTasks, Command, GiveResult, HoldResults, ReleaseResults, Running
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Received
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import Actions
+from mwpy._simulation.replay import Replay
+from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
+from mwpy._values import messages, records
+from mwpy._values.causes import Cause
+from mwpy._values.errors import DependencyFailed
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.max_failures import MaxFailures
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.references import ResultReference
+
+CODEC = Codec()
+
+
+class Master:
+    """A master's core. Each agent has one slave, which is sent one task at a time."""
+
+    def __init__(self, settings: MasterSettings | None = None) -> None:
+        self.core = MasterCore(settings or MasterSettings("m", "g", task_group=1))
+        self.core.definitions.add(Defined(MAX))
+        self.replay = Replay()
+        self.tasks = 0
+        self.agents = 0
+        self.now = 0.0
+        self.ended: dict[int, str] = {}
+        """How the tasks ended that ended without a value."""
+        self.records: list[records.Record] = []
+        self.turn()
+
+    def turn(self) -> Actions:
+        """Decide, compare the state with what the records build, and note which tasks have ended."""
+        self.core.decide(self.now)
+        self.core.check()
+        actions = self.core.take_actions()
+        for record in actions.records:
+            self.replay.recorded(record)
+        self.replay.check(self.core.state)
+        self.records = actions.records
+        for one in actions.results:
+            self.ended[one.task_id] = "" if one.error is None else one.error.text
+        self.ended |= {task.task_id: task.reason for task in actions.unrunnable}
+        return actions
+
+    def submit(self, *args: object, policy: TaskPolicy = DEFAULT_POLICY, refers: Sequence[int] = ()) -> Span:
+        """Submit a task with these arguments. It refers to the results that are among them."""
+        self.tasks += 1
+        payload, buffers = CODEC.dumps_call(args, {}, "max")
+        new = span(self.tasks, MAX, 1, payload, policy, buffers=[bytes(each) for each in buffers], refers=refers)
+        self.core.submit([new])
+        return new
+
+    def obey(self, command: Command) -> list[int]:
+        """Give a command. Return its answer, if it has one."""
+        self.core.obey(command)
+        return [number for _, numbers in self.turn().cancelled for number in numbers]
+
+    def dependent(self, *numbers: int, policy: TaskPolicy = DEFAULT_POLICY) -> int:
+        """Submit a task that refers to the results of unended tasks. Return its id."""
+        assert self.obey(HoldResults(sorted(numbers))) == sorted(numbers)
+        self.submit([ResultReference(number) for number in numbers], policy=policy, refers=sorted(numbers))
+        self.turn()
+        return self.tasks
+
+    def join(self, host: str = "host") -> list[object]:
+        """An agent with one slave joins. Return what it is sent: the first argument of each task."""
+        self.agents += 1
+        self.receive(messages.Hello("m", "g", host, 1, "3.11", 1))
+        return self.receive(messages.SlaveReady(1))
+
+    def receive(self, message: messages.Message, *frames: Buffer) -> list[object]:
+        """The newest agent sends a message. Return the first arguments of the tasks that it is sent then."""
+        self.core.handle(Received(b"%d" % self.agents, "here", message, frames), self.now)
+        return arguments(self.turn())
+
+    def finish(self, task: int, value: object, attempt: int = 1) -> list[object]:
+        entry, large = CODEC.dumps_value(value)
+        sizes = [len(large)] if large else []
+        group = messages.Results(1, [task], [1], [attempt], [0.1], [], sizes)
+        return self.receive(group, messages.payload(1, [entry]), *map(bytes, large))
+
+    def fail(self, task: int) -> list[object]:
+        group = messages.Results(1, [task], [1], [1], [0.1], [0])
+        return self.receive(group, messages.payload(1, [CODEC.dumps_failure(OSError("disk full"))]))
+
+    @property
+    def kept(self) -> list[int]:
+        return sorted(self.core.state.jar.blocked.results)
+
+
+def arguments(actions: Actions) -> list[object]:
+    found: list[object] = []
+    for send in actions.sends:
+        if isinstance(send.message, messages.Tasks):
+            entries, buffers = messages.entries(send.message, send.frames)
+            for entry, own in zip(entries, buffers, strict=True):
+                call, rest, left = split_resumed(entry, own)
+                (argument,), _ = loads_call(call, rest)
+                found.append((argument, loads_state(left)) if left else argument)
+    return found
+
+
+@pytest.fixture
+def master() -> Master:
+    """Two tasks, the first of which is at a slave, and a task that refers to both results."""
+    master = Master()
+    master.submit("a")
+    master.submit("b")
+    assert master.join() == ["a"]
+    assert master.dependent(1, 2) == 3
+    return master
+
+
+def test_a_task_waits_until_all_tasks_have_ended_to_which_it_refers(master: Master) -> None:
+    """It gets their values, and what was kept for it is forgotten. The algorithm may fetch the results before that."""
+    assert master.core.counts().slaves_needed == 1, "the blocked task needs none"
+    assert master.finish(1, ["large", bytes(100_000)]) == ["b"]
+    assert master.obey(ReleaseResults([1, 2])) == []
+    assert master.kept == [1, 2]
+    [argument] = master.finish(2, 2)
+    assert argument == [["large", bytes(100_000)], 2]
+    assert (master.kept, master.core.state.jar.blocked.bytes) == ([], 0)
+    master.finish(3, 3)
+    assert master.ended == {1: "", 2: "", 3: ""}
+
+
+def test_several_tasks_may_refer_to_one_result_as_long_as_it_is_held(master: Master) -> None:
+    master.finish(1, "one")
+    master.submit([ResultReference(1)], refers=[1])
+    assert master.finish(2, "two") == [["one"]]
+    assert master.finish(4, 4) == [["one", "two"]]
+    assert master.kept == [1, 2]
+    master.obey(ReleaseResults([1, 2, 17]))
+    assert master.kept == []
+
+
+def test_a_later_attempt_gets_the_values_again_beside_its_state(master: Master) -> None:
+    master.finish(1, "one")
+    master.finish(2, "two")
+    entry, buffers = CODEC.dumps_state("state")
+    master.receive(messages.Checkpoint(1, 3, 1), entry, *buffers)
+    master.receive(messages.Goodbye("evicted", Cause.EVICTED))
+    assert master.join() == [(["one", "two"], "state")]
+
+
+def test_a_result_that_the_algorithm_has_received_is_given_back() -> None:
+    """The algorithm submits the task that refers to it before the result comes back."""
+    master = Master()
+    master.submit("a")
+    master.join()
+    master.finish(1, "one")
+    assert master.obey(HoldResults([1])) == []
+    master.submit([ResultReference(1)], refers=[1])
+    assert arguments(master.turn()) == []
+    value, _ = CODEC.dumps_value("one")
+    master.core.obey(GiveResult(1, [value]))
+    master.core.obey(GiveResult(1, [value]))
+    assert arguments(master.turn()) == [["one"]]
+    assert master.kept == [1]
+
+
+END: dict[str, Callable[[Master], object]] = {
+    "task 1 (max) failed: OSError: disk full": lambda master: master.fail(1),
+    "task 1 (max) was cancelled while SLAVE-0 had it": lambda master: master.obey(CancelTasks([(1, 1)], Running.KILL)),
+    "task 1 (max) is unrunnable": lambda master: master.receive(
+        messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS)
+    ),
+    "task 2 (max) was cancelled before it was sent to a slave": lambda master: master.obey(
+        CancelTasks([(2, 1)], Running.DISCARD)
+    ),
+}
+"""How a task can end without a value."""
+
+
+@pytest.mark.parametrize("cause", END)
+def test_a_task_fails_at_once_if_one_of_the_others_ends_without_a_value(cause: str) -> None:
+    """So do the tasks that refer to it. None of them ever runs, and each names the first cause."""
+    master = Master()
+    master.submit("a", policy=TaskPolicy(retry=False))
+    master.submit("b")
+    master.join()
+    assert master.dependent(1, 2) == 3
+    assert master.dependent(3) == 4
+    jar = master.core.state.jar
+    before = jar.failed
+    END[cause](master)
+    root = int(cause.split()[1])
+    assert master.ended[3].startswith(f"it needs the result of task {root}, but {cause}")
+    assert master.ended[4].startswith(f"it needs the result of task 3, but {cause}")
+    failed = [each for each in master.records if isinstance(each, records.TasksFailed)]
+    assert [(each.tasks[0].first, each.dependency) for each in failed] == [(3, root), (4, root)]
+    assert jar.failed - before <= 1, "only the first one counts for max_failures"
+    assert not jar.blocked.tasks
+
+
+def test_the_error_of_a_task_that_never_ran_names_the_cause(master: Master) -> None:
+    master.core.obey(CancelTasks([(2, 1)], Running.KILL))
+    ended = {one.task_id: one.error for one in master.turn().results}
+    error = ended[TaskId(3)]
+    assert isinstance(error, DependencyFailed)
+    assert (error.task_id, error.dependency, error.sid) == (3, 2, None)
+    assert error.cause == "task 2 (max) was cancelled before it was sent to a slave"
+
+
+def test_a_task_that_refers_to_a_failure_that_the_algorithm_has_received_fails() -> None:
+    master = Master()
+    master.submit([ResultReference(1)], refers=[1])
+    master.core.obey(GiveResult(1, (), "task 1 (max) failed: why", 1))
+    master.turn()
+    assert master.ended == {1: "it needs the result of task 1, but task 1 (max) failed: why"}
+
+
+def test_a_blocked_task_can_be_cancelled(master: Master) -> None:
+    assert master.obey(CancelTasks([(3, 1)], Running.FINISH)) == [3]
+    assert master.ended == {3: "it was cancelled while it waited for the results of other tasks"}
+    assert master.kept == [1, 2]
+    master.obey(ReleaseResults([1, 2]))
+    assert master.kept == []
+
+
+def test_a_task_that_is_too_large_together_with_the_values_fails() -> None:
+    master = Master(MasterSettings("m", "g", task_group=1, max_call_bytes=2000))
+    master.submit("a")
+    master.join()
+    master.dependent(1)
+    master.dependent(2)
+    master.finish(1, b"x" * 2000)
+    assert master.ended[2].startswith("its arguments are 2")
+    assert "together with the results that it needs, the limit is 2000 bytes" in master.ended[2]
+    assert master.ended[3] == f"it needs the result of task 2, but task 2 (max) failed: {master.ended[2]}"
+
+
+def test_a_blocked_task_for_a_slave_that_is_gone_meanwhile_is_handed_back() -> None:
+    """Only then: as long as it is blocked, nothing is decided."""
+    master = Master()
+    master.submit("a")
+    master.join()
+    master.dependent(1, policy=TaskPolicy(SlaveId("SLAVE-9")))
+    assert master.ended == {}
+    master.finish(1, 1)
+    assert master.ended[2] == "SLAVE-9, to which it was addressed, is gone or never was"
+
+
+def test_a_result_may_be_in_any_state_when_it_is_referred_to() -> None:
+    """Blocked, delayed, at a slave, or pending: in a group, among others, and addressed to a slave."""
+    master = Master()
+    master.join()
+    master.submit("a", policy=TaskPolicy(after=5.0))
+    for policy in (DEFAULT_POLICY, DEFAULT_POLICY, TaskPolicy(SlaveId("SLAVE-0"))):
+        master.submit("b", policy=policy)
+    master.turn()
+    assert master.dependent(1, 4) == 5
+    assert master.dependent(2, 3, 5) == 6
+    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS))
+    assert sorted(master.ended) == [4, 5, 6]
+    assert master.dependent(1, 3) == 7
+
+
+def test_blocked_tasks_are_wanted_by_no_slave_and_wait_for_those_that_pause() -> None:
+    master = Master()
+    master.submit("a", policy=TaskPolicy(after=60.0))
+    master.join()
+    master.dependent(1)
+    assert master.core.counts().slaves_wanted == 1
+    master.receive(messages.SlaveDied(1, 1, Cause.CRASH, "signal 11", NO_WORDS))
+    assert master.core.counts().slaves_wanted == 0
+    for master.now in (0.0, 5.0):
+        master.turn()
+    [notice] = [each.text for each in master.records if isinstance(each, records.Notice)]
+    assert notice.startswith("all tasks that are left (1) pause before their next attempt")
+    assert "and 1 others need their results" in notice
+
+
+def test_blocked_tasks_of_a_run_that_is_stopped_are_cancelled() -> None:
+    """Also those that are submitted later."""
+    master = Master(MasterSettings("m", "g", task_group=1, max_failures=MaxFailures.of(1)))
+    master.submit("a")
+    master.submit("b")
+    master.join()
+    master.dependent(2)
+    master.fail(1)
+    assert master.ended[3] == "it was cancelled while it waited for the results of other tasks"
+    master.submit([ResultReference(9)], refers=[9])
+    master.turn()
+    assert master.ended[4] == "it was cancelled while it waited for the results of other tasks"
+
+
+def test_a_notice_says_that_the_results_take_much_memory(monkeypatch: pytest.MonkeyPatch, master: Master) -> None:
+    monkeypatch.setattr(references, "LARGE_BYTES", 1000)
+    master.finish(1, "x" * 2000)
+    master.finish(2, "y")
+    assert any("mwpy.result take more than 1000 bytes" in str(each) for each in master.replay.taken)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_answer_that_is_compared_counts_when_it_is_given(fails: bool) -> None:
+    """A task that refers to a result waits until the hosts agree."""
+    master = Master(MasterSettings("m", "g", task_group=1, verify=100.0))
+    for host in ("host", "other"):
+        master.join(host)
+    master.submit("a")
+    assert arguments(master.turn()) == ["a"]
+    assert master.dependent(1) == 2
+    answer = CODEC.dumps_failure(OSError("disk full")) if fails else CODEC.dumps_digested(["one"])[0]
+
+    def receive(attempt: int) -> list[object]:
+        master.agents = attempt
+        group = messages.Results(1, [1], [1], [attempt], [0.1], [0] if fails else [])
+        return master.receive(group, messages.payload(1, [answer]))
+
+    assert receive(1) == ["a"]
+    assert receive(2) == ([] if fails else [[["one"]]])
+    assert (master.ended[2] if fails else "") == (
+        "it needs the result of task 1, but task 1 (max) failed: OSError: disk full" if fails else ""
+    )
