@@ -171,7 +171,7 @@ def test_the_simulation_finds_a_task_that_would_run_other_code(
 ) -> None:
     monkeypatch.setattr(owner, name, mistake)
     with pytest.raises(SimulationFailure, match=fault):
-        _run(range(30))
+        _run(range(60, 90))
 
 
 _retire = Admission.retire

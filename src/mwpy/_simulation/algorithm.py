@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from attrs import evolve
 
-from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, GoOn, RenewSlaves, Running
+from mwpy._core.master.commands import (
+    AllocateSlaves,
+    CancelTasks,
+    FreeSlave,
+    GiveResult,
+    GoOn,
+    HoldResults,
+    ReleaseResults,
+    RenewSlaves,
+    Running,
+)
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
@@ -18,6 +29,7 @@ from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
+from mwpy._values.references import ResultReference
 from mwpy._values.task import SlaveKind
 
 __all__ = ["SimulatedAlgorithm"]
@@ -40,6 +52,9 @@ GO_ON_S = 2.0
 """The longest time until the algorithm learns of a stop, in seconds."""
 PAUSES = (0.0, 0.0, 0.0, 0.1, 1.0, 20.0)
 """Seconds that a task pauses after its first loss."""
+
+HOLD_S = 2.0
+"""The longest time until the algorithm has fetched results to which tasks refer, in seconds."""
 
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
@@ -87,6 +102,10 @@ class SimulatedAlgorithm:
         """The share of tasks that kill their agent."""
         self._speculate = random.choice((0.0, 0.7, 1.0))
         """The share of tasks of which second attempts may be started, if they may run again at all."""
+        self._refers = random.choice((0.0, 0.2, 0.7))
+        """How often a task refers to the results of others."""
+        self._held: Counter[int] = Counter()
+        """For how many groups of tasks each result is held."""
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
@@ -107,6 +126,7 @@ class SimulatedAlgorithm:
     def check_end(self) -> None:
         """All tasks must have ended, each once."""
         self._checker.check_end(self._total)
+        self._checker.references.check_end(self._checker.runs)
         self._replay.check_end(self._io.core.state)
 
     def take_outcomes(self) -> None:
@@ -126,6 +146,8 @@ class SimulatedAlgorithm:
                 self._world.note(f"tasks {unended} had not ended when they were cancelled")
                 if isinstance(command, CancelTasks):
                     self._checker.answered(command, unended, self._world.now)
+                elif isinstance(command, HoldResults):
+                    self._refer(command.numbers, unended)
                 else:
                     self._checker.stops.went_on(unended, self._checker.ended)
             if outcome.stopped is not None:
@@ -146,6 +168,8 @@ class SimulatedAlgorithm:
         last = self._io.submissions.total
         if last >= first:
             self._world.note(f"submit tasks {first} to {last}")
+        if last and random.random() < self._refers:
+            self._hold(sorted(random.sample(range(1, last + 1), min(last, random.randint(1, 3)))))
         if self._special and random.random() < 0.1:
             sid = random.choice(self._special)
             self._io.commands.append(FreeSlave(sid))
@@ -157,6 +181,38 @@ class SimulatedAlgorithm:
         self._wake()
         if last < self._total:
             self._world.after(random.random() * self._submit_s, self._go_on)
+
+    def _hold(self, numbers: list[int]) -> None:
+        """Ask for the results of these tasks, to which a task will refer."""
+        self._held.update(numbers)
+        self._io.commands.append(HoldResults(numbers))
+
+    def _refer(self, numbers: Sequence[int], unended: Sequence[int]) -> None:
+        """The results are held of these tasks that have not ended. Give back the others, and refer to all of them."""
+        for number in numbers:
+            if number not in unended:
+                value = self._checker.references.values.get(number)
+                root = self._checker.references.causes.get(number, number)
+                given = GiveResult(number, (), f"task {root} has no value", root)
+                if value is not None:
+                    given = GiveResult(number, [CODEC.dumps_value(value)[0]])
+                self._io.commands.append(given)
+        for _ in range(self._world.random.randint(1, 2)):
+            if self._io.submissions.total < self._total:
+                self._world.note(f"task {self._io.submissions.total + 1} refers to {numbers}")
+                self._submit_one(numbers)
+        self._world.after(self._world.random.random() * HOLD_S, partial(self._release, numbers))
+        self._wake()
+
+    def _release(self, numbers: Sequence[int]) -> None:
+        """If these tasks have ended, their results are fetched now, and no other task will refer to them."""
+        if any(number not in self._checker.ended for number in numbers):
+            self._world.after(self._world.random.random() * HOLD_S, partial(self._release, numbers))
+            return
+        for number in numbers:
+            self._held[number] -= 1
+        self._io.commands.append(ReleaseResults([number for number in numbers if not self._held[number]]))
+        self._wake()
 
     def _cancel_some(self) -> None:
         """Cancel a few tasks, often those that run, and schedule the next time."""
@@ -185,7 +241,7 @@ class SimulatedAlgorithm:
         self._checker.stops.lets_go_on(self._io.submissions.total)
         self._wake()
 
-    def _submit_one(self) -> None:
+    def _submit_one(self, refers: Sequence[int] = ()) -> None:
         random = self._world.random
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
         retry, anyway = random.random() > 0.15, random.random() < 0.5
@@ -202,7 +258,13 @@ class SimulatedAlgorithm:
         function = random.choice(BY_NAME) if random.random() < 0.7 else _work_with(random.randrange(STATES))
         defined = self._definitions.define(algorithm_of(function))
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)
-        self._io.submissions.add(defined, policy, payload, (), tag)
+        if refers:
+            args = refers, *map(ResultReference, refers)
+            payload, buffers = CODEC.dumps_call(args, {}, "any")
+            self._checker.references.refers[self._io.submissions.total + 1] = refers
+            self._io.submissions.add_referring(defined, policy, payload, [*buffers], tag, refers)
+        else:
+            self._io.submissions.add(defined, policy, payload, (), tag)
 
 
 def _work_with(state: int) -> Callable[[], int]:

@@ -16,6 +16,7 @@ from attrs import Factory, define, field
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.host_checker import HostChecker
 from mwpy._simulation.live_attempts import AttemptChecker
+from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
@@ -23,7 +24,7 @@ from mwpy._simulation.time_checker import TimeChecker
 from mwpy._simulation.verify_checker import VerifyChecker
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.errors import TaskCancelled
+from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import Result, UnrunnableTask
@@ -141,6 +142,7 @@ class HistoryChecker:
     states: StateChecker = field(
         default=Factory(lambda me: StateChecker(me._last_attempts, me.unheard, me.retries.answered), takes_self=True)
     )
+    references: ReferenceChecker = field(factory=ReferenceChecker)
     verify: VerifyChecker = field(
         default=Factory(lambda self: VerifyChecker(self._policies, self.lost, self.retries), takes_self=True)
     )
@@ -318,21 +320,20 @@ class HistoryChecker:
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
-        self.stops.failures += not (result.ok or is_cancelled(result))
-        for part in () if is_cancelled(result) else (self.retries, self.verify):
+        self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
+        for part in () if is_cancelled(result) else (self.references, self.retries, self.verify):
             part.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:
         """The algorithm gets a task back."""
-        number = task.task_id
+        number, policy = task.task_id, self._policies[task.task_id]
         heard_of, lost = self.deaths.get(number, 0), self.lost.get(number, 0)
         causes = [death.cause for death in task.deaths]
         charged = sum(death.is_charged for death in task.deaths)
         assert charged == heard_of, f"task {number} is charged {charged} times, not {heard_of}"
         assert causes.count(Cause.AGENT_LOST) == lost, f"task {number} was lost with {lost} agents: {causes}"
         assert number not in self._last_attempts, f"task {number} is handed back although it is cancelled"
-        policy = self._policies[number]
         assert heard_of <= policy.attempts_max, f"task {number} killed {heard_of} slaves"
         if policy.retry and policy.sid is None and heard_of < policy.attempts_max:
             alone = self._alone.get(number, False)

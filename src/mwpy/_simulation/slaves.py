@@ -227,9 +227,8 @@ class SimulatedSlave:
         self.is_up = False
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
-        self._states = StatesOfSlave(
-            self._world, work.checker.states, work.peer, number, self._send, self.channel.reply
-        )
+        checkers = work.checker.states, work.checker.references
+        self._states = StatesOfSlave(self._world, *checkers, work.peer, number, self._send, self.channel.reply)
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""

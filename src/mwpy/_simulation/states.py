@@ -8,10 +8,12 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.world import World
-from mwpy._transport.codec import Codec, loads_state, split_resumed
+from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.records import TaskCheckpointed, TaskRange
 
 __all__ = ["StateChecker", "StatesOfSlave"]
@@ -99,6 +101,7 @@ class StatesOfSlave:
 
     _world: World
     _checker: StateChecker
+    _references: ReferenceChecker
     _peer: bytes
     _number: int
     _send_results: Callable[[], None]
@@ -111,11 +114,15 @@ class StatesOfSlave:
     """The state that each task got, by task and attempt."""
 
     def hear(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
-        """Tasks arrive, some of them with states."""
+        """Tasks arrive, some of them with states, and some with values to which they refer."""
         entries, buffers = messages.entries(group, frames)
         for named, entry, own in zip(messages.each_task(group), entries, buffers, strict=True):
-            _, rest, left = split_resumed(entry, own)
-            assert not rest, f"task {named[0]} got buffers of another task"
+            call, rest, left = split_resumed(entry, own)
+            if type(call) is Pickled and call.kind == REFERRING:
+                (numbers, *values), _ = loads_call(call, rest)
+                self._references.saw(named[0], dict(zip(numbers, values, strict=True)))
+            else:
+                assert not rest, f"task {named[0]} got buffers of another task"
             if left:
                 self._restored[named] = _read(left)
 

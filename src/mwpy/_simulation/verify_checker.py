@@ -17,9 +17,6 @@ from mwpy._values.task import Result, SlaveKind, SlaveState
 
 __all__ = ["VerifyChecker"]
 
-RIGHT = 0
-"""The value that each task must have."""
-
 CODEC = Codec()
 
 _SERVING = (SlaveState.IDLE, SlaveState.BUSY)
@@ -76,9 +73,9 @@ class VerifyChecker:
     """Agents and slaves that refused any algorithm."""
 
     def value(self, task: int, attempt: int, host: str, *, digested: bool) -> bytes:
-        """What a slave on a host encodes as its result."""
+        """What a slave on a host encodes as its result: the id of the task, or something wrong."""
         random = Random(f"{self.seed} {task} {attempt} {host}")
-        value = random.randrange(1, 1 << 60) if random.random() < self.wrong.get(host, 0.0) else RIGHT
+        value = random.randrange(1, 1 << 60) if random.random() < self.wrong.get(host, 0.0) else task
         return (CODEC.dumps_digested if digested else CODEC.dumps_value)(value)[0]
 
     def recorded(self, record: records.Record) -> None:
@@ -159,7 +156,8 @@ class VerifyChecker:
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
-        task, is_wrong = result.task_id, result.ok and result.value != RIGHT
+        task = result.task_id
+        is_wrong = result.ok and result.value != task
         self.num_wrong += is_wrong
         excused = task in self._ended_early or task in self._not_repeated
         if is_wrong and min(self._num_hosts.get(task, 0), self._num_able) >= 3 and not excused:
