@@ -94,6 +94,8 @@ class WatchedFiles:
     def control_flow(self, now: float) -> None:
         """Watch the agent's streams that have waiting output. Do not read slaves while such a stream is full."""
         for number, outlet in self._outlets.items():
+            if not (outlet.waiting or number in self._waiting or number in self._full):
+                continue
             if outlet.waiting != (number in self._waiting):
                 self._wait_for(number, outlet.waiting)
             until = outlet.patience_until()

@@ -20,7 +20,11 @@ class SimulatedOutlet:
     """Until when it accepts nothing."""
     found_full: bool = False
     """Whether the agent knows that it is full."""
-    waiting: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits to be written."""
+        return self._world.now < self.full_until
 
     def patience_until(self) -> float | None:
         """Until when slaves must wait because it is full; None if it is not full."""

@@ -45,17 +45,14 @@ class Outlet:
         self._fd = fd
         self._name = name
         self._waiting: deque[memoryview] = deque()
+        self.waiting = False
+        """Whether something waits to be written: call `flush` when the stream can be written."""
         self._size = 0
         self._left_out = 0
         self._taken_at = now
         self._piece = select.PIPE_BUF
         if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode):
             self._piece = FULL_BYTES
-
-    @property
-    def waiting(self) -> bool:
-        """Whether something waits to be written: call `flush` when the stream can be written."""
-        return bool(self._waiting)
 
     def patience_until(self) -> float | None:
         """Until when slaves must wait because too much waits to be written; None if they need not wait."""
@@ -83,14 +80,17 @@ class Outlet:
 
     def flush(self, now: float, patience_s: float = 0.0) -> None:
         """Write as much as the stream accepts. Wait at most `patience_s` seconds for each piece."""
-        if self._fd is None:
-            return
+        if self._fd is not None:
+            self._write(self._fd, now, patience_s)
+            self.waiting = bool(self._waiting)
+
+    def _write(self, fd: int, now: float, patience_s: float) -> None:
         ready = select.poll()
-        ready.register(self._fd, select.POLLOUT)
+        ready.register(fd, select.POLLOUT)
         while self._waiting and ready.poll(patience_s * 1000):
             piece = self._waiting[0][: self._piece]  # a pipe that is ready takes this much without blocking
             try:
-                written = os.write(self._fd, piece)
+                written = os.write(fd, piece)
             except BlockingIOError:
                 return
             except OSError:  # nobody will ever read the stream; the last words are kept anyway

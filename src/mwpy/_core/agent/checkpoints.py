@@ -9,6 +9,7 @@ without bound. An agent that leaves does not wait for the time. When the slave e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from attrs import define
 
@@ -36,14 +37,16 @@ class Checkpoints:
         if _holds(child, message):
             child.unsent = message, received
 
-    def due(self, child: Child) -> float | None:
-        """When to send the newest state of a slave; None if there is none, or if the master must answer first."""
-        return None if child.unsent is None or child.unread else child.unsent_until
+    def due(self, child: Child, leaving: bool) -> float | None:
+        """When to send the newest state of a slave, which there is; None if the master must answer first."""
+        if child.unread:
+            return None
+        return -inf if leaving else child.unsent_until
 
     def decide(self, child: Child, leaving: bool, now: float) -> None:
         """Send the newest state of a slave if it is due."""
-        due = self.due(child)
-        if due is not None and (leaving or now >= due):
+        due = self.due(child, leaving)
+        if due is not None and now >= due:
             child.unsent_until, child.unread = now + CHECKPOINT_S, True
             self._send(child)
 

@@ -1,19 +1,21 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Checkpoints`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput` and `Departure`. This module only distributes the
-events.
+`Checkpoints`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure` and `Dues`. This module only
+distributes the events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from attrs import evolve
 
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.departure import FAREWELL_S, Departure
+from mwpy._core.agent.dues import Dues
 from mwpy._core.agent.enforcement import Enforcement
 from mwpy._core.agent.events import (
     AgentActions,
@@ -74,6 +76,7 @@ class AgentCore:
         self._wear = Wear(self._state)
         self._output = StartOutput(self._state)
         self._departure = Departure(self._state)
+        self._dues = Dues(self._state, self._checkpoints, self._departure)
         self.children = self._state.children
         """The slaves that have not ended, by number."""
 
@@ -86,15 +89,23 @@ class AgentCore:
 
     def handle(self, event: AgentEvent, now: float) -> None:
         """Handle an event, and add the actions that it causes."""
-        match event:
-            case Heard(message, frames):
-                self._hear_master(message, frames, now)
+        match event:  # first, the frequent events, which concern one slave
+            case Heard(messages.Tasks(number) as group, frames):
+                child = self.children.get(number)
+                if child is not None:
+                    self._pass_on(child, group, frames, now)
+                return
             case SlaveHeard(number, message, frames):
                 self._hear_slave(self.children[number], message, frames, now)
+                return
             case JournalRead():
                 self._journal_read(self.children[event.slave], event, now)
+                return
             case MemoryRead():
                 self._memory_read(self.children[event.slave], event, now)
+                return
+            case Heard(message, frames):
+                self._hear_master(message, frames, now)
             case Measured():
                 self._measured(self.children[event.slave], event, now)
             case Recalled(number, started, wanted):
@@ -125,13 +136,10 @@ class AgentCore:
                 self._starts.resumed(stopped_s)
             case Disconnected(reason):
                 self._disconnected(reason, now)
+        self._dues.all_changed()
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         match message:
-            case messages.Tasks():
-                child = self.children.get(message.slave)
-                if child is not None:
-                    self._pass_on(child, message, frames, now)
             case messages.Revoke(number, count):
                 child = self.children.get(number)
                 if child is not None:
@@ -173,6 +181,7 @@ class AgentCore:
         self._departure.leave(ExitCode.FAILED, "the master is lost", cause, FAREWELL_S, now)
 
     def _pass_on(self, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float) -> None:
+        self._dues.changed[child.number] = child
         admitted = self._wear.admit(child, group, frames)
         if admitted is not None:
             was_idle = not child.held
@@ -203,6 +212,7 @@ class AgentCore:
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
         if child.condemned:
             return
+        self._dues.changed[child.number] = child
         match message:
             case messages.Results(child.number):
                 self._traffic.results(child, message, frames)
@@ -231,6 +241,7 @@ class AgentCore:
             self._state.actions.to_master.append(Outgoing(message, (), frames))
 
     def _journal_read(self, child: Child, event: JournalRead, now: float) -> None:
+        self._dues.changed[child.number] = child
         if event.results is None:
             self._watch.journal_emptied(child, now)
         elif not child.condemned:
@@ -239,6 +250,7 @@ class AgentCore:
                 self._wear.settle(child)
 
     def _memory_read(self, child: Child, event: MemoryRead, now: float) -> None:
+        self._dues.changed[child.number] = child
         if self._trust.believes(child, event.started):
             if event.unsent is not None:
                 self._trust.check(child, event.unsent, now)
@@ -288,7 +300,9 @@ class AgentCore:
     def decide(self, now: float) -> None:
         """Decide what is due at this moment."""
         self._departure.decide(now)
-        for child in self.children.values():
+        if self.leaving:
+            self._dues.all_changed()
+        for child in self._dues.take(now):
             if child.print_at is not None:
                 self._output.decide(child, now)
             if child.ready_by is not None:
@@ -299,14 +313,10 @@ class AgentCore:
 
     def next_deadline(self) -> float | None:
         """When to call `decide` even if nothing happens; None if there is no such moment."""
-        deadline = self._departure.deadline
-        for child in self.children.values():
-            looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
-            waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
-            for time in (*looks, *waits_for, self._checkpoints.due(child)):
-                if time is not None and (deadline is None or time < deadline):
-                    deadline = time
-        return deadline
+        deadline, first = self._departure.deadline, self._dues.first()
+        if first == inf:
+            return deadline
+        return first if deadline is None else min(first, deadline)
 
     def take_actions(self) -> AgentActions:
         """Everything to do now. Each action is returned once."""
@@ -318,6 +328,7 @@ class AgentCore:
         """Check what must always be true. Tests call this after every event."""
         self._state.check()
         self._starts.check()
+        self._dues.check()
         self._departure.check()
         if self.welcome is not None and not self.leaving:
             assert len(self.children) == self.settings.hello.slaves, "too few slaves"
