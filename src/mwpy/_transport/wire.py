@@ -11,9 +11,9 @@ message costs its receiver little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from attrs import frozen
+from attrs import field, frozen
 
 from mwpy._values import messagepack, messages
 from mwpy._values.errors import ProtocolError
@@ -55,6 +55,9 @@ _KINDS: dict[int, type[messages.Message]] = {
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
+_PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
+_DECODERS = {kind: messagepack.decoder(kind) for kind in _KINDS.values()}
+
 
 @frozen
 class Route:
@@ -62,8 +65,14 @@ class Route:
 
     to: str
     """The kind of the receiver, for the error message."""
-    kinds: frozenset[type]
+    kinds: frozenset[type[messages.Message]]
     max_header_bytes: int
+    readers: dict[bytes, Callable[[Buffer], messages.Message]] = field(init=False, repr=False)
+    """For the first two bytes of each of these messages: what reads the rest of its header."""
+
+    @readers.default
+    def _of_kinds(self) -> dict[bytes, Callable[[Buffer], messages.Message]]:
+        return {_PREFIX[kind]: _DECODERS[kind] for kind in self.kinds}
 
 
 _M = messages
@@ -94,9 +103,6 @@ FROM_SLAVE = Route(
 )
 ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)
 
-_PREFIX = {kind: bytes([messages.PROTOCOL_VERSION, number]) for number, kind in _KINDS.items()}
-_DECODERS = {number: messagepack.decoder(kind) for number, kind in _KINDS.items()}
-
 
 def encode(message: messages.Message, frames: Sequence[Buffer] = ()) -> list[Buffer]:
     """Turn a message and its payload into frames."""
@@ -124,23 +130,25 @@ def parse(frames: Sequence[Buffer], route: Route = ANY) -> tuple[messages.Messag
     Raises:
         ProtocolError: they are not a message.
     """
-    if not frames or len(frames[0]) < 2:
-        raise ProtocolError(f"{len(frames)} frames that do not begin like a message")
-    first = memoryview(frames[0])
-    version, number = first[0], first[1]
-    if version != messages.PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
-        )
-    read = _DECODERS.get(number)
-    if read is None:
-        raise ProtocolError(f"unknown message kind {number}")
-    if _KINDS[number] not in route.kinds:
-        raise ProtocolError(f"{_KINDS[number].__name__} is not for {route.to}")
-    if len(first) > route.max_header_bytes:
-        raise ProtocolError(f"a header of {len(first)} bytes")
+    first = memoryview(frames[0] if frames else b"")
+    read = route.readers.get(bytes(first[:2]))
+    if read is None or len(first) > route.max_header_bytes:
+        raise ProtocolError(_why_unreadable(frames, route))
     try:
         message = read(first[2:])
     except messagepack.MALFORMED as error:
-        raise ProtocolError(f"a malformed {_KINDS[number].__name__}: {error}") from error
+        raise ProtocolError(f"a malformed {_KINDS[first[1]].__name__}: {error}") from error
     return message, frames[1:]
+
+
+def _why_unreadable(frames: Sequence[Buffer], route: Route) -> str:
+    if not frames or len(frames[0]) < 2:
+        return f"{len(frames)} frames that do not begin like a message"
+    version, number = memoryview(frames[0])[:2]
+    if version != messages.PROTOCOL_VERSION:
+        return f"protocol version {version} there, {messages.PROTOCOL_VERSION} here: install the same version of mwpy"
+    if number not in _KINDS:
+        return f"unknown message kind {number}"
+    if _KINDS[number] not in route.kinds:
+        return f"{_KINDS[number].__name__} is not for {route.to}"
+    return f"a header of {len(frames[0])} bytes"

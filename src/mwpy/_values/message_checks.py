@@ -24,12 +24,15 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             spans = len(message.tasks)
             fits = len(message.algorithms) == spans and len(message.limits) in (0, spans)
             _check_group(message, frames, count, fits)
-            _check_places("Tasks: `digests`", message.digests, count)
+            if message.digests:
+                _check_places("Tasks: `digests`", message.digests, count)
         case Results():
             count = _num_tasks(message)
             _check_group(message, frames, count, len(message.seconds) == count)
-            _check_places("Results: `failed`", message.failed, count)
-            _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
+            if message.failed:
+                _check_places("Results: `failed`", message.failed, count)
+            if message.peaks:
+                _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
             if message.again and message.again != sorted({*message.again} & {*message.failed}):
                 raise ProtocolError("Results: `again` names positions that are not failures")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
@@ -76,7 +79,7 @@ def _check_group(group: Tasks | Results, frames: Sequence[Buffer], count: int, f
 
 
 def _check_places(what: str, places: Sequence[int], count: int) -> None:
-    if places and (places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count):
+    if places != sorted(set(places)) or not 0 <= places[0] <= places[-1] < count:
         raise ProtocolError(f"{what} names positions that the group does not have")
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "RESUMED",
     "SEEDED",
     "SIZE_BYTES",
+    "SMALL_BYTES",
     "Pickled",
     "as_conditional",
     "as_digested",
@@ -143,7 +144,7 @@ _CONTAINERS = frozenset({*range(0x80, 0xA0), *range(0xDC, 0xE0)})
 
 
 def has_containers(data: Buffer) -> bool:
-    """Whether a large list has an entry that is a list or dict; this does not read the entries.
+    """Whether a list of more than `SMALL_BYTES` has an entry that is a list or dict; this does not read the entries.
 
     A list of empty lists takes 70 times as much memory as its MessagePack, and all other values take a few times as
     much.
@@ -151,7 +152,7 @@ def has_containers(data: Buffer) -> bool:
     Raises:
         Exception: one of `MALFORMED`.
     """
-    return len(data) > SMALL_BYTES and any(memoryview(entry)[0] in _CONTAINERS for entry in split_list(data))
+    return any(memoryview(entry)[0] in _CONTAINERS for entry in split_list(data))
 
 
 def decoder(kind: type[T]) -> Callable[[Buffer], T]:

@@ -26,7 +26,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
-from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, decode_list, has_containers, split_list
+from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, SMALL_BYTES, decode_list, has_containers, split_list
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.policy import Limits
 
@@ -364,10 +364,10 @@ def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any]
     """
     count = sum(group.counts)
     name = type(group).__name__
-    if bytes(frames[0][:5]) != payload(count, ()):
+    if frames[0][:5] != LIST_PREFIX + count.to_bytes(4, "big"):
         raise ProtocolError(f"{name}: its payload is not a list of {count} entries")
     try:
-        if type(group) is Results and has_containers(frames[0]):
+        if len(frames[0]) > SMALL_BYTES and type(group) is Results and has_containers(frames[0]):
             raise ProtocolError("Results: an entry is a list or dict, but these travel as pickles")
         found = decode_list(frames[0])
     except MALFORMED as error:
