@@ -24,6 +24,8 @@ MAX_BYTES = 1 << 36
 
 _HEAD = struct.Struct("=QI")
 """Two numbers: the size of the lengths and small frames that follow, and the number of frames."""
+_HEAD_BYTES = _HEAD.size
+_read_head = _HEAD.unpack_from
 
 
 class Reader:
@@ -54,7 +56,9 @@ class Reader:
             self.emptied = count < len(self._large)
             self._large = self._large[count:]
         else:
-            if READ_BYTES - self._end < LARGE_BYTES:
+            if self._start == self._end:  # the usual case: the same memory again, which is in the processor's cache
+                self._start = self._end = 0
+            elif READ_BYTES - self._end < LARGE_BYTES:
                 rest = bytes(self._buffer[self._start : self._end])
                 self._buffer[: len(rest)] = rest
                 self._start, self._end = 0, len(rest)
@@ -73,22 +77,23 @@ class Reader:
     def _cut(self) -> Generator[list[Buffer] | None, None, None]:
         """Yield each message, and None whenever more bytes must be read first."""
         while True:
-            while self._end - self._start < _HEAD.size:
+            while self._end - self._start < _HEAD_BYTES:
                 yield None
-            size, count = _HEAD.unpack_from(self._buffer, self._start)
-            if size > self._max_bytes or 8 * count > size:
+            size, count = _read_head(self._buffer, self._start)
+            place = 8 * count
+            if size > self._max_bytes or place > size:
                 raise ProtocolError(f"a message of {count} frames in {size} bytes")
-            self._start += _HEAD.size
+            self._start += _HEAD_BYTES
             small: Buffer
             if size < LARGE_BYTES:
                 while self._end - self._start < size:
                     yield None
-                small = bytes(self._buffer[self._start : self._start + size])
-                self._start += size
+                start = self._start
+                self._start = start + size
+                small = bytes(self._buffer[start : start + size])
             else:
                 small = yield from self._take_large(size)
             frames: list[Buffer] = []
-            place = 8 * count
             lengths = struct.unpack_from(f"={count}Q", small)
             if sum(lengths) > self._max_bytes:
                 raise ProtocolError(f"a message of {sum(lengths)} bytes")
