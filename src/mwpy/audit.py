@@ -402,9 +402,10 @@ class AuditFile:
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Write records that happened at Unix time `now`."""
-        for record in happened:
-            if isinstance(record, records.Notice):
-                self._say(record.text)
+        if records.Notice in map(type, happened):
+            for record in happened:
+                if isinstance(record, records.Notice):
+                    self._say(record.text)
         if self._writer is not None and (text := lines_of(happened, now, self._level)):
             self._writer.write(text)
         if self._shows_events and (text := lines_of(happened, now, Level.EVENTS)):

@@ -92,6 +92,8 @@ def are_next(held: deque[H], firsts: Sequence[int], counts: Sequence[int], attem
     Usually they are, because a slave runs its tasks in the order in which they were sent. Then `take` finds all of
     them.
     """
+    if len(firsts) == 1 and held and (held[0].first, held[0].count, held[0].attempt) == (*firsts, *counts, *attempts):
+        return True  # the usual case, found quickly
     spans = iter(held)
     span, passed = None, 0
     for first, count, attempt in zip(firsts, counts, attempts, strict=True):

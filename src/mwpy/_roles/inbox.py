@@ -215,9 +215,9 @@ class Inbox:
             _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
         if self._has_mapped:
             results = _without_those_of_maps(results)
-            of_maps = [task.result() for task in unrunnable if type(task.tag) is MapTasks]
-            _without_those_of_maps(of_maps)
-            unrunnable = [task for task in unrunnable if type(task.tag) is not MapTasks]
+            if unrunnable:
+                _without_those_of_maps([task.result() for task in unrunnable if type(task.tag) is MapTasks])
+                unrunnable = [task for task in unrunnable if type(task.tag) is not MapTasks]
         self._unfetched.arrived(outcome, len(results))
         # no interrupt comes between emptying a list and the end of the call after it
         outcome.results = []

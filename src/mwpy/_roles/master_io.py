@@ -140,7 +140,8 @@ class MasterIo:
         due = self.core.next_deadline()
         until = self._tick_at if due is None else min(due, self._tick_at)
         self.link.asleep = True  # from here on, a thread that adds work wakes the link
-        timeout_s = 0.0 if self.submissions or self.commands else until - now
+        submissions = self.submissions
+        timeout_s = 0.0 if submissions.total > submissions.taken or self.commands else until - now
         self._deliver()  # last, because the waiting thread needs the interpreter lock, which this thread releases next
         return timeout_s
 
@@ -150,28 +151,30 @@ class MasterIo:
         Returns:
             Whether the loop must end.
         """
-        now = self._clock.monotonic()
-        self.core.state.wall = self._clock.wall()
+        core, clock = self.core, self._clock
+        state, feeding = core.state, core.feeding
+        now = clock.monotonic()
+        state.wall = clock.wall()
         for event in happened:
             self._note(event, now)
         self._take_commands()
-        self.core.waiting = self.waiting
-        self.core.feeding.unfetched = self._handed_bytes - self.fetched_bytes
-        self.core.decide(now)
-        self.holds_back = self.core.feeding.holds_back
-        self._do(self.core.take_actions())
-        closing = self.core.state.closing
+        core.waiting = self.waiting
+        feeding.unfetched = self._handed_bytes - self.fetched_bytes
+        core.decide(now)
+        self.holds_back = feeding.holds_back
+        self._do(core.take_actions())
+        closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
             if self.resource is not None:
                 self._notice(self.resource.offer(self._content(self.resource), now))
-            if closing is None and platform.node() not in self.core.state.members.excluded:
+            if closing is None and platform.node() not in state.members.excluded:
                 self.local.look()
         if closing is None:
             return False
         self._deliver()
         self._end_by = self._end_by or now + closing.grace_s + FAREWELL_S
-        return now > self._end_by or not (self.core.state.members.agents or self.local.running)
+        return now > self._end_by or not (state.members.agents or self.local.running)
 
     def _note(self, happened: Happened, now: float) -> None:
         match happened:

@@ -6,10 +6,7 @@ is due, and finds out again only for slaves that may have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from math import inf
-from operator import is_not
 
 from attrs import define, field
 
@@ -17,11 +14,9 @@ from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.departure import Departure
 from mwpy._core.agent.state import AgentState
+from mwpy._core.moments import known
 
 __all__ = ["Dues"]
-
-_known: Callable[[Iterable[float | None]], Iterator[float]] = partial(filter, partial(is_not, None))
-"""Those of some times that are not None, without a Python call for each."""
 
 
 @define(eq=False)
@@ -61,7 +56,7 @@ class Dues:
         looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
         waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
         sends_at = self._checkpoints.due(child, self._departure.code is not None) if child.unsent is not None else None
-        return min(_known((*looks, *waits_for, sends_at)), default=inf)
+        return min(known((*looks, *waits_for, sends_at)), default=inf)
 
     def check(self) -> None:
         """Recompute when each slave is due."""

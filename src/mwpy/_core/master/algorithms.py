@@ -12,7 +12,6 @@ other counts. Each count is written by one thread, and is read as one number. So
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 from attrs import define, field
 
@@ -53,10 +52,10 @@ class Defined:
     def _its_number(self) -> int:
         return self.record.definition.number
 
-    def succeed(self, seconds: Sequence[float]) -> None:
-        """Tasks of it have returned values. `seconds` says how long each ran."""
-        self.succeeded += len(seconds)
-        self.succeeded_s += sum(seconds)
+    def succeed(self, count: int, seconds: float) -> None:
+        """Tasks of it have returned values. Together they ran for `seconds`."""
+        self.succeeded += count
+        self.succeeded_s += seconds
 
     @property
     def mean_s(self) -> float | None:

@@ -73,13 +73,15 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
     Args:
         fixed: the size of a task group that the user chose, or None.
     """
-    held = slave.held.count
+    held = slave.held.count if slave.held.spans else 0
     if fixed is not None:
         return fixed if held < fixed else 0
     pace = pace_of(members, slave, algorithm)
     if pace is None:
         return 0 if held else 1
-    work = work_before(members, slave) if held else 0.0
+    if not held:
+        return max(1, min(int(AHEAD_S / pace), MAX_GROUP_TASKS))
+    work = work_before(members, slave)
     if _is_full(held, work):
         return 0
     return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))

@@ -74,6 +74,7 @@ from mwpy._core.master.stop import Stop
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.totals import Totals
 from mwpy._core.master.verification import Verification
+from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
@@ -285,22 +286,24 @@ class MasterCore:
 
     def decide(self, now: float) -> None:
         """Decide once in an iteration: send tasks, take tasks back, and report if nothing can progress."""
-        self.definitions.decide()
+        jar, settings = self.state.jar, self.state.settings
+        if jar.algorithms.size > settings.max_definition_bytes:
+            self.definitions.decide()
         if self.state.closing is None:
-            if self.state.jar.delayed.tasks:
+            if jar.delayed.tasks:
                 self.delays.decide(now)
-            if self.state.settings.max_failures is not None:
+            if settings.max_failures is not None:
                 self.stop.decide()
             if self.hosts.ripe or self.hosts.deadline is not None:
                 self.hosts.decide(now)
             feeds = self.feeding.decide(self.waiting, now)
-            if self.state.jar.answered.tasks:
+            if jar.answered.tasks:
                 self.verification.decide(now, out_of_time=self.feeding.out_of_time)
                 self.dispatch.repeat(now)
             self.references.decide()
             if feeds:
                 self.dispatch.decide(now)
-                if self.state.jar.speculates:
+                if jar.speculates:
                     self.stragglers.decide(now)
             else:
                 self.dispatch.look_again = self.stragglers.deadline = None
@@ -314,13 +317,9 @@ class MasterCore:
         """When `decide` should be called even if nothing happens; None if there is no need."""
         if self.state.closing is not None:
             return None
-        due = self.long_tasks.deadline
+        looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
-        looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline
-        for other in (self.silence.watch.deadline, *looks, self.feeding.deadline, paused_until):
-            if other is not None and (due is None or other < due):
-                due = other
-        return due
+        return min(known((*looks, self.silence.watch.deadline, self.feeding.deadline, paused_until)), default=None)
 
     def counts(self) -> Counts:
         """The figures of this moment."""

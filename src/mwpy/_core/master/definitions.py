@@ -64,11 +64,9 @@ class Definitions:
         return forgotten
 
     def decide(self) -> None:
-        """Forget algorithms by value that have no tasks, if all of them together are too large."""
+        """Forget algorithms by value that have no tasks, because all of them together are too large."""
         algorithms = self.state.jar.algorithms
         excess = algorithms.size - self.state.settings.max_definition_bytes
-        if excess <= 0:
-            return
         forgotten: list[int] = []
         for number in algorithms.idle:
             if excess <= 0:

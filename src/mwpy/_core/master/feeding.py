@@ -41,8 +41,9 @@ class Feeding:
         Args:
             waiting: whether the master algorithm waits.
         """
-        is_much = self._waiting_bytes > self.state.settings.max_waiting_bytes
-        self.holds_back = is_much and (waiting is Waiting.NOT or self.state.jar.num_allocated > 0)
+        jar = self.state.jar
+        is_much = self.unfetched + jar.answered.bytes > self.state.settings.max_waiting_bytes
+        self.holds_back = is_much and (waiting is Waiting.NOT or jar.num_allocated > 0)
         if self.deadline is not None and now >= self.deadline:
             self.out_of_time, self.deadline = True, None
             self.state.actions.ends_at = self.state.settings.ends_at
@@ -50,13 +51,10 @@ class Feeding:
         return not (self.holds_back or self.out_of_time)
 
     @property
-    def _waiting_bytes(self) -> int:
-        return self.unfetched + self.state.jar.answered.bytes
-
-    @property
     def reason(self) -> str:
         """Why tasks are held back, and what to do."""
+        waiting_bytes = self.unfetched + self.state.jar.answered.bytes
         return (
-            f"results of about {amount(self._waiting_bytes)} wait for the master algorithm, so no more tasks are sent. "
+            f"results of about {amount(waiting_bytes)} wait for the master algorithm, so no more tasks are sent. "
             f"Fetch them with mw.results() or from the maps that are open, or raise --mw-max-waiting-results"
         )

@@ -106,7 +106,7 @@ class KeptAnswers:
         actions.results.append(Result(span.first, origin, span.tags[0], answer.seconds, answer.failed, value, buffers))
         actions.result_bytes += answer.size
         if not answer.failed:
-            span.algorithm.succeed([answer.seconds])
+            span.algorithm.succeed(1, answer.seconds)
         self.totals.finished(span, answer.host, [answer.seconds], int(answer.failed))
         for _, peak in answer.result.peaks:
             self.totals.measured(name, answer.host, peak)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import inf
 from operator import attrgetter
@@ -110,7 +110,7 @@ class PendingTasks:
         for queue in (*self.queues.values(), *self.suspects.values(), *self.addressed.values()):
             yield from queue
 
-    def first_turn(self, refused: Container[int], ends_in_s: float = inf) -> Lane | None:
+    def first_turn(self, refused: Collection[int], ends_in_s: float = inf) -> Lane | None:
         """The queue that has the next turn; None if there is none.
 
         This takes no longer when more algorithms have pending tasks.
@@ -119,6 +119,8 @@ class PendingTasks:
             refused: numbers of algorithms, whose queues are left out.
             ends_in_s: the queues of tasks that take longer are left out.
         """
+        if not refused and ends_in_s == inf:
+            return next(iter(self.queues), None)
         for lane, queue in self.queues.items():
             if _number(lane) not in refused and (ends_in_s == inf or (queue[0].needed_s or 0.0) <= ends_in_s):
                 return lane

@@ -106,24 +106,24 @@ class Results:
         failed = [False] * len(values)
         for position in group.failed:
             failed[position] = True
+        host = slave.agent.host
         spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
         seconds_of: defaultdict[int, list[float]] = defaultdict(list)
         for span, start in zip(spans, _starts(spans, group), strict=True):
             own, seconds = slice(start, start + span.count), group.seconds[start : start + span.count]
-            origin = Origin(span.algorithm.name, slave.sid, slave.agent.host, span.sent, self.state.wall)
+            origin = Origin(span.algorithm.name, slave.sid, host, span.sent, self.state.wall)
             columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
             self.state.actions.results.extend(map(_result, *columns))
             seconds_of[span.algorithm.number] += seconds
             num_failed = sum(failed[own]) if group.failed else 0
-            self.totals.finished(span, slave.agent.host, seconds, num_failed)
+            self.totals.finished(span, host, seconds, num_failed)
             if num_failed or self.hosts.suspicions:
                 example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
-                self.hosts.ended(span, slave.agent.host, span.count, num_failed, example)
-            values_s = seconds
-            if group.failed:
+                self.hosts.ended(span, host, span.count, num_failed, example)
+            if num_failed:
                 self._keep_calls(span, failed[own])
-                values_s = [each for each, ill in zip(seconds, failed[own], strict=True) if not ill]
-            span.algorithm.succeed(values_s)
+                seconds = [each for each, ill in zip(seconds, failed[own], strict=True) if not ill]
+            span.algorithm.succeed(len(seconds), sum(seconds))
         self._learn(slave, seconds_of)
         for span, peak in _peaks(spans, group) if group.peaks else ():
             self.totals.measured(span.algorithm.name, slave.agent.host, peak)

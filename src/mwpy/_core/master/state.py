@@ -136,11 +136,10 @@ class MasterState:
             InternalError: the record contradicts the state; the fault of mwpy itself.
         """
         kind = type(record)
-        spans: list[Span] = []
-        if kind in self.jar.changes:
-            spans = self.jar.changes[kind](record, tags)
-        if kind in self.members.changes:
-            self.members.changes[kind](record)
+        move, change = self.jar.changes.get(kind), self.members.changes.get(kind)
+        spans = [] if move is None else move(record, tags)
+        if change is not None:
+            change(record)
         self.actions.records.append(record)
         return spans
 

@@ -135,6 +135,8 @@ class Submissions:
             UsageError: two threads added at once; the caller's fault.
         """
         spans: list[Span] = []
+        if self.total == self.taken:
+            return spans
         for _ in range(len(self._batches)):
             batch = self._batches[0]
             if len(self._batches) > 1:  # nothing is added to this batch any more

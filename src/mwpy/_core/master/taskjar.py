@@ -191,7 +191,7 @@ class Taskjar:
 
     def _allocated(self, record: records.TasksAllocated, _: Tags) -> list[Span]:
         sid = record.sid
-        repeats = self.answered.is_waiting(record.tasks[0].first)
+        repeats = bool(self.answered.tasks) and self.answered.is_waiting(record.tasks[0].first)
         spans = self.answered.send(record.tasks) if repeats else self.pending.remove(sid, record.tasks)
         _move(spans, _VERIFY if repeats else _ALLOCATE)
         held = self.held[sid]

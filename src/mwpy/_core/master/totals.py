@@ -71,12 +71,12 @@ class Totals:
 
     def _row(self, algorithm: str, host: str) -> _Total:
         key = algorithm, host
-        if key not in self.rows and len(self.rows) >= ROWS_KEPT:
-            key = OTHERS, OTHERS
-        self._changed[key] = None
         row = self.rows.get(key)
         if row is None:
-            row = self.rows[key] = _Total()
+            if len(self.rows) >= ROWS_KEPT:
+                key = OTHERS, OTHERS
+            row = self.rows.setdefault(key, _Total())
+        self._changed[key] = None
         return row
 
     def finished(self, span: Span, host: str, seconds: list[float], failed: int) -> None:

@@ -65,6 +65,8 @@ class Verification:
     kept: KeptAnswers
     outvoted: dict[str, int] = field(factory=dict)
     """The hosts that computed wrong results, and how many."""
+    is_on: bool = field(init=False)
+    """Whether any task is repeated."""
     _ended: bool = False
     """Whether nothing is verified any more, because the time of the master is nearly over."""
     _accused: dict[str, str] = field(factory=dict)
@@ -72,9 +74,8 @@ class Verification:
     _new: dict[int, None] = field(factory=dict)
     """The tasks with an answer that was not compared yet."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether any task is repeated."""
+    @is_on.default
+    def _of_settings(self) -> bool:
         return self.state.settings.verify > 0.0
 
     # ---- which tasks -----------------------------------------------------------------------------------------
