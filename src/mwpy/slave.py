@@ -137,7 +137,7 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
         return ExitCode.OK
     settings = SlaveSettings.from_json(described)
     REGISTRY.is_slave = True
-    end = SlaveEnd(SlaveFds(settings.stream, settings.memory))
+    end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage))
     _prepare_process(settings.agent_pid, end.fault)
     reseed()  # the script was loaded, and may have seeded the generators
     limits = settings.result_group, settings.max_result_bytes

@@ -9,7 +9,7 @@ from mwpy._values.errors import UsageError
 
 
 def test_slave_settings_survive_the_environment() -> None:
-    settings = SlaveSettings(3, 4, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
+    settings = SlaveSettings(3, 4, 5, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
     assert SlaveSettings.from_json(settings.to_json()) == settings
 
 

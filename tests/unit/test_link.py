@@ -23,6 +23,7 @@ from mwpy._transport.link import (
     Connected,
     CurvePair,
     Frames,
+    Malformed,
     NotAccepted,
     Unreachable,
     master_link,
@@ -32,8 +33,11 @@ from mwpy._transport.link import (
 )
 from mwpy._transport.link.master_link import FRAMES_SLACK, MESSAGES_UNREAD
 from mwpy._transport.link.sockets import LARGE_BYTES
+from mwpy._transport.passage import FOLDED
+from mwpy._transport.shared import part_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import encode
 
 FOREVER_S = 900.0
 """A timeout longer than the time limit of a test. A test that passes has not waited for it."""
@@ -314,7 +318,7 @@ def test_a_message_to_an_unknown_peer_is_dropped(ends: Loopback) -> None:
 
 @pytest.mark.parametrize(
     "frames",
-    [[b""], [b"a", b"", b"c"], [bytes([n]) for n in range(30)], [b"x" * 70_000, b"", b"y" * 70_000]],
+    [[b""], [b"a", b"", b"c"], [bytes([n]) for n in range(1, 31)], [b"x" * 70_000, b"", b"y" * 70_000]],
     ids=["empty", "empty among others", "many", "large"],
 )
 def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: list[Buffer]) -> None:
@@ -325,10 +329,46 @@ def test_messages_arrive_unchanged_in_both_directions(ends: Loopback, frames: li
     assert (master.messages[1], agent.messages) == (frames, [frames])
 
 
-@pytest.mark.parametrize("over", [-1, 0])
-def test_only_large_frames_stay_in_the_memory_of_zeromq(ends: Loopback, over: int) -> None:
+def test_large_frames_of_one_host_pass_in_files(ends: Loopback) -> None:
+    """What the agent receives can be passed on, and what the master receives can be written."""
     master, agent, peer = ends.pair()
-    frame = bytes(LARGE_BYTES + over)
+    frames: list[Buffer] = [b"a", b"x" * LARGE_BYTES, b"b"]
+    agent.link.send(frames)
+    master.link.send(peer, frames)
+    ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
+    assert (master.messages[1], agent.messages) == (frames, [frames])
+    at_master, at_agent = memoryview(master.messages[1][1]), memoryview(agent.messages[0][1])
+    assert (part_of(at_master), at_master.readonly) == (None, False)
+    assert (part_of(at_agent) is not None, at_agent.readonly) == (True, True)
+
+
+def test_a_peer_that_announces_files_and_passes_none_is_malformed(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    agent.link.send([FOLDED + encode([[(1, 1)], []]), b"header"])
+    ends.until(lambda: isinstance(master.events[-1], Malformed), "refusal")
+    last = master.events[-1]
+    assert isinstance(last, Malformed)
+    assert (last.peer, last.address) == (peer, "127.0.0.1")
+    assert last.reason.startswith("a message with 1 sealed files, but 0 can be received")
+
+
+def test_an_agent_leaves_a_master_that_announces_files_and_passes_none(ends: Loopback) -> None:
+    master, agent, peer = ends.pair()
+    master.link.send(peer, [FOLDED + encode([[(1, 1)], []]), b"header"])
+    ends.until(lambda: agent.broken, "end")
+    last = agent.fates[-1]
+    assert isinstance(last, Broken)
+    assert last.reason.startswith("a message of the master cannot be read: a message with 1 sealed files")
+
+
+@pytest.mark.parametrize("over", [-1, 0])
+def test_only_large_frames_stay_in_the_memory_of_zeromq(
+    ends: Loopback, over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This is so between hosts. The master of this test cannot accept the passage that the agent offers."""
+    monkeypatch.setattr(master_link, "connect", lambda name: None)
+    master, agent, peer = ends.pair()
+    frame = b"x" * (LARGE_BYTES + over)
     agent.link.send([frame])
     master.link.send(peer, [frame])
     ends.until(lambda: len(master.received) == 2 and agent.messages, "message")
@@ -398,7 +438,7 @@ def test_a_send_after_the_end_of_the_connection_is_not_an_error(ends: Loopback) 
     ends.close(master)
     ends.until(lambda: agent.broken, "end")
     agent.link.send([b"word"])
-    agent.link.send([bytes(LARGE_BYTES)])
+    agent.link.send([b"x" * LARGE_BYTES])
     assert agent.link.poll(0.0) == ([], [], [])
 
 

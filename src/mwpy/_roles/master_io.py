@@ -26,7 +26,7 @@ from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
-from mwpy._transport.link import Frames, Happened, NotAccepted, StrangerSeen, Unreachable
+from mwpy._transport.link import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
 from mwpy._values.errors import ProtocolError
 from mwpy.resource_file import ResourceFile
@@ -187,6 +187,9 @@ class MasterIo:
                     self.core.handle(Garbage(peer, address, str(error)), now)
                 else:
                     self.core.handle(Received(peer, address, message, payload), now)
+            case Malformed(peer, address, reason):
+                if not self.core.admission.ignores(peer):
+                    self.core.handle(Garbage(peer, address, reason), now)
             case Unreachable(peer, silent_s):
                 self.core.handle(Vanished(peer, silent_s), now)
             case StrangerSeen(address, reason):

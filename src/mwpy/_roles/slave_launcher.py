@@ -44,7 +44,7 @@ class Launcher:
         """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
         limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
-        settings = SlaveSettings(fds.stream, fds.memory, number, os.getpid(), *limits)
+        settings = SlaveSettings(*fds.numbers(), number, os.getpid(), *limits)
         share = thread_limits(os.environ, process.count_cores(), self.slaves)
         try:
             child = process.start(

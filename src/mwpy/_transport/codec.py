@@ -25,6 +25,7 @@ from typing import Any
 
 from attrs import frozen
 
+from mwpy._transport.shared import LARGE_BYTES, seal
 from mwpy._values.bounds import shortened
 from mwpy._values.digest import digest_of
 from mwpy._values.digested import Digested, read_digested
@@ -71,7 +72,7 @@ __all__ = [
     "with_seed",
 ]
 
-OUT_OF_BAND_BYTES = 64 * 1024
+OUT_OF_BAND_BYTES = LARGE_BYTES
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
 
 MAX_TEXT = 64 * 1024
@@ -160,6 +161,8 @@ class Codec:
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
         """Encode the arguments of a task as they are now. Later changes of the arguments do not reach the task.
 
+        Large buffers are copied into a sealed file, which slaves on this host can map.
+
         Args:
             name: the name of the task algorithm, for the error message.
 
@@ -186,11 +189,12 @@ class Codec:
             raise ArgumentNotPicklable(self._blame(args, kwargs, name, error)) from error
         finally:
             NOTED.found = None
+        copies: Sequence[Buffer] = _copied(buffers) if buffers else ()
         if references:
             if any(isinstance(each, ResultReference) for each in references):
                 payload = encode(as_referring(len(buffers).to_bytes(SIZE_BYTES, "big") + payload))
-            return payload, ReferringBuffers(map(bytes, buffers), references)
-        return payload, [bytes(buffer) for buffer in buffers] if buffers else ()
+            return payload, ReferringBuffers(copies, references)
+        return payload, copies
 
     def _blame(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, error: Exception) -> str:
         named = [(f"argument {position}", value) for position, value in enumerate(args, 1)]
@@ -278,6 +282,10 @@ class Codec:
                 f"pass that object as an argument, or make it in the task"
             ) from error
         return data
+
+
+def _copied(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+    return seal(buffers) or [bytes(buffer) for buffer in buffers]
 
 
 def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:

@@ -90,6 +90,7 @@ class SlaveSettings:
     Args:
         stream: the file descriptor of the slave's end of the message stream; see `SlaveFds`.
         memory: the file descriptor of the memory that slave and agent share.
+        passage: the file descriptor of the slave's end of the passage for large buffers.
         slave: the slave's number within its agent.
         agent_pid: the agent's process id. A slave whose parent has another id has lost its agent.
         result_group: how many results the slave sends in one message; 0 lets the slave choose.
@@ -99,6 +100,7 @@ class SlaveSettings:
 
     stream: int
     memory: int
+    passage: int
     slave: int
     agent_pid: int
     result_group: int = 0

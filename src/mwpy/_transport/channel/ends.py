@@ -17,6 +17,7 @@ from attrs import frozen
 from mwpy._system import clock
 from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
 from mwpy._transport.channel.stream import MAX_BYTES, Reader, pack
+from mwpy._transport.passage import Passage, is_folded, make_passage, read_references, unfold
 from mwpy._values.ids import Buffer
 
 __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
@@ -37,10 +38,11 @@ class SlaveFds:
 
     stream: int
     memory: int
+    passage: int
 
-    def numbers(self) -> tuple[int, int]:
+    def numbers(self) -> tuple[int, int, int]:
         """Return all of them, for the call that starts the slave."""
-        return self.stream, self.memory
+        return self.stream, self.memory, self.passage
 
     def close(self) -> None:
         """Close them in the agent, after the slave was started or could not be started."""
@@ -58,16 +60,20 @@ def open_channel(max_bytes: int = MAX_BYTES) -> tuple[AgentEnd, SlaveFds]:
         OSError: out of file descriptors or memory.
     """
     agent, slave = socket.socketpair()
+    passage, other = make_passage()
     memory = make_file()
-    return AgentEnd(agent, os.dup(memory), max_bytes), SlaveFds(slave.detach(), memory)
+    end = AgentEnd(agent, passage, os.dup(memory), max_bytes)
+    return end, SlaveFds(slave.detach(), memory, other.detach())
 
 
 class AgentEnd:
     """The agent's end; made by `open_channel`. Nothing here ever blocks."""
 
-    def __init__(self, stream: socket.socket, file: int, max_bytes: int) -> None:
+    def __init__(self, stream: socket.socket, passage: Passage, file: int, max_bytes: int) -> None:
         stream.setblocking(False)
         self._file = file
+        self._passage = passage
+        self._max_bytes = max_bytes
         self._memory = SharedMemory(file)
         self._stream = stream
         self._reader = Reader(stream, max_bytes)
@@ -93,10 +99,10 @@ class AgentEnd:
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send as much of a message as can be sent at once; the rest waits for `flush`.
 
-        The frames are not copied: do not change them any more. A message to a slave that is gone is dropped without
-        an error, because the slave's exit is noticed anyway.
+        Large frames are passed in sealed files. The frames are not copied: do not change them any more. A message to a
+        slave that is gone is dropped without an error, because the slave's exit is noticed anyway.
         """
-        self._unsent.extend(pack(frames))
+        self._unsent.extend(pack(self._passage.fold(frames)))
         self.flush()
 
     def flush(self) -> None:
@@ -120,7 +126,7 @@ class AgentEnd:
         One call reads a limited amount. If the stream can still be read, call again when it is this slave's turn.
 
         Returns:
-            The messages that are complete by now, each as its frames. Large frames are writable memoryviews.
+            The messages that are complete by now, each as its frames. Large frames can be passed on.
 
         Raises:
             ProtocolError: the bytes are no messages, because some code in the slave wrote into the stream. Kill the
@@ -133,7 +139,7 @@ class AgentEnd:
                 if found is None:
                     self.eof = True
                     break
-                messages += found
+                messages += map(self._restored, found)
                 if self._reader.emptied:
                     break
         except BlockingIOError:
@@ -141,6 +147,11 @@ class AgentEnd:
         except OSError:
             self.eof = True
         return messages
+
+    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
+        if not is_folded(frames):
+            return frames
+        return unfold(frames, read_references(frames, self._max_bytes), self._passage, passes_on=True)
 
     def recall(self) -> None:
         """Stop the slave from starting another task until it has received a message that names the recalled tasks.
@@ -188,6 +199,7 @@ class AgentEnd:
         """Close the agent's end."""
         os.close(self._file)
         self._stream.close()
+        self._passage.close()
         self._memory.close()
 
 
@@ -210,6 +222,7 @@ class SlaveEnd:
         self._recalls_heard = 0
         self._stream = socket.socket(fileno=fds.stream)
         self._stream.setblocking(True)
+        self._passage = Passage(socket.socket(fileno=fds.passage))
         self._reader = Reader(self._stream)
         self._ready = select.poll()
         self._ready.register(fds.stream, select.POLLIN)
@@ -242,7 +255,8 @@ class SlaveEnd:
             timeout_s: how long to wait for the first message, in seconds.
 
         Returns:
-            The messages that have arrived, each as its frames. Large frames are writable memoryviews.
+            The messages that have arrived, each as its frames. Large frames are writable memoryviews, and what is
+            written there is private.
         """
         found: list[list[Buffer]] | None = []
         try:
@@ -252,14 +266,21 @@ class SlaveEnd:
                     if found is None:
                         self.eof = True
                         return []
+                found = [*map(self._restored, found)]
         except OSError as error:
             self._fail(error)
+            return []
         return found or []
+
+    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
+        if not is_folded(frames):
+            return frames
+        return unfold(frames, read_references(frames, MAX_BYTES), self._passage, passes_on=False)
 
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send a message; sets `eof` when the agent is gone."""
         try:
-            for piece in pack(frames):
+            for piece in pack(self._passage.fold(frames)):
                 self._stream.sendall(piece)
         except OSError as error:
             self._fail(error)
@@ -316,4 +337,6 @@ class SlaveEnd:
         """Close the slave's end."""
         with suppress(OSError):  # some code has closed the descriptor
             self._stream.close()
+        with suppress(OSError):
+            self._passage.close()
         self._memory.close()

@@ -28,7 +28,7 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
 from mwpy._transport.link.agent_link import AgentLink, Broken, Connected
 from mwpy._transport.link.door import NotAccepted, StrangerSeen
 from mwpy._transport.link.keys import CurvePair, member_keys, new_key, server_keys
-from mwpy._transport.link.master_link import Frames, Happened, MasterLink, Unreachable
+from mwpy._transport.link.master_link import Frames, Happened, Malformed, MasterLink, Unreachable
 from mwpy._transport.link.sockets import library_versions
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "CurvePair",
     "Frames",
     "Happened",
+    "Malformed",
     "MasterLink",
     "NotAccepted",
     "StrangerSeen",

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import zmq
 from msgspec import Struct
 
 from mwpy._transport.link.keys import CurvePair
-from mwpy._transport.link.sockets import configure, events, milliseconds, receive, send
-from mwpy._values.errors import UsageError
+from mwpy._transport.link.sockets import LARGE_BYTES, configure, events, milliseconds, receive, send
+from mwpy._transport.passage import Offer, Passage, is_folded, read_references, unfold, with_offer
+from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 
 __all__ = ["AgentLink", "Broken", "Connected"]
+
+
+MAX_BYTES = 1 << 36
+"""The largest size of all large frames of a message that the master passes in sealed files."""
 
 
 class Connected(Struct, frozen=True):
@@ -64,6 +70,12 @@ class AgentLink:
         self._dealer.curve_publickey = member.public.encode()
         self._dealer.curve_secretkey = member.secret.encode()
         self._monitor = self._dealer.get_monitor_socket()
+        self._offer: Offer | None = None
+        with suppress(OSError):
+            self._offer = Offer()
+        self._is_offered = False
+        self._passage: Passage | None = None
+        """The passage to a master on this host; None before the master has sent or been sent large frames."""
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -72,6 +84,13 @@ class AgentLink:
         except zmq.ZMQError as error:
             self.close(0.0)
             raise UsageError(f"{address} is no address to connect to: write tcp://HOST:PORT") from error
+
+    def _take_passage(self) -> Passage | None:
+        """Return the passage if the master has accepted the offer."""
+        if self._passage is None and self._offer is not None and (passage := self._offer.accepted()) is not None:
+            self._passage = passage
+            self._offer.close()
+        return self._passage
 
     def watch(self, fd: int, writable: bool = False, readable: bool = True) -> None:
         """Let `poll` wait for a file descriptor too."""
@@ -96,7 +115,11 @@ class AgentLink:
         fates: list[Connected | Broken] = []
         received: list[list[Buffer]] = []
         if ready.pop(self._dealer, 0):
-            received.append(receive(self._dealer)[0])
+            frames, _ = receive(self._dealer)
+            try:
+                received.append(self._restored(frames) if is_folded(frames) else frames)
+            except (ProtocolError, OSError) as error:
+                fates.append(Broken("lost", f"a message of the master cannot be read: {error}"))
         if ready.pop(self._monitor, 0) and not received:  # all messages are read before the end is reported
             for event, _ in events(self._monitor):
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
@@ -105,8 +128,19 @@ class AgentLink:
                     fates.append(fate)
         return fates, received, list(ready)
 
+    def _restored(self, frames: list[Buffer]) -> list[Buffer]:
+        return unfold(frames, read_references(frames, MAX_BYTES), self._take_passage(), passes_on=True)
+
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send to the master without waiting. Only an answer shows that the message arrived."""
+        """Send to the master without waiting. Only an answer shows that the message arrived.
+
+        If the master is on this host, large frames are passed in sealed files. The first message offers it a passage.
+        """
+        if not self._is_offered and self._offer is not None:
+            frames = with_offer(frames, self._offer)
+            self._is_offered = True
+        elif max(map(len, frames)) >= LARGE_BYTES and (passage := self._take_passage()) is not None:
+            frames = passage.fold(frames)
         try:
             send(self._dealer, frames)
         except zmq.ZMQError:
@@ -116,5 +150,8 @@ class AgentLink:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
         self._dealer.disable_monitor()
         self._dealer.close(int(linger_s * 1000))
+        for passage in (self._offer, self._passage):
+            if passage is not None:
+                passage.close()
         self._monitor.close(0)
         self._context.term()

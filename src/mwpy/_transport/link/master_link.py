@@ -19,10 +19,11 @@ from mwpy._transport.link.sockets import (
     receive,
     send,
 )
-from mwpy._values.errors import UsageError
+from mwpy._transport.passage import Passage, connect, is_folded, read_references, unfold
+from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 
-__all__ = ["Frames", "Happened", "MasterLink", "Unreachable"]
+__all__ = ["Frames", "Happened", "Malformed", "MasterLink", "Unreachable"]
 
 MESSAGES_A_POLL = 256
 """How many messages one `poll` reads at most, so that a flood of messages does not delay decisions."""
@@ -54,6 +55,14 @@ class Frames(Struct, frozen=True):
     frames: Sequence[Buffer]
 
 
+class Malformed(Struct, frozen=True):
+    """What a peer sent is no message, for this reason."""
+
+    peer: bytes
+    address: str
+    reason: str
+
+
 class Unreachable(Struct, frozen=True):
     """A peer's connection is gone."""
 
@@ -62,7 +71,7 @@ class Unreachable(Struct, frozen=True):
     """For how long nothing was heard from it, if this is why the connection is gone; 0 if its process ended it."""
 
 
-Happened = Frames | StrangerSeen | NotAccepted | Unreachable
+Happened = Frames | Malformed | StrangerSeen | NotAccepted | Unreachable
 """What `MasterLink.poll` returns."""
 
 
@@ -90,7 +99,7 @@ class MasterLink:
         self._router = self._context.socket(zmq.ROUTER)
         configure(self._router, timeout_s)
         self._router.rcvhwm = MESSAGES_UNREAD
-        self._router.maxmsgsize = max_payload + MAX_FRAME_SLACK
+        self._router.maxmsgsize = self._most_bytes = max_payload + MAX_FRAME_SLACK
         self._most_frames = max_payload // LARGE_BYTES + FRAMES_SLACK
         self._router.router_mandatory = True
         self._router.zap_domain = b"mwpy"
@@ -111,6 +120,8 @@ class MasterLink:
         self._silent_s = timeout_s * SILENT
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
+        self._passages: dict[bytes, Passage] = {}
+        """The passages to the peers on this host."""
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
@@ -193,9 +204,28 @@ class MasterLink:
                 descriptor = int(last.get(zmq.SRCFD))
                 self._connections[peer] = descriptor, peer_of(descriptor)
                 self._door.message_read(descriptor)
-            happened.append(Frames(peer, address, frames))
+            happened.append(
+                self._restored(peer, address, frames) if is_folded(frames) else Frames(peer, address, frames)
+            )
             if not has_more(router):
                 return
+
+    def _restored(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> Frames | Malformed:
+        """Restore a message whose large frames were passed in sealed files."""
+        try:
+            references = read_references(frames, self._most_bytes)
+            if references.offer:
+                self._open_passage(peer, references.offer)
+            whole = unfold(frames, references, self._passages.get(peer), passes_on=False)
+        except (ProtocolError, OSError) as error:
+            return Malformed(peer, address, str(error))
+        return Frames(peer, address, whole)
+
+    def _open_passage(self, peer: bytes, name: str) -> None:
+        """Accept the passage that an agent offers, if the agent is on this host."""
+        passage = connect(name)
+        if passage is not None and self._passages.setdefault(peer, passage) is not passage:
+            passage.close()
 
     def _note_silence(self, peer: bytes, now: float) -> None:
         """Note when the last byte of a peer arrived, unless its connection has ended."""
@@ -210,9 +240,14 @@ class MasterLink:
         return [Unreachable(peer, silent_s if silent_s >= self._silent_s else 0.0) for peer, silent_s in gone]
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent."""
+        """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent.
+
+        If the peer is on this host, large frames are passed in sealed files.
+        """
         if peer in self._gone:
             return
+        if (passage := self._passages.get(peer)) is not None:
+            frames = passage.fold(frames)
         try:
             send(self._router, [peer, *frames])
         except zmq.ZMQError:
@@ -225,6 +260,8 @@ class MasterLink:
         self._connections.pop(peer, None)
         self._heard.pop(peer, None)
         self._gone.pop(peer, None)
+        if (passage := self._passages.pop(peer, None)) is not None:
+            passage.close()
 
     def disconnect(self, peer: bytes) -> None:
         """End the connection of a peer; `poll` then reports that it is gone."""
@@ -236,6 +273,8 @@ class MasterLink:
         """Close. Messages that were sent have `linger_s` seconds to leave."""
         self._router.disable_monitor()
         self._router.close(int(linger_s * 1000))
+        for passage in self._passages.values():
+            passage.close()
         self._door.close()
         self._context.term()
         os.close(self._bell_in)

@@ -1,0 +1,290 @@
+"""Passages: sockets through which two processes of a host pass sealed files beside their messages.
+
+`fold` replaces the large frames of a message by references: it passes the sealed files through the passage, and puts a
+frame before the message that says which frame is which part of which file. `unfold` takes the files and restores the
+message. The files are passed before the message is sent, so they are there when it is read. They survive their sender
+in the passage, as the message does in its socket. So there is no message whose files are missing, and the sender keeps
+nothing.
+
+If a file cannot be made or passed, the frames travel in the message. This happens if the passage is full, because its
+reader is busy, or if too many files of the user are on their way.
+
+An agent and its slave make a passage before the slave starts. An agent that connects to a master does not know whether
+the master is on the same host. So it offers a passage: it listens on a socket of the kernel's abstract namespace, and
+says its name before its first message. Only a process with the same network namespace can connect to it. Each side
+checks that the other one has the same user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from mwpy._transport.shared import LARGE_BYTES, part_of, received, write_sealed
+from mwpy._values.bounds import Name, Number
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import MALFORMED, decoder, encode
+
+__all__ = ["Offer", "Passage", "connect", "is_folded", "make_passage", "read_references", "unfold", "with_offer"]
+
+FOLDED = b"\0"
+"""The first byte of a folded message. Other messages begin with the version of the protocol, which is not zero."""
+
+MOST_FILES = 253
+"""The largest number of files that the kernel passes at once (`SCM_MAX_FD`)."""
+
+SLACK_BYTES = 1 << 20
+"""Bytes of a file between its buffers."""
+
+_NAME = re.compile(r"mwpy-[0-9a-f]{32}")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class References(Struct, frozen=True, array_like=True):
+    """What the frame before a folded message says."""
+
+    files: Annotated[list[tuple[Number, Number]], Meta(max_length=MOST_FILES)]
+    """Inode and size of each file, in the order in which they were passed."""
+    frames: list[tuple[Number, Number, Number, Number]]
+    """The place of each frame in the message, in ascending order; its file, its start there, and its size."""
+    offer: Name = ""
+    """The name of the passage that an agent offers; empty if it offers none."""
+
+
+_decode = decoder(References)
+
+
+class Passage:
+    """One end of a passage.
+
+    Args:
+        end: the socket.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        end.setblocking(False)
+
+    def fold(self, frames: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Pass the large frames of a message through the passage.
+
+        Returns:
+            The message that must be sent: the same one if it has no large frames or if they cannot be passed.
+        """
+        large = [place for place, frame in enumerate(frames) if len(frame) >= LARGE_BYTES]
+        if not large:
+            return frames
+        fds: dict[tuple[int, int], int] = {}
+        """The position of each file. A file is passed twice if a part of it is in the message twice: then the receiver
+        maps it twice, and what it writes into one frame does not change the other."""
+        uses: defaultdict[tuple[int, int], int] = defaultdict(int)
+        folded: list[tuple[int, int, int, int]] = []
+        loose: list[int] = []
+        for place in large:
+            part = part_of(frames[place])
+            if part is None or part.file.fd is None:
+                loose.append(place)
+            else:
+                file = fds.setdefault((part.file.fd, uses[part.file.fd, part.start]), len(fds))
+                uses[part.file.fd, part.start] += 1
+                folded.append((place, file, part.start, len(frames[place])))
+        made = write_sealed([frames[place] for place in loose]) if loose else None
+        if made is not None:
+            file = fds.setdefault((made[0], 0), len(fds))
+            folded += [(place, file, start, len(frames[place])) for place, start in zip(loose, made[1], strict=True)]
+        try:
+            return self._passed(frames, [fd for fd, _ in fds], sorted(folded))
+        except OSError:
+            return frames
+        finally:
+            if made is not None:
+                os.close(made[0])
+
+    def _passed(
+        self, frames: Sequence[Buffer], fds: list[int], folded: list[tuple[int, int, int, int]]
+    ) -> Sequence[Buffer]:
+        facts = [os.fstat(fd) for fd in fds]
+        first = FOLDED + encode(References([(each.st_ino, each.st_size) for each in facts], folded))
+        if not 0 < len(fds) <= MOST_FILES or len(first) >= LARGE_BYTES:
+            return frames
+        socket.send_fds(self._socket, [FOLDED], fds)
+        away = {place for place, *_ in folded}
+        return [first, *(frame for place, frame in enumerate(frames) if place not in away)]
+
+    def take(self, count: int) -> list[int]:
+        """Take files that the other side has passed.
+
+        Returns:
+            Their descriptors, which the caller closes.
+
+        Raises:
+            OSError: some code of this process has closed the passage.
+            ProtocolError: there are not as many files; the other side's fault, unless this process has no descriptors
+                left.
+        """
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            _, fds, flags, _ = socket.recv_fds(self._socket, 1, count, flags)
+        except BlockingIOError:
+            fds, flags = [], 0
+        if len(fds) == count and not flags & socket.MSG_CTRUNC:
+            return fds
+        for fd in fds:
+            os.close(fd)
+        raise ProtocolError(
+            f"a message with {count} sealed files, but {len(fds)} can be received: they were not passed, or this "
+            f"process has too many open files"
+        )
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+
+def make_passage() -> tuple[Passage, socket.socket]:
+    """Make a passage to a process that will be started: one end, and the socket of the other one.
+
+    Raises:
+        OSError: out of file descriptors.
+    """
+    here, there = socket.socketpair(socket.AF_UNIX, _kind())
+    return Passage(here), there
+
+
+def is_folded(frames: Sequence[Buffer]) -> bool:
+    """Whether `unfold` must restore this message."""
+    return bool(frames) and frames[0][:1] == FOLDED
+
+
+def unfold(
+    frames: Sequence[Buffer], references: References, passage: Passage | None, *, passes_on: bool
+) -> list[Buffer]:
+    """Restore a folded message.
+
+    Args:
+        references: what `read_references` returned.
+        passage: the passage of its sender; None if there is none.
+        passes_on: whether this process may pass the frames on. Otherwise they are private and writable.
+
+    Raises:
+        OSError: as `Passage.take`.
+        ProtocolError: the sender's fault. It cannot be known what the next message means: drop the sender.
+    """
+    message = list(frames[1:])
+    if not references.files:
+        return message
+    if passage is None:
+        raise ProtocolError("a message with sealed files, but without a passage")
+    fds = passage.take(len(references.files))
+    views: list[list[memoryview]] = []
+    try:
+        for file, (inode, size) in enumerate(references.files):
+            parts = [(start, length) for _, which, start, length in references.frames if which == file]
+            views.append(received(fds.pop(0), inode, size, parts, passes_on=passes_on))
+    finally:
+        for fd in fds:
+            os.close(fd)
+    for place, file, _, _ in references.frames:
+        message.insert(place, views[file].pop(0))
+    return message
+
+
+def read_references(frames: Sequence[Buffer], most_bytes: int) -> References:
+    """Read the first frame of a folded message, and compare it with the others.
+
+    Args:
+        most_bytes: the largest size of all large frames together.
+
+    Raises:
+        ProtocolError: it is malformed; the sender's fault.
+    """
+    if len(frames[0]) >= LARGE_BYTES:
+        raise ProtocolError(f"a list of sealed files of {len(frames[0])} bytes")
+    try:
+        references = _decode(memoryview(frames[0])[1:])
+    except MALFORMED as error:
+        raise ProtocolError(f"a malformed list of sealed files: {error}") from error
+    sizes = [size for _, size in references.files], [size for *_, size in references.frames]
+    if max(map(sum, sizes)) > most_bytes + SLACK_BYTES or 0 in (*sizes[0], *sizes[1]):
+        raise ProtocolError(f"sealed files of {sum(sizes[0])} bytes for frames of {sum(sizes[1])} bytes")
+    places = [place for place, *_ in references.frames]
+    is_in_order = places == sorted({*places}) and all(place < len(places) + len(frames) - 1 for place in places)
+    if not is_in_order or any(file >= len(references.files) for _, file, _, _ in references.frames):
+        raise ProtocolError("a list of sealed files that does not fit its message")
+    return references
+
+
+# ---- an agent and its master ---------------------------------------------------------------------------------
+
+
+class Offer:
+    """An agent's offer of a passage to its master.
+
+    Raises:
+        OSError: there can be none on this system.
+    """
+
+    def __init__(self) -> None:
+        self.name = f"mwpy-{os.urandom(16).hex()}"
+        self._listening = socket.socket(socket.AF_UNIX, _kind())
+        try:
+            self._listening.setblocking(False)
+            self._listening.bind(f"\0{self.name}")
+            self._listening.listen()
+        except OSError:
+            self._listening.close()
+            raise
+
+    def accepted(self) -> Passage | None:
+        """Return the passage; None if the master has not connected."""
+        try:
+            while True:
+                end, _ = self._listening.accept()
+                if _is_same_user(end):
+                    return Passage(end)
+                end.close()
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Take the offer back."""
+        self._listening.close()
+
+
+def with_offer(frames: Sequence[Buffer], offer: Offer) -> list[Buffer]:
+    """Return a message that offers a passage to its receiver."""
+    return [FOLDED + encode(References([], [], offer.name)), *frames]
+
+
+def connect(name: str) -> Passage | None:
+    """Accept the offer of an agent. Return None if the agent is on another host, or has another user."""
+    if not _NAME.fullmatch(name):
+        return None
+    end = socket.socket(socket.AF_UNIX, _kind())
+    try:
+        end.setblocking(False)
+        end.connect(f"\0{name}")
+        if _is_same_user(end):
+            return Passage(end)
+    except OSError:
+        pass
+    end.close()
+    return None
+
+
+def _is_same_user(end: socket.socket) -> bool:
+    _, user, _ = _CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(user == os.geteuid())
+
+
+def _kind() -> int:
+    """The kind of socket: one that keeps the files of one message together, if the system has it."""
+    return socket.SOCK_SEQPACKET if hasattr(socket, "SOCK_SEQPACKET") else socket.SOCK_STREAM

@@ -1,0 +1,226 @@
+"""Passages, with both ends in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from mwpy._system.open_files import count
+from mwpy._transport.passage import (
+    FOLDED,
+    MOST_FILES,
+    Offer,
+    Passage,
+    connect,
+    is_folded,
+    make_passage,
+    read_references,
+    unfold,
+    with_offer,
+)
+from mwpy._transport.shared import LARGE_BYTES, part_of, seal, write_sealed
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import encode
+
+LARGE = bytes(range(256)) * 256
+MOST_BYTES = 1 << 30
+
+
+def open_files() -> int:
+    gc.collect()
+    return count()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Passage, Passage]]:
+    before = open_files()
+    here, there = make_passage()
+    other = Passage(there)
+    yield here, other
+    here.close()
+    other.close()
+    assert open_files() == before
+
+
+Ends = tuple[Passage, Passage]
+
+
+def restored(frames: Sequence[Buffer], passage: Passage | None, *, passes_on: bool = False) -> list[Buffer]:
+    assert is_folded(frames)
+    return unfold(frames, read_references(frames, MOST_BYTES), passage, passes_on=passes_on)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"a", LARGE],
+        [LARGE, LARGE[::-1] * 2, b"a", b""],
+        [b"a", bytearray(LARGE + b"odd"), b"b", memoryview(LARGE), b"c"],
+    ],
+    ids=["last", "first", "between"],
+)
+def test_large_frames_pass_in_files(ends: Ends, frames: list[Buffer]) -> None:
+    folded = ends[0].fold(frames)
+    assert sum(map(len, folded)) < 1000
+    assert restored(folded, ends[1]) == frames
+
+
+def test_a_message_without_large_frames_stays_as_it_is(ends: Ends) -> None:
+    frames = [b"a" * (LARGE_BYTES - 1), b"b"]
+    assert ends[0].fold(frames) is frames
+    assert not is_folded(frames)
+    assert not is_folded([])
+
+
+def test_a_sealed_file_is_passed_on_without_a_copy(ends: Ends) -> None:
+    """Its views stay in one file, also through a process that only passes it on."""
+    views = seal([LARGE, LARGE[::-1]])
+    assert views is not None
+    part = part_of(views[0])
+    assert part is not None
+    assert part.file.fd is not None
+    first = restored(ends[0].fold(views), ends[1], passes_on=True)
+    again = ends[1].fold([first[1], b"between", first[0]])
+    references = read_references(again, MOST_BYTES)
+    assert references.files == [(os.fstat(part.file.fd).st_ino, part.file.size)]
+    assert restored(again, ends[0]) == [LARGE[::-1], b"between", LARGE]
+
+
+def test_a_frame_that_is_in_a_message_twice_is_memory_of_its_own_each_time(ends: Ends) -> None:
+    views = seal([LARGE, LARGE[::-1]])
+    assert views is not None
+    found = restored(ends[0].fold([views[0], views[1], views[0]]), ends[1])
+    assert found == [LARGE, LARGE[::-1], LARGE]
+    memoryview(found[0])[:3] = b"new"
+    assert found[2] == LARGE
+
+
+def test_files_survive_the_process_that_passed_them(ends: Ends) -> None:
+    folded = ends[0].fold([LARGE])
+    ends[0].close()
+    assert restored(folded, ends[1]) == [LARGE]
+
+
+def test_frames_travel_in_the_message_when_the_passage_is_full_or_closed(ends: Ends) -> None:
+    frames = [b"a", LARGE]
+    folded: list[Sequence[Buffer]] = []
+    while is_folded(sent := ends[0].fold(frames)):
+        folded.append(sent)
+    assert sent is frames
+    assert all(restored(each, ends[1]) == frames for each in folded)
+    ends[1].close()
+    assert ends[0].fold(frames) is frames
+
+
+def test_more_files_than_the_kernel_passes_at_once_travel_in_the_message(ends: Ends) -> None:
+    views = [seal([LARGE]) or [] for _ in range(MOST_FILES + 1)]
+    frames = [view for own in views for view in own]
+    assert len(frames) == MOST_FILES + 1
+    assert ends[0].fold(frames) is frames
+    assert restored(ends[0].fold(frames[1:]), ends[1]) == frames[1:]
+
+
+# ---- hostile senders ----
+
+
+def sent_file(passage: Passage) -> tuple[int, int]:
+    """Pass a file without a message. Return its inode and size."""
+    written = write_sealed([LARGE])
+    assert written is not None
+    socket.send_fds(passage._socket, [FOLDED], [written[0]])
+    facts = os.fstat(written[0])
+    os.close(written[0])
+    return facts.st_ino, facts.st_size
+
+
+def message(files: object, frames: object) -> list[Buffer]:
+    return [FOLDED + encode([files, frames]), b"header"]
+
+
+SIZE = LARGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([FOLDED], "a malformed list"),
+        ([FOLDED + b"\xc1", b"header"], "a malformed list"),
+        ([FOLDED + bytes(LARGE_BYTES)], "a list of sealed files of 65537 bytes"),
+        (message([(1, -1)], []), "a malformed list"),
+        (message([(1, 2**60)], []), "a malformed list"),
+        (message([(1, 1)] * (MOST_FILES + 1), []), "a malformed list"),
+        (message([(1, 2**40)], []), "sealed files of 1099511627776 bytes for frames of 0 bytes"),
+        (message([(1, SIZE)], [(0, 0, 0, 0)]), "sealed files of 65536 bytes for frames of 0 bytes"),
+        (message([(1, SIZE)], [(0, 0, 0, 2**29)] * 3), "for frames of 1610612736 bytes"),
+        (message([(1, SIZE)], [(2, 0, 0, 1)]), "does not fit its message"),
+        (message([(1, SIZE)], [(1, 0, 0, 1), (0, 0, 0, 1)]), "does not fit its message"),
+        (message([(1, SIZE)], [(0, 0, 0, 1), (0, 0, 0, 1)]), "does not fit its message"),
+        (message([(1, SIZE)], [(0, 1, 0, 1)]), "does not fit its message"),
+        (message([], [(0, 0, 0, 1)]), "does not fit its message"),
+    ],
+)
+def test_nonsense_is_refused_before_a_file_is_taken(frames: list[Buffer], reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        restored(frames, None)
+
+
+def test_files_that_were_not_passed_are_refused(ends: Ends) -> None:
+    inode, size = sent_file(ends[0])
+    for files in ([(inode, size), (inode, size)], [(inode, size)]):
+        with pytest.raises(ProtocolError, match=f"with {len(files)} sealed files"):
+            restored(message(files, []), ends[1])
+    with pytest.raises(ProtocolError, match="without a passage"):
+        restored(message([(inode, size)], []), None)
+
+
+def test_a_file_with_another_content_than_announced_is_refused(ends: Ends) -> None:
+    inode, size = sent_file(ends[0])
+    with pytest.raises(ProtocolError, match="not the one"):
+        restored(message([(inode + 1, size)], [(0, 0, 0, 1)]), ends[1])
+
+
+def test_too_many_passed_files_leave_nothing_open(ends: Ends) -> None:
+    fds = os.pipe()
+    socket.send_fds(ends[0]._socket, [FOLDED], fds)
+    for fd in fds:
+        os.close(fd)
+    with pytest.raises(ProtocolError, match="with 1 sealed files"):
+        restored(message([(1, 1)], []), ends[1])
+
+
+# ---- offers ----
+
+
+def test_an_offer_is_accepted_once_by_a_process_of_this_host() -> None:
+    offer = Offer()
+    assert offer.accepted() is None
+    (first, rest) = with_offer([b"hello"], offer)
+    references = read_references([first, rest], MOST_BYTES)
+    assert restored([first, rest], None) == [b"hello"]
+    here = connect(references.offer)
+    there = offer.accepted()
+    offer.close()
+    assert here is not None
+    assert there is not None
+    assert restored(here.fold([LARGE]), there) == [LARGE]
+    assert connect(references.offer) is None
+    here.close()
+    there.close()
+
+
+@pytest.mark.parametrize("name", ["", "mwpy-0", "mwpy-" + "g" * 32, "/tmp/.X11-unix/X0", "mwpy-" + "0" * 32])
+def test_only_a_passage_of_mwpy_is_accepted(name: str) -> None:
+    assert connect(name) is None
+
+
+def test_a_process_of_another_user_has_no_passage(monkeypatch: pytest.MonkeyPatch) -> None:
+    offer = Offer()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert connect(offer.name) is None
+    assert offer.accepted() is None
+    offer.close()
