@@ -248,6 +248,7 @@ def local_master(
     slave_max_tasks: int | None = None,
     slave_max_memory: int | str | None = None,
     slave_start_timeout: float | None = None,
+    slave_start: str | None = None,
     **policy: Unpack[Policies],
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
@@ -262,10 +263,12 @@ def local_master(
         lifetime: how long the master may run, in seconds; None until the end of its job in a batch system, if there is
             one. Before the end, the calls that wait for tasks raise `OutOfTime`.
         slave_max_tasks: a slave process is replaced by a new one after this many tasks; None for no limit. With
-            `slaves=0`, this argument and the next two have no effect.
+            `slaves=0`, this argument and the next three have no effect.
         slave_max_memory: a slave process is replaced by a new one when it has more memory than this after a task, in
             bytes, or as a text such as `"4 GB"`; None for no limit.
         slave_start_timeout: a slave that is not ready this long after its start, in seconds, is killed; None for 300.
+        slave_start: how slave processes start: `"fork"`, from a process that has started before, or `"spawn"`, as fresh
+            interpreters; None for fork on Linux and spawn elsewhere.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -296,7 +299,10 @@ def local_master(
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     TaskPolicy.of(**policy)
     about_slaves = Options.of(
-        slave_max_tasks=slave_max_tasks, slave_max_memory=slave_max_memory, slave_start_timeout=slave_start_timeout
+        slave_max_tasks=slave_max_tasks,
+        slave_max_memory=slave_max_memory,
+        slave_start_timeout=slave_start_timeout,
+        slave_start=slave_start,
     )
     options = evolve(
         about_slaves,

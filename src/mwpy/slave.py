@@ -1,27 +1,34 @@
 """The slave: a process that runs task algorithms, one at a time.
 
 An agent starts its slaves with its own command line, so `__main__` is the script there too. `mwpy.main` finds the
-variable `MWPY_SLAVE` and calls `run`. A slave algorithm drives a `Slave`; without one, the slave runs its plain loop.
+variable `MWPY_SLAVE` and calls `run`. With another value of this variable, the process is a template: then `run` forks
+slaves, and goes on in each of them. A slave algorithm drives a `Slave`; without one, the slave runs its plain loop.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import io
 import json
 import os
-import platform
 import signal
 import sys
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from mwpy._roles.task_runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
+from mwpy._system.forks import die_with_parent
 from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds
 from mwpy._values.algorithm import REGISTRY
-from mwpy._values.environment import BREAKPOINT_VARIABLE, EXAMINED, FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings
+from mwpy._values.environment import (
+    BREAKPOINT_VARIABLE,
+    EXAMINED,
+    FAULT_HANDLER,
+    SLAVE_VARIABLE,
+    TemplateSettings,
+    slave_or_template,
+)
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.ids import SlaveId
 
@@ -135,11 +142,15 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
 
         print(json.dumps(packages.imported()))
         return ExitCode.OK
-    settings = SlaveSettings.from_json(described)
     REGISTRY.is_slave = True
+    settings = slave_or_template(described)
+    if isinstance(settings, TemplateSettings):
+        from mwpy._roles import template
+
+        settings = template.serve(settings)
     end = SlaveEnd(SlaveFds(settings.stream, settings.memory, settings.passage))
     _prepare_process(settings.agent_pid, end.fault)
-    reseed()  # the script was loaded, and may have seeded the generators
+    reseed()  # the script was loaded, and may have seeded the generators; and a fork has a copy of them
     limits = settings.result_group, settings.max_result_bytes
     runner = TaskRunner(end, settings.slave, *limits, max_memory_bytes=settings.max_memory_bytes)
     slave = Slave(runner)
@@ -172,10 +183,8 @@ def _prepare_process(agent_pid: int, fault: int) -> None:
     gives the running task its grace period, and kills this process if the task does not finish. Processes that a task
     forks or starts end on SIGTERM as usual.
     """
-    if platform.system() == "Linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != agent_pid:
-            os._exit(ExitCode.FAILED)
+    if not die_with_parent(agent_pid):
+        os._exit(ExitCode.FAILED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from attrs import frozen
 from msgspec.structs import replace
 
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
-from mwpy._roles.edges import AgentConnection, Clock, OutputStream, SignalSource, SlaveLauncher, Trail
+from mwpy._roles.edges import AgentEdges
 from mwpy._roles.join import connect, find_master
 from mwpy._roles.slave_launcher import Launcher
-from mwpy._system import clock, memory, open_files, packages
+from mwpy._roles.slave_processes import SlaveProcesses
+from mwpy._system import clock, forks, memory, open_files, packages
 from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import wire
@@ -34,12 +34,12 @@ from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
-from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
+from mwpy._values.last_words import LAST_WORDS_BYTES, LastWords
 from mwpy._values.message_checks import check
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
-__all__ = ["Agent", "Edges", "run"]
+__all__ = ["Agent", "run"]
 
 FAREWELL_S = 1.0
 """Seconds at the end for writing the remaining output to the agent's own standard output and error."""
@@ -64,6 +64,8 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
     open_files.raise_limit()
+    if options.forks:
+        forks.adopt_orphans()
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:
@@ -101,10 +103,11 @@ def _serve(
         slave_max_tasks=options.slave_max_tasks,
         memory_bytes=options.job_memory and max(1, options.job_memory - memory.resident_bytes()),
         start_timeout_s=options.slave_start_timeout,
+        forks=options.forks,
     )
     now = clock.monotonic()
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
-    edges = Edges(
+    edges = AgentEdges(
         link,
         Launcher(list(command), options.slave_processes, options.slave_max_memory or 0),
         {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams},
@@ -123,19 +126,6 @@ def _serve(
         agent.close()
 
 
-@frozen
-class Edges:
-    """The edges of an agent."""
-
-    link: AgentConnection
-    launcher: SlaveLauncher
-    outlets: Mapping[int, OutputStream]
-    """The agent's own standard output (1) and error (2)."""
-    signals: SignalSource
-    audit: Trail
-    clock: Clock
-
-
 class Agent:
     """The agent's loop.
 
@@ -144,7 +134,7 @@ class Agent:
         edges: the edges to the outside.
     """
 
-    def __init__(self, core: AgentCore, edges: Edges) -> None:
+    def __init__(self, core: AgentCore, edges: AgentEdges) -> None:
         self._core = core
         self._edges = edges
         self._link = edges.link
@@ -152,6 +142,7 @@ class Agent:
         self._clock = edges.clock
         self._slaves: dict[int, SlaveHandle] = {}
         self._watched = WatchedFiles(edges.link, edges.outlets, self._slaves)
+        self._processes = SlaveProcesses(core, edges, self._slaves, self._watched)
         self._link.watch(edges.signals.fileno())
 
     def begin(self) -> ExitCode | None:
@@ -217,6 +208,8 @@ class Agent:
         if slave is None:
             if output:
                 self._outlets[output].flush(now)
+            else:
+                self._processes.hear_template(now)
         elif output:
             pipe = slave.parts.outputs[output]
             self._hear_output(slave, output, pipe.read(), now)
@@ -262,10 +255,7 @@ class Agent:
             self._core.handle(events.Terminated("evicted (SIGTERM)"), now)
         elif signal.SIGINT in caught:
             self._core.handle(events.Terminated("removed (SIGINT)", Cause.SCALED_DOWN), now)
-        for slave in self._slaves.values():  # all of them: one SIGCHLD may report several ends
-            if not slave.exit_seen and (code := slave.parts.process.poll()) is not None:
-                slave.exit_seen = True
-                self._core.handle(events.ExitSeen(slave.number, code == -signal.SIGKILL), now)
+        self._processes.look(now)
 
     # ---- what to do ----------------------------------------------------------------------------------------
 
@@ -279,8 +269,12 @@ class Agent:
                 self._edges.audit.write(actions.records, self._clock.wall())
             for data in actions.error_output:
                 self._outlets[STDERR].pass_on(data, now)
+            if actions.end_template:
+                self._processes.leave_template()
             for number in actions.start:
-                self._start(number, now)
+                self._processes.start(number, now)
+            for number in actions.fork:
+                self._processes.fork(number, now)
             for number in actions.feed:
                 if number in self._slaves:
                     self._slaves[number].channel.feed(now)
@@ -318,7 +312,7 @@ class Agent:
             if actions.look_up:
                 core.handle(events.LookedUp(packages.versions(actions.look_up)), now)
             looked = actions.read_journal, actions.check_memory, actions.measure
-            if not any((*looked, actions.recall, actions.start, actions.collect, actions.look_up)):
+            if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
 
     def _send_to_slave(self, number: int, message: events.Outgoing) -> None:
@@ -337,20 +331,6 @@ class Agent:
         for slave, wanted in slaves:
             if slave.parts.process.poll() is None and self._is_intact(slave, now):
                 self._core.handle(events.Recalled(slave.number, slave.channel.started, wanted), now)
-
-    def _start(self, number: int, now: float) -> None:
-        welcome = self._core.welcome
-        assert welcome is not None, "a slave is started before the master has accepted the agent"
-        try:
-            parts = self._edges.launcher.start(number, welcome)
-        except OSError as error:
-            self._core.handle(events.SlaveExited(number, f"cannot be started: {error}", NO_WORDS, 0), now)
-            return
-        slave = self._slaves[number] = SlaveHandle(number, parts)
-        if (tasks_end_at := self._core.settings.tasks_end_at) is not None:
-            slave.channel.end_at(tasks_end_at)
-        self._watched.add(slave)
-        self._edges.audit.write([records.SlaveStarted(number, parts.process.pid)], self._clock.wall())
 
     def _read_journal(self, slave: SlaveHandle, now: float) -> None:
         """Report the results that a slave has finished and not sent."""
@@ -403,16 +383,14 @@ class Agent:
         ends = outputs[STDOUT].end, outputs[STDERR].end, fault.decode(errors="replace")
         words = LastWords(*ends, process.peak_bytes)
         reason, started = process.describe_exit(), channel.started
-        for fd in list(slave.fds):
-            self._watched.remove(slave, fd)
-        channel.close()
+        self._processes.forget(slave)
         process.close()
-        del self._slaves[slave.number]
         end = events.SlaveExited(slave.number, reason, words, started, error_output + fault, process.out_of_memory)
         self._core.handle(end, now)
 
     def close(self) -> None:
         """Leave nothing behind: kill the slaves, and close the connection after the goodbye was sent."""
+        self._processes.leave_template()
         for slave in self._slaves.values():
             slave.parts.process.kill()
         for outlet in self._outlets.values():

@@ -72,11 +72,15 @@ class WatchedFiles:
         return self._owners.get(fd, (None, STREAM))
 
     def add(self, slave: SlaveHandle) -> None:
-        """Watch a slave that was started."""
-        self._watch(slave, slave.channel.fileno(), STREAM)
+        """Watch the outputs of a slave that is started."""
         for output in slave.parts.outputs:
             if output not in self._full:
                 self._watch(slave, slave.parts.outputs[output].fileno(), output)
+
+    def add_stream(self, slave: SlaveHandle) -> None:
+        """Watch the stream of a slave that has a process of its own."""
+        self._watch(slave, slave.channel.fileno(), STREAM)
+        self.watch_writable(slave)
 
     def remove(self, slave: SlaveHandle, fd: int) -> None:
         """Stop watching a file descriptor of a slave."""

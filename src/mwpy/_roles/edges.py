@@ -7,7 +7,7 @@ the fakes of `_simulation` satisfy them. So the simulator runs the same loops as
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Protocol
 
 from attrs import frozen
@@ -15,11 +15,13 @@ from attrs import frozen
 from mwpy._system.clock import Clock
 from mwpy._transport.channel.journal import Journal
 from mwpy._transport.link import Broken, Connected, Happened
+from mwpy._transport.orders import Answer
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 
 __all__ = [
     "AgentConnection",
+    "AgentEdges",
     "Channel",
     "Clock",
     "InputPipe",
@@ -33,6 +35,7 @@ __all__ = [
     "SlaveLauncher",
     "SlaveParts",
     "SlaveProcess",
+    "Template",
     "Trail",
 ]
 
@@ -187,15 +190,63 @@ class SlaveParts:
     """Its standard output (1) and error (2)."""
 
 
+class Template(Protocol):
+    """A process that forks slaves: `slave_launcher.Template`."""
+
+    @property
+    def pid(self) -> int: ...
+    def fileno(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def fork(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
+
+        Raises:
+            OSError: there are too many open files, or the template has ended.
+        """
+
+    def answers(self) -> Sequence[tuple[Answer, SlaveProcess | None]]:
+        """Return the answers that have arrived, each with the process of its slave, if there is one."""
+
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class SlaveLauncher(Protocol):
-    """Starts slave processes."""
+    """Starts slave processes: `slave_launcher.Launcher`."""
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
-        """Start a slave of an agent that the master has accepted.
+        """Start a slave of an agent that the master has accepted, as a fresh interpreter.
 
         Raises:
             OSError: it cannot be started.
         """
+
+    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[Template, SlaveParts]:
+        """Start a template, and let it start its first slave.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+
+    def reap(self, known: Container[int]) -> None:
+        """Let the kernel forget children of this process that have ended, except for some that are watched.
+
+        Args:
+            known: the process ids of those.
+        """
+
+
+@frozen
+class AgentEdges:
+    """The edges of an agent."""
+
+    link: AgentConnection
+    launcher: SlaveLauncher
+    outlets: Mapping[int, OutputStream]
+    """The agent's own standard output (1) and error (2)."""
+    signals: SignalSource
+    audit: Trail
+    clock: Clock
 
 
 class MasterConnections(Protocol):

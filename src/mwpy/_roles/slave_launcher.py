@@ -1,21 +1,22 @@
-"""Starts slave processes with the channel to their agent."""
+"""Starts slave processes with the channel to their agent: as fresh interpreters, or with a template that forks them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from attrs import frozen
 
 from mwpy._roles.edges import SlaveParts
-from mwpy._system import process
+from mwpy._system import forks, process
 from mwpy._system.streams import Inlet
-from mwpy._transport.channel import open_channel
+from mwpy._transport.channel import SlaveFds, open_channel
+from mwpy._transport.orders import AgentOrders, Answer, open_orders
 from mwpy._values import messages
-from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings, thread_limits
+from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings, TemplateSettings, thread_limits
 from mwpy._values.last_words import LAST_WORDS_BYTES
 
-__all__ = ["Launcher"]
+__all__ = ["Launcher", "Template"]
 
 
 MESSAGE_SLACK = 2 << 20
@@ -37,25 +38,122 @@ class Launcher:
     max_memory_bytes: int = 0
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
-        """Start a slave of an agent that the master has accepted.
+        """Start a slave of an agent that the master has accepted, as a fresh interpreter.
 
         Raises:
             OSError: it cannot be started.
         """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
-        limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
-        settings = SlaveSettings(*fds.numbers(), number, os.getpid(), *limits)
-        share = thread_limits(os.environ, process.count_cores(), self.slaves)
         try:
-            child = process.start(
-                self.command,
-                environment={SLAVE_VARIABLE: settings.to_json(), FAULT_HANDLER: "1", **share},
-                pass_fds=fds.numbers(),
-                keep_output=True,
-            )
+            child = self._start_process(self.settings(number, welcome, fds).to_json(), fds.numbers())
         except OSError:
             channel.close()
             raise
         finally:
             fds.close()
-        return SlaveParts(child, channel, {number: Inlet(fd, LAST_WORDS_BYTES) for number, fd in child.outputs.items()})
+        return SlaveParts(child, channel, _inlets(child))
+
+    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[Template, SlaveParts]:
+        """Start a template, and let it start its first slave.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        orders, fd = open_orders()
+        try:
+            child = self._start_process(TemplateSettings(fd, os.getpid()).to_json(), [fd])
+        except OSError:
+            orders.close()
+            raise
+        finally:
+            os.close(fd)
+        template = Template(self, child, orders)
+        try:
+            return template, template.fork(number, welcome)
+        except OSError:
+            template.kill()
+            template.close()
+            raise
+
+    def reap(self, known: Container[int]) -> None:
+        """Let the kernel forget children of this process that have ended, except for some that are watched."""
+        forks.reap_orphans(known)
+
+    def settings(self, number: int, welcome: messages.Welcome, fds: SlaveFds) -> SlaveSettings:
+        """Return the settings of a slave with a channel."""
+        limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
+        return SlaveSettings(*fds.numbers(), number, os.getpid(), *limits)
+
+    def _start_process(self, described: str, fds: Sequence[int]) -> process.Child:
+        share = thread_limits(os.environ, process.count_cores(), self.slaves)
+        environment = {SLAVE_VARIABLE: described, FAULT_HANDLER: "1", **share}
+        return process.start(self.command, environment=environment, pass_fds=fds, keep_output=True)
+
+
+def _inlets(child: process.Child) -> dict[int, Inlet]:
+    return {number: Inlet(fd, LAST_WORDS_BYTES) for number, fd in child.outputs.items()}
+
+
+class Template:
+    """A process that forks slaves. It starts one at a time.
+
+    Args:
+        launcher: gives the slaves their settings.
+        child: the process.
+        orders: what it forks.
+    """
+
+    def __init__(self, launcher: Launcher, child: process.Child, orders: AgentOrders) -> None:
+        self._launcher = launcher
+        self._child = child
+        self._orders = orders
+        self._is_new = True
+        self.pid: int = child.pid
+
+    def fileno(self) -> int:
+        """Return the descriptor from which its answers come, to wait for."""
+        return self._orders.fileno()
+
+    def poll(self) -> int | None:
+        """Return how it ended, as `process.Child.poll` does; None while it runs."""
+        return self._child.poll()
+
+    def fork(self, number: int, welcome: messages.Welcome) -> SlaveParts:
+        """Let it start a slave. Until its answer has arrived, the process of the slave stands for the template.
+
+        Raises:
+            OSError: there are too many open files, or the template has ended.
+        """
+        channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
+        outputs: Sequence[int] = ()
+        try:
+            if not self._is_new:
+                outputs = self._child.open_outputs()
+            self._is_new = False
+            settings = self._launcher.settings(number, welcome, fds)
+            self._orders.give(settings, [*fds.numbers(), *outputs])
+        except OSError:
+            channel.close()
+            raise
+        finally:
+            fds.close()
+            for fd in outputs:
+                os.close(fd)
+        return SlaveParts(self._child, channel, _inlets(self._child))
+
+    def answers(self) -> Sequence[tuple[Answer, process.Child | None]]:
+        """Return the answers that have arrived, each with the process of its slave, if there is one."""
+        return [(answer, self._process_of(answer)) for answer in self._orders.answers()]
+
+    def _process_of(self, answer: Answer) -> process.Child | None:
+        if answer.unsafe:
+            return self._child
+        return self._child.pass_outputs_to(answer.pid) if answer.pid else None
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """Let it end if it still waits for orders."""
+        self._orders.close()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 
-from attrs import define
+from attrs import define, evolve
 
 from mwpy._core.master.core import MasterCore
 from mwpy._roles.edges import Process
@@ -114,7 +114,8 @@ class Cluster:
         for number in range(agents):
             again = partial(self._start_again, number)
             kind = bad if number == agents - 1 > 0 else ""
-            host = AgentHost(f"host {number}", again, limits=_draw_limits(random), able=number == 0, bad=kind)
+            limits = evolve(_draw_limits(random), **_draw_forks(Random(f"forks {seed} {number}")))
+            host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
             self.hosts.append(host)
             if kind == "error":
                 self.checker.verify.wrong.setdefault(host.name, 0.0)
@@ -273,3 +274,8 @@ def _draw_limits(random: Random) -> Limits:
         idle_exit_s=random.choice((None, None, 0.3, 3.0)),
         lifetime_s=random.choice((None, None, 9.0, 15.0)),
     )
+
+
+def _draw_forks(random: Random) -> dict[str, bool]:
+    """Some agents start each slave as a fresh interpreter. Some scripts leave something that must not be copied."""
+    return {"forks": random.random() < 0.7, "unsafe": random.random() < 0.2}

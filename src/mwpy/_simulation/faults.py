@@ -24,6 +24,7 @@ KINDS = (
     "slave",
     "slave",
     "slave and agent",
+    "template",
     "hang",
     "nonsense",
     "overwrite",
@@ -76,11 +77,13 @@ class Faults:
                 self._network.send_garbage(process.connection)
             case "stranger":
                 self._network.stranger()
+            case "template":
+                process.kill_template()
             case _:
                 self._strike_slave(process, kind)
 
     def _strike_slave(self, process: AgentProcess, kind: str) -> None:
-        slaves = [slave for slave in process.slaves.values() if slave.code is None]
+        slaves = [slave for slave in process.slaves.values() if slave.has_process and slave.code is None]
         if not slaves:
             return
         slave = self._world.random.choice(slaves)

@@ -201,6 +201,7 @@ class SimulatedSlave:
         link: its agent's link.
         outlets: its agent's standard streams.
         ended: called when the process ends; the agent gets a signal.
+        edits: how often the script was edited before it was loaded.
     """
 
     peak_bytes = 0
@@ -214,16 +215,19 @@ class SimulatedSlave:
         link: SimulatedAgentLink,
         outlets: dict[int, SimulatedOutlet],
         ended: Callable[[SimulatedSlave], None],
+        edits: int,
     ) -> None:
         self.number = self.pid = number
         self._work = work
         self._world = work.world
-        self._edits = work.checker.edits
+        self._edits = edits
         self._ended = ended
         self.channel = SimulatedChannel(10 * number, link, self._wake, SimulatedJournal(self._sends_now))
         self.outputs = {fd: SimulatedPipe(10 * number + fd, link, outlets[fd]) for fd in (1, 2)}
         self.began_at = self._world.now
         self.ended_at = 0.0
+        self.has_process = False
+        """Whether it has a process of its own: a template may still have to fork it."""
         self.is_up = False
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
@@ -255,7 +259,11 @@ class SimulatedSlave:
         self._slow_s = self._world.random.choice([0.0] * 5 + [SLOW_S])
         self._hangs = False
         self._woken = False
-        self._world.after(self._world.random.random() * work.start_s, self._start)
+
+    def begin(self, longest_s: float) -> None:
+        """The process begins. It is up after at most so many seconds."""
+        self.has_process = True
+        self._world.after(self._world.random.random() * longest_s, self._start)
 
     # ---- the process as its agent sees it ------------------------------------------------------------------
 
@@ -327,9 +335,7 @@ class SimulatedSlave:
             return
         random = self._world.random
         if self._world.chance(0.1):
-            self.printed = f"no module named m{random.randint(1, 2)}\n"
-            self.outputs[2].write(self.printed)
-            self.end(1)
+            self.fail_to_load()
             return
         if random.random() < 0.1:
             self.printed = f"slave {self.number} is slow today\n"
@@ -337,6 +343,12 @@ class SimulatedSlave:
         self.is_up = True
         self.channel.reply(messages.SlaveReady(self.number))
         self._step()
+
+    def fail_to_load(self) -> None:
+        """The script cannot be loaded."""
+        self.printed = f"no module named m{self._world.random.randint(1, 2)}\n"
+        self.outputs[2].write(self.printed)
+        self.end(1)
 
     def _wake(self) -> None:
         """A message has arrived: read it soon, unless a task runs."""

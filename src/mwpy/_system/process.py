@@ -30,31 +30,64 @@ __all__ = ["Child", "Finished", "Helper", "HelperEnded", "TimedOut", "count_core
 
 
 class Child:
-    """One started process; made by `start`.
+    """One started process; made by `start`, or by a child (see `forks.py`).
 
     Args:
-        process: the process.
+        pid: its process id.
+        outputs: the files from which this process reads its standard output (1) and standard error (2), if it does.
+        process: the object with which it was started here, if it was.
         detached: do not kill the rest of its group when it has ended.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], *, detached: bool = False) -> None:
+    def __init__(
+        self,
+        pid: int,
+        outputs: Mapping[int, IO[bytes] | None],
+        process: subprocess.Popen[bytes] | None = None,
+        *,
+        detached: bool = False,
+    ) -> None:
         self._process = process
+        self._returncode: int | None = None
         self._detached = detached
         self._group: memory.MemoryGroup | None = None
         """The control group that limits its memory."""
         self._may_make_group = True
         self._limit_kills = 0
         self._kills_before = _count_kills()
-        self.pid: int = process.pid
+        self.pid: int = pid
         self.peak_bytes = 0
         """Peak memory of the child, or of a program that it waited for. It is known after `poll` has returned the end.
         It is at least the peak of this process when it started the child, which Linux counts for the child, too."""
+        self._files: dict[int, IO[bytes]] = {}
         self.outputs: dict[int, int] = {}
         """With `keep_output`: non-blocking file descriptors of its standard output (1) and standard error (2)."""
-        for number, file in ((1, process.stdout), (2, process.stderr)):
-            if file is not None:
-                self.outputs[number] = file.fileno()
-                os.set_blocking(file.fileno(), False)
+        self._have_outputs({number: file for number, file in outputs.items() if file is not None})
+
+    def _have_outputs(self, files: dict[int, IO[bytes]]) -> None:
+        self._files, self.outputs = files, {number: file.fileno() for number, file in files.items()}
+        for fd in self.outputs.values():
+            os.set_blocking(fd, False)
+
+    def open_outputs(self) -> list[int]:
+        """Make new pipes for its standard output and error. Return the ends into which it writes.
+
+        Raises:
+            OSError: out of file descriptors.
+        """
+        files, written = dict[int, IO[bytes]](), list[int]()
+        for number in (1, 2):
+            fd, end = os.pipe()
+            files[number] = open(fd, "rb", buffering=0)  # noqa: SIM115
+            written.append(end)
+        self._have_outputs(files)
+        return written
+
+    def pass_outputs_to(self, pid: int) -> Child:
+        """Return another child of this process, which has the standard output and error of this one from now on."""
+        child = Child(pid, self._files)
+        self._have_outputs({})
+        return child
 
     def poll(self) -> int | None:
         """Check whether it has ended, and if so kill the rest of its group. Never waits.
@@ -62,34 +95,37 @@ class Child:
         Returns:
             None while it runs. Later its exit code, or the negative number of the signal that killed it.
         """
-        if self._process.returncode is None:
+        if self._returncode is None:
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
             if not self._detached:
                 self._signal_group(signal.SIGKILL)
             _, status, usage = os.wait4(self.pid, 0)
-            self._process.returncode = os.waitstatus_to_exitcode(status)
+            self._returncode = os.waitstatus_to_exitcode(status)
+            if self._process is not None:
+                self._process.returncode = self._returncode
             self.peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        return self._process.returncode
+        return self._returncode
 
     def abort(self) -> None:
         """End it with SIGABRT: a Python process with a fault handler first writes where each of its threads is."""
-        if self._process.returncode is None:
+        if self._returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGABRT)
 
     def kill(self) -> None:
         """Kill it and everything that it started. `poll` reports its end. No error if it has ended already."""
-        if self._process.returncode is None:
-            descendants = memory.family(self.pid)[1:]  # some may have left its group
+        if self._returncode is None:
+            family = memory.family(self.pid)  # some may have left its group, and a fork makes its group a moment later
             self._signal_group(signal.SIGKILL)
-            for pid in descendants:
+            for pid in family:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
     def terminate(self) -> None:
         """Ask it to end (SIGTERM), but not the processes that it forked. No error if it has ended already."""
-        self._process.terminate()
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
 
     def used_memory(self, exact_above: int) -> int:
         """How many bytes of memory it and its descendants use; up to `exact_above`, this may be too many."""
@@ -118,15 +154,15 @@ class Child:
 
     def describe_exit(self) -> str:
         """Describe its end in words. Call this after `poll` has returned its end."""
-        assert self._process.returncode is not None, "poll has not returned its end"
+        assert self._returncode is not None, "poll has not returned its end"
         here, anywhere = self._kills_meanwhile()
         kind = 0 if self.limit_kills else 1 if here else 2 if anywhere else 3
-        return describe_exit(self._process.returncode, cause=OUT_OF_MEMORY[kind])
+        return describe_exit(self._returncode, cause=OUT_OF_MEMORY[kind])
 
     @property
     def out_of_memory(self) -> bool:
         """Whether the kernel killed it for lack of memory, as far as can be known. It has ended."""
-        return self._process.returncode == -signal.SIGKILL and any((self.limit_kills, *self._kills_meanwhile()))
+        return self._returncode == -signal.SIGKILL and any((self.limit_kills, *self._kills_meanwhile()))
 
     def _kills_meanwhile(self) -> list[int]:
         """How many processes the kernel has killed for lack of memory since it started: see `_count_kills`."""
@@ -138,9 +174,8 @@ class Child:
             self._limit_kills = self._group.kills
             self._group.remove()
             self._group = None
-        for file in (self._process.stdout, self._process.stderr):
-            if file is not None:
-                file.close()
+        for file in self._files.values():
+            file.close()
 
     def _signal_group(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):  # macOS raises PermissionError for a group of zombies
@@ -171,19 +206,17 @@ def start(
         OSError: it cannot be started.
     """
     stdout, stderr = output or ((subprocess.PIPE, subprocess.PIPE) if keep_output else (None, None))
-    return Child(
-        subprocess.Popen(
-            command,
-            env=_environment(environment),
-            pass_fds=pass_fds,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            bufsize=0,
-        ),
-        detached=detached,
+    process = subprocess.Popen(
+        command,
+        env=_environment(environment),
+        pass_fds=pass_fds,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        bufsize=0,
     )
+    return Child(process.pid, {1: process.stdout, 2: process.stderr}, process, detached=detached)
 
 
 def count_cores() -> int:

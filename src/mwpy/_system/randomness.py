@@ -13,7 +13,11 @@ from typing import Any
 
 __all__ = ["reseed", "undisturbed"]
 
-_GENERATORS = {"random": ("getstate", "setstate"), "numpy.random": ("get_state", "set_state")}
+_GENERATORS = {
+    "random": ("getstate", "setstate"),
+    "numpy.random": ("get_state", "set_state"),
+    "torch": ("get_rng_state", "set_rng_state"),
+}
 """The modules with a shared generator, and their functions that read and restore its state."""
 
 

@@ -20,6 +20,8 @@ __all__ = [
     "MEMORY_VARIABLE",
     "SLAVE_VARIABLE",
     "SlaveSettings",
+    "TemplateSettings",
+    "slave_or_template",
     "thread_limits",
 ]
 
@@ -41,7 +43,7 @@ KEY_VARIABLE = "MWPY_KEY"
 """The key of the computation. `--mw-key-file` names a file with the same text."""
 
 SLAVE_VARIABLE = "MWPY_SLAVE"
-"""Makes a process a slave. Its value is `SlaveSettings.to_json()`, or `EXAMINED`."""
+"""Makes a process a slave. Its value is `SlaveSettings.to_json()`, `TemplateSettings.to_json()`, or `EXAMINED`."""
 
 EXAMINED = "examined"
 """With this value of `SLAVE_VARIABLE`, a slave prints the packages that its script has imported, as JSON, and exits."""
@@ -122,3 +124,32 @@ class SlaveSettings:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise UsageError(f"{SLAVE_VARIABLE} is set, but not by an agent ({error}): unset it") from error
+
+
+@frozen
+class TemplateSettings:
+    """What an agent gives to a template, through `SLAVE_VARIABLE`. The template forks slaves.
+
+    Args:
+        orders: the file descriptor of a socket, from which the template reads what to fork.
+        agent_pid: the agent's process id.
+    """
+
+    orders: int
+    agent_pid: int
+
+    def to_json(self) -> str:
+        """Return the settings as text for the environment."""
+        return json.dumps(asdict(self))
+
+
+def slave_or_template(text: str) -> SlaveSettings | TemplateSettings:
+    """Read the value of `SLAVE_VARIABLE`.
+
+    Raises:
+        UsageError: the text is not such a value; probably a person set the variable.
+    """
+    try:
+        return TemplateSettings(**json.loads(text))
+    except (ValueError, TypeError):
+        return SlaveSettings.from_json(text)

@@ -68,10 +68,13 @@ def _group(value: str) -> int | None:
     return None if value == "auto" else _COUNT(value)
 
 
-def _level(value: str) -> str:
-    if value not in ("events", "groups"):
-        raise ValueError("must be events or groups")
-    return value
+def _one_of(*texts: str) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        if value not in texts:
+            raise ValueError(f"must be {' or '.join(texts)}")
+        return value
+
+    return convert
 
 
 _COUNT = _number(1, 1e6, int)
@@ -204,6 +207,13 @@ OPTIONS: tuple[Option, ...] = (
         f"{DEFAULT_START_TIMEOUT_S:.0f}",
     ),
     Option(
+        "slave-start",
+        "fork|spawn",
+        _one_of("fork", "spawn"),
+        "How slave processes start: forked from a process that has loaded the script, or as fresh interpreters.",
+        "fork on Linux, spawn elsewhere",
+    ),
+    Option(
         "attempts-max",
         "N",
         _COUNT,
@@ -290,7 +300,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "audit-level",
         "events|groups",
-        _level,
+        _one_of("events", "groups"),
         "What the audit file shows: the events that a person wants to see, or also a line for each group of tasks.",
         "groups",
     ),

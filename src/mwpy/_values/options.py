@@ -7,6 +7,7 @@ algorithm gets the other arguments, in their order. The argument `--` ends the o
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -42,7 +43,7 @@ class Role(Enum):
     SLAVE = "slave"
 
 
-_FOR_AGENTS = ("slave-max-tasks", "slave-max-memory", "slave-start-timeout", "idle-exit")
+_FOR_AGENTS = ("slave-max-tasks", "slave-max-memory", "slave-start-timeout", "slave-start", "idle-exit")
 
 
 @frozen
@@ -78,6 +79,7 @@ class Options:
     slave_max_tasks: int | None = None
     slave_max_memory: int | None = None
     slave_start_timeout: float = DEFAULT_START_TIMEOUT_S
+    slave_start: str | None = None
     max_waiting_results: int = 1 << 30
     verify: float = 0.0
     policies: Policies = field(factory=Policies)
@@ -112,6 +114,11 @@ class Options:
         if self.lifetime is not None:
             return self.lifetime
         return None if self.job_end is None else self.job_end - wall
+
+    @property
+    def forks(self) -> bool:
+        """Whether slaves are forked from a template, and not started as fresh interpreters."""
+        return platform.system() == "Linux" and self.slave_start != "spawn"
 
     def for_agents(self, *, local: bool) -> list[str]:
         """Return the options that a master passes on to agents and that are not the default, as a command line.

@@ -30,6 +30,7 @@ __all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState", "Doom"]
 class ChildState(PlainEnum):
     """The state of a slave process in its agent."""
 
+    WAITING = "waiting"
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
@@ -40,6 +41,7 @@ class ChildState(PlainEnum):
 class ChildEvent(PlainEnum):
     """What can happen to a slave process."""
 
+    START = "start"
     GET_READY = "get ready"
     STOP = "stop"
     KILL = "kill"
@@ -48,6 +50,7 @@ class ChildEvent(PlainEnum):
 
 _S = ChildState
 TRANSITIONS: dict[ChildEvent, dict[ChildState, ChildState]] = {
+    ChildEvent.START: {_S.WAITING: _S.STARTING},
     ChildEvent.GET_READY: {_S.STARTING: _S.READY, _S.STOPPING: _S.STOPPING, _S.KILLED: _S.KILLED},
     ChildEvent.STOP: {_S.STARTING: _S.STOPPING, _S.READY: _S.STOPPING, _S.STOPPING: _S.STOPPING},
     ChildEvent.KILL: {
@@ -103,6 +106,7 @@ class Child:
     started_at: float
     """When the agent decided to start it."""
     state: ChildState = ChildState.STARTING
+    """While it waits for the template, it has no process."""
     held: deque[HeldSpan] = field(factory=deque)
     """The tasks that were passed on to it and are not finished, in order."""
     failed_before: int = 0

@@ -24,12 +24,14 @@ from mwpy._core.agent.events import (
     Disconnected,
     ErrorOutput,
     ExitSeen,
+    Forked,
     Heard,
     JournalRead,
     LookedUp,
     Measured,
     MemoryBroken,
     MemoryRead,
+    NotForked,
     Outgoing,
     Recalled,
     Resumed,
@@ -51,7 +53,7 @@ from mwpy._values.bounds import MAX_TASKS, shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
-from mwpy._values.last_words import LastWords
+from mwpy._values.last_words import NO_WORDS, LastWords
 
 __all__ = ["AgentCore"]
 
@@ -120,6 +122,12 @@ class AgentCore:
                 self._watch.exit_seen(self.children[number], by_sigkill, self.leaving, now)
             case SlaveExited():
                 self._slave_exited(self.children[event.slave], event, now)
+            case Forked(number, unsafe):
+                self._starts.forked(number, unsafe, now)
+            case NotForked(number, reason):
+                self._starts.not_forked(reason)
+                end = SlaveExited(number, f"cannot be started: {reason}", NO_WORDS, 0)
+                self._slave_exited(self.children[number], end, now)
             case StreamEnded(number):
                 self._watch.stream_ended(self.children[number], now)
             case StreamBroken(number, reason):
@@ -197,6 +205,7 @@ class AgentCore:
             for child in self._state.living():
                 child.is_replaced = child.is_replaced or child.state is ChildState.STARTING
                 self._state.stop(child, finished=False)
+            self._starts.renew()
 
     def _welcome(self, welcome: messages.Welcome, now: float) -> None:
         self.welcome = welcome
@@ -265,6 +274,7 @@ class AgentCore:
         was = child.state
         child.change(ChildEvent.EXIT)
         del self.children[child.number]
+        self._starts.ended(child)
         self._output.ended(child, event.words, event.error_output)
         child.ended = True
         started = self._trust.last_started(child, event.started)

@@ -9,6 +9,7 @@ from math import inf
 
 from attrs import define, field
 
+from mwpy._core.agent.child import ChildState
 from mwpy._core.agent.events import FAREWELL_S
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
@@ -66,9 +67,12 @@ class Departure:
         self._deadline = until if self._deadline is None else min(self._deadline, until)
         tasks_end_at = self._state.settings.tasks_end_at
         self._state.actions.end_at = self._deadline if tasks_end_at is None else min(self._deadline, tasks_end_at)
-        for number in self._state.actions.start:  # these slaves need not start any more
-            self._state.children.pop(number, None)
-        self._state.actions.start.clear()
+        state = self._state
+        waiting = [child.number for child in state.children.values() if child.state is ChildState.WAITING]
+        for number in (*waiting, *state.actions.start, *state.actions.fork):  # they need not start any more
+            state.children.pop(number, None)
+        state.actions.start.clear()
+        state.actions.fork.clear()
         for child in self._state.living():
             child.loss = self.cause  # it may end by itself, because its task gives up
             self._state.stop(child, self.code is ExitCode.OK)

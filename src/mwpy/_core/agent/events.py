@@ -24,12 +24,14 @@ __all__ = [
     "Disconnected",
     "ErrorOutput",
     "ExitSeen",
+    "Forked",
     "Heard",
     "JournalRead",
     "LookedUp",
     "Measured",
     "MemoryBroken",
     "MemoryRead",
+    "NotForked",
     "Outgoing",
     "Recalled",
     "Resumed",
@@ -64,6 +66,8 @@ class AgentSettings:
     """How much memory the slaves may use together, because their job has no more; None if this is unknown."""
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     """A slave that is not ready after this time is killed, and counts as a failed start."""
+    forks: bool = False
+    """Whether slaves are forked from a template, and not started as fresh interpreters."""
 
     @property
     def tasks_end_at(self) -> float | None:
@@ -165,6 +169,21 @@ class ExitSeen(Struct, frozen=True):
     by_sigkill: bool
 
 
+class Forked(Struct, frozen=True):
+    """The template has started a slave."""
+
+    slave: int
+    unsafe: str = ""
+    """Why the template must not fork. If so, the template itself has become this slave, and there is no template."""
+
+
+class NotForked(Struct, frozen=True):
+    """The template could not fork a slave."""
+
+    slave: int
+    reason: str
+
+
 class SlaveExited(Struct, frozen=True):
     """A slave has ended. Everything in its stream and journal was reported before."""
 
@@ -226,6 +245,8 @@ AgentEvent = (
     | ErrorOutput
     | ExitSeen
     | SlaveExited
+    | Forked
+    | NotForked
     | Recalled
     | LookedUp
     | Terminated
@@ -253,8 +274,13 @@ class AgentActions(Struct):
     records: list[records.Record] = []
     error_output: list[bytes] = []
     """What slaves wrote to standard error, for the agent's own standard error."""
+    end_template: bool = False
+    """End the template, because its script was edited."""
     start: list[int] = []
-    """Slaves to start. Report `SlaveExited` for a slave that cannot be started."""
+    """Slaves to start as fresh interpreters. Report `SlaveExited` for a slave that cannot be started."""
+    fork: list[int] = []
+    """Slaves to start with the template. If there is none, start one, which then starts the slave. Report `Forked`,
+    `NotForked`, or, if the template ends before that, `SlaveExited`."""
     feed: list[int] = []
     """Slaves that had no task and get tasks now: write the time into the memory that is shared with them."""
     end_at: float | None = None

@@ -1,4 +1,13 @@
-"""Starts as many slave processes as wanted, and a new one for each that ends, until too many fail in a row."""
+"""Starts as many slave processes as wanted, and a new one for each that ends, until too many fail in a row.
+
+*The template* is a process that has loaded the script and runs nothing. Slaves are forked from it, one at a time. The
+others wait, and have no process. The start of the template is part of the start of its first slave: if it fails or
+hangs, the start of this slave has failed. The next slave then starts another template. A template that dies between two
+starts is also replaced at the next one.
+
+Some scripts leave something that must not be copied, for example a random number generator. Then the template becomes
+its first slave itself, and all other slaves start as fresh interpreters. They also do so if the template cannot fork.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +16,10 @@ from itertools import chain, islice
 
 from attrs import define, field
 
-from mwpy._core.agent.child import Child, ChildState
+from mwpy._core.agent.child import Child, ChildEvent, ChildState
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
-from mwpy._values import messages
+from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer, SlaveId
@@ -37,6 +46,16 @@ class Starts:
     """The definitions that every new slave gets, by number, each with its payload."""
     _looked_up: dict[str, None] = field(factory=dict)
     """The packages whose versions the agent has looked up."""
+    _forks: bool = field(init=False)
+    """Whether slaves are forked from a template."""
+    _forked: int = 0
+    """The slave that the template starts now; 0 if it starts none."""
+    _is_stale: bool = False
+    """Whether the template ends after this start, because the script was edited."""
+
+    @_forks.default
+    def _of_settings(self) -> bool:
+        return self._state.settings.forks
 
     def fill(self, now: float, failed_before: int = 0) -> None:
         """Start slaves until there are as many as the settings want.
@@ -47,14 +66,68 @@ class Starts:
         while len(self._state.children) < self._state.settings.hello.slaves:
             self._last_number += 1
             name = SlaveId(f"slave {self._last_number}")
-            child = Child(self._last_number, name, now, failed_before=failed_before)
-            child.ready_by = now + self._state.settings.start_timeout_s
+            child = Child(self._last_number, name, now, ChildState.WAITING, failed_before=failed_before)
             self._state.children[child.number] = child
-            self._state.actions.start.append(child.number)
-            if self._definitions:
-                definitions, payloads = zip(*self._definitions.values(), strict=True)
-                everything = Outgoing(messages.Algorithms([*definitions]), [*chain.from_iterable(payloads)])
-                self._state.actions.to_slaves.append((child.number, everything))
+        self._start_waiting(now)
+
+    def _start_waiting(self, now: float) -> None:
+        """Start the slaves that wait. The template starts one at a time."""
+        actions = self._state.actions
+        for child in self._state.children.values():
+            if child.state is ChildState.WAITING and not self._forks:
+                self._start(child, actions.start, now)
+            elif child.state is ChildState.WAITING and not self._forked:
+                self._forked = child.number
+                self._start(child, actions.fork, now)
+
+    def _start(self, child: Child, way: list[int], now: float) -> None:
+        child.change(ChildEvent.START)
+        child.started_at, child.ready_by = now, now + self._state.settings.start_timeout_s
+        way.append(child.number)
+        if self._definitions:
+            definitions, payloads = zip(*self._definitions.values(), strict=True)
+            everything = Outgoing(messages.Algorithms([*definitions]), [*chain.from_iterable(payloads)])
+            self._state.actions.to_slaves.append((child.number, everything))
+
+    def forked(self, slave: int, unsafe: str, now: float) -> None:
+        """The template has started a slave, or, if it must not fork, has become this slave.
+
+        Args:
+            unsafe: why it must not fork; empty if it may.
+        """
+        assert slave == self._forked, "the template starts one slave at a time"
+        self._forked = 0
+        child = self._state.children[slave]
+        if child.ready_by is not None:  # its messages are read from now on
+            child.ready_by = now + self._state.settings.start_timeout_s
+        if unsafe:
+            self._give_up_forks(unsafe)
+        elif self._is_stale:
+            self._state.actions.end_template = True
+        self._is_stale = False
+        self._start_waiting(now)
+
+    def not_forked(self, reason: str) -> None:
+        """The template could not fork a slave. The slave has ended before it began."""
+        self._give_up_forks(f"the process that has loaded the script cannot be forked: {reason}")
+        self._state.actions.end_template = True
+
+    def _give_up_forks(self, why: str) -> None:
+        """From now on, start all slaves as fresh interpreters."""
+        self._forks = False
+        self._state.record(records.Notice(f"the slaves of this agent start as fresh interpreters, because {why}"))
+
+    def renew(self) -> None:
+        """The script was edited: replace the template."""
+        if self._forked:
+            self._is_stale = True
+        elif self._forks:
+            self._state.actions.end_template = True
+
+    def ended(self, child: Child) -> None:
+        """A slave ended. If the template was starting it, the template ended, too."""
+        if child.number == self._forked:
+            self._forked, self._is_stale = 0, False
 
     def knows(self, algorithm: int) -> bool:
         """Whether the master has defined an algorithm, and not forgotten it."""
@@ -117,4 +190,7 @@ class Starts:
 
     def check(self) -> None:
         """Check that each slave has a number that was given out."""
-        assert all(0 < number <= self._last_number for number in self._state.children), "a slave has a wrong number"
+        children = self._state.children
+        assert all(0 < number <= self._last_number for number in children), "a slave has a wrong number"
+        waiting = [number for number, child in children.items() if child.state is ChildState.WAITING]
+        assert self._forked or not waiting, f"slaves {waiting} wait for nothing"

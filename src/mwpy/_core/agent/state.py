@@ -26,7 +26,7 @@ class AgentState:
     actions: AgentActions = field(factory=AgentActions)
 
     def living(self) -> list[Child]:
-        """The slaves that were not killed."""
+        """The slaves that have a process and were not killed."""
         return [child for child in self.children.values() if child.state in _LIVING]
 
     def stop(self, child: Child, finished: bool) -> None:
