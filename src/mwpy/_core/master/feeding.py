@@ -43,7 +43,8 @@ class Feeding:
         """
         jar = self.state.jar
         is_much = self.unfetched + jar.answered.bytes > self.state.settings.max_waiting_bytes
-        self.holds_back = is_much and (waiting is Waiting.NOT or jar.num_allocated > 0)
+        may_fetch = waiting is Waiting.NOT and self.unfetched > 0  # answers that wait for a repetition need tasks
+        self.holds_back = is_much and (may_fetch or jar.num_allocated > 0)
         if self.deadline is not None and now >= self.deadline:
             self.out_of_time, self.deadline = True, None
             self.state.actions.ends_at = self.state.settings.ends_at
