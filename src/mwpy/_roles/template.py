@@ -20,6 +20,9 @@ from mwpy._values.errors import ExitCode
 
 __all__ = ["serve"]
 
+NAME = "mwpy-template"
+"""The name of the template in `ps`."""
+
 
 def serve(settings: TemplateSettings) -> SlaveSettings:
     """Fork slaves until the agent closes the orders; then end this process.
@@ -32,20 +35,19 @@ def serve(settings: TemplateSettings) -> SlaveSettings:
     for number in (signal.SIGINT, signal.SIGTERM):  # as in a slave: only the agent acts on them
         signal.signal(number, signal.SIG_IGN)
     orders = TemplateOrders(settings.orders)
+    own_name = forks.name_process(NAME)
     unsafe = fork_safety.why_unsafe([orders.fileno()])
     if not unsafe:
         forks.prepare_forks()
     while (order := orders.take()) is not None:
         slave, outputs = order
-        if unsafe:
-            orders.answer(Answer(slave.slave, os.getpid(), unsafe))
+        answer = Answer(slave.slave, os.getpid(), unsafe) if unsafe else _fork(slave, outputs)
+        if answer is not None:
+            orders.answer(answer)
+        if answer is None or unsafe:
             orders.close()
+            forks.name_process(own_name)
             return slave
-        answer = _fork(slave, outputs)
-        if answer is None:
-            orders.close()
-            return slave
-        orders.answer(answer)
     os._exit(ExitCode.OK)
 
 

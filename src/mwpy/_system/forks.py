@@ -26,6 +26,7 @@ __all__ = [
     "die_with_parent",
     "flush",
     "fork_orphan",
+    "name_process",
     "prepare_forks",
     "reap_orphans",
 ]
@@ -48,6 +49,14 @@ def die_with_parent(parent: int) -> bool:
 def adopt_orphans() -> None:
     """Become the parent of each descendant whose own parent ends."""
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> str:
+    """Give this process a name for `ps` and `top`, of at most 15 characters. Return its name until now."""
+    with open("/proc/self/comm", "r+", encoding="utf-8", errors="surrogateescape") as file:
+        before = file.read().strip()
+        file.write(name)
+    return before
 
 
 def reap_orphans(known: Container[int]) -> None:

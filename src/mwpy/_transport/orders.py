@@ -6,13 +6,13 @@ its standard output and error. The agent gives one order at a time, and never wa
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
-from attrs import evolve
+from attrs import asdict, evolve, frozen
 
 from mwpy._values.environment import SlaveSettings
 
@@ -24,7 +24,8 @@ MOST_BYTES = 1 << 16
 MOST_FDS = 5
 
 
-class Answer(msgspec.Struct, frozen=True):
+@frozen
+class Answer:
     """What the template answers to an order."""
 
     slave: int
@@ -60,8 +61,8 @@ class AgentOrders:
         found: list[Answer] = []
         with suppress(OSError):
             while data := self._socket.recv(MOST_BYTES):
-                with suppress(msgspec.MsgspecError):
-                    found.append(msgspec.json.decode(data, type=Answer))
+                with suppress(ValueError, TypeError):
+                    found.append(Answer(**json.loads(data)))
         return found
 
     def close(self) -> None:
@@ -101,7 +102,7 @@ class TemplateOrders:
     def answer(self, answer: Answer) -> None:
         """Answer the order. If the agent has ended, do nothing: the next `take` returns None."""
         with suppress(OSError):
-            self._socket.send(msgspec.json.encode(answer))
+            self._socket.send(json.dumps(asdict(answer)).encode())
 
     def close(self) -> None:
         """Close this end."""

@@ -177,12 +177,37 @@ class Stage:
 
 
 def slaves_of(agent: int) -> list[int]:
-    """Return the living child processes of an agent."""
+    """Return the living child processes of an agent, without the template from which slaves are forked."""
+    return [pid for pid in children_of(agent) if name_of(pid) != "mwpy-template"]
+
+
+def template_of(agent: int) -> int:
+    """Return the template of an agent. Wait until it can fork."""
+    found: list[int] = []
+
+    def is_found() -> bool:
+        found[:] = [pid for pid in children_of(agent) if name_of(pid) == "mwpy-template"]
+        return bool(found)
+
+    until(is_found, "a template")
+    return found[0]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the living child processes of a process."""
     try:
-        children = Path(f"/proc/{agent}/task/{agent}/children").read_text()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
     return [int(pid) for pid in children.split()]
+
+
+def name_of(pid: int) -> str:
+    """Return the name of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def kill(pid: int, number: signal.Signals) -> None:
