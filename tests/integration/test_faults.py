@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import APPS, ORPHAN_S, PATIENCE_S, Running, Stage, kill, slaves_of, until
+from tests.integration.apps.stage import APPS, ORPHAN_S, PATIENCE_S, Running, Stage, children_of, kill, slaves_of, until
 
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy.resource_file import read
@@ -59,7 +59,7 @@ MANY = ("--mw-attempts-max", 100)
 
 @pytest.mark.parametrize("seed", [1])
 def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
-    """Random slaves and some agents are killed with SIGKILL under load. Every result arrives exactly once.
+    """Random slaves, templates and some agents are killed with SIGKILL under load. Every result arrives exactly once.
 
     Only as many agents are killed as a task may lose: more would make it unrunnable. By chance, one task may be killed
     with three slaves, so it gets more attempts.
@@ -78,7 +78,7 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
         for number, agent in enumerate(agents):
             if agent.process.poll() is not None and now < KILLS_S + AFTERWARDS_S / 2:
                 agents[number] = stage.agent(*line)
-        slaves = [slave for agent in agents for slave in slaves_of(agent.pid)]
+        slaves = [slave for agent in agents for slave in children_of(agent.pid)]  # and templates
         may_kill_agent = agents_killed < LOST_AGENTS_ALLOWED and dice.random() < AGENTS_SHARE
         victims = [agent.pid for agent in agents] if may_kill_agent else slaves
         if now < KILLS_S and victims:

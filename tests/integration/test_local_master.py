@@ -558,15 +558,18 @@ print(*mw.map(lambda _: os.getpid(), [0]))
     assert not Path(f"/proc/{int(run.stdout)}").exists()
 
 
-def test_a_slave_imports_nothing_that_only_masters_and_agents_need() -> None:
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_a_slave_imports_nothing_that_only_masters_and_agents_need(way: str) -> None:
     """Thousands of slaves may start from one shared disk, and a slave that is killed is replaced while others wait."""
-    with mwpy.local_master(slaves=1) as mw:
+    with mwpy.local_master(slaves=1, slave_start=way) as mw:
         [names] = mw.map(eval, ["[*__import__('sys').modules]"])
     unneeded = {"cloudpickle", "tempfile", "zmq", "mwpy.audit", "mwpy.master"}
     assert "mwpy.slave" in names
     assert not unneeded & {*names}
     roles = ("_roles.checkpoints", "_roles.loaded", "_roles.task_runner", "_roles.waiting_tasks")
-    allowed = ("_core.holding", *roles, "_system", "_values")
+    allowed = ["_core.holding", *roles, "_system", "_values"]
+    if way == "fork":
+        allowed += ["_roles.template", "_transport.orders"]
     transport = ("_transport.c", "_transport.passage", "_transport.shared", "_transport.wire")
     others = [name for name in names if name.startswith("mwpy._") and name.count(".") > 1]
     assert not [name for name in others if not name.removeprefix("mwpy.").startswith((*allowed, *transport))]
