@@ -267,8 +267,7 @@ def local_master(
         slave_max_memory: a slave process is replaced by a new one when it has more memory than this after a task, in
             bytes, or as a text such as `"4 GB"`; None for no limit.
         slave_start_timeout: a slave that is not ready this long after its start, in seconds, is killed; None for 300.
-        slave_start: how slave processes start: `"fork"`, from a process that has started before, or `"spawn"`, as fresh
-            interpreters; None for fork on Linux and spawn elsewhere.
+        slave_start: `"fork"` or `"spawn"`, as `--mw-slave-start`; None for fork on Linux and spawn elsewhere.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
-from tests.integration.apps.stage import PATIENCE_S, SOURCES, Stage, until
+from tests.integration.apps.stage import PATIENCE_S, SOURCES, Stage, slaves_of, template_of, until
 
 MANY = 40
 """How often a cell with a large object is run. Slaves that kept all of them would need 320 MB."""
@@ -81,7 +81,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
         with Notebook(stage) as notebook:
             notebook.run("import itertools, pathlib, time, mwpy\nmw = mwpy.local_master(slaves=2)")
             yield notebook
-            assert len(stage.processes()) == 4
+            assert len(stage.processes()) == 5  # kernel, agent, template, two slaves
         stage.no_process_left()
 
 
@@ -99,7 +99,10 @@ def test_a_task_sees_what_the_cells_have_defined_by_then(notebook: Notebook) -> 
 
 
 def test_an_edited_module_is_used_as_soon_as_it_was_loaded_again(notebook: Notebook) -> None:
-    """Before it was loaded again, a map is refused. Then new slaves replace the slaves with the old code."""
+    """Before it was loaded again, a map is refused. Then new slaves replace the slaves with the old code, and a new
+    template replaces theirs."""
+    [agent] = slaves_of(notebook.pid)
+    template = template_of(agent)
     notebook.edit("steps", "K = 5", "def step(x):", "    return K + x")
     shown = "sorted((result.value, result.sid) for result in mw.map_results({}, [1, 2]))"
     before = notebook.run(f"import importlib, steps\n{shown.format('steps.step')}")
@@ -111,6 +114,7 @@ def test_an_edited_module_is_used_as_soon_as_it_was_loaded_again(notebook: Noteb
     assert [value for value, _ in eval(after)] == [8, 9]
     assert not {sid for _, sid in eval(before)} & {sid for _, sid in eval(after)}
     assert notebook.run("list(mw.map(lambda x: steps.step(x), [1, 2]))") == "[8, 9]"
+    assert template_of(agent) != template
 
 
 def test_autoreload_is_enough_to_use_edited_modules(notebook: Notebook) -> None:

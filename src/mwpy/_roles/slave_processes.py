@@ -22,7 +22,7 @@ __all__ = ["SlaveProcesses"]
 
 @define(eq=False)
 class SlaveProcesses:
-    """Starts slaves, and reports to the core what becomes of them."""
+    """Starts slaves, and reports to the core when they run and end."""
 
     _core: AgentCore
     _edges: AgentEdges

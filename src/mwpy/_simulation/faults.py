@@ -78,7 +78,7 @@ class Faults:
             case "stranger":
                 self._network.stranger()
             case "template":
-                process.kill_template()
+                process.launcher.kill_template()
             case _:
                 self._strike_slave(process, kind)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 from attrs import define, field, frozen
@@ -17,12 +17,12 @@ from mwpy._core.agent.output import HELD_BACK_S
 from mwpy._core.agent.starts import ABORT_S
 from mwpy._core.agent.watch import EXIT_S, KILLED_TOO_S
 from mwpy._roles.agent import Agent
-from mwpy._roles.edges import AgentEdges, SlaveParts
+from mwpy._roles.edges import AgentEdges
 from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.launcher import SimulatedLauncher
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
 from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave, Workload
-from mwpy._simulation.templates import SimulatedTemplate
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode
@@ -216,60 +216,17 @@ class AgentProcess:
         )
         self.core = AgentCore(settings)
         self._trail = _Trail()
+        self.launcher = SimulatedLauncher(world, self._workload, self._link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
-        self._agent = Agent(self.core, AgentEdges(self._link, self, self.outlets, self._signals, self._trail, clock))
-        self._template: SimulatedTemplate | None = None
-        self._start_s = start_s
+        self._agent = Agent(
+            self.core, AgentEdges(self._link, self.launcher, self.outlets, self._signals, self._trail, clock)
+        )
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False
         checker.times.begins(peer, None if lifetime_s is None else lifetime_s - FAREWELL_S)
         self._short_at = -inf
         self._agent.begin()
-
-    def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
-        """Start a slave as a fresh interpreter, as the launcher does; sometimes fail because memory is missing."""
-        slave = self.make_slave(number, self._checker.edits)
-        if self._world.chance(0.05):
-            slave.hang(closes=False)
-            self.check_start(slave)
-        slave.begin(self._start_s)
-        return SlaveParts(slave, slave.channel, slave.outputs)
-
-    def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
-        """Start a template and its first slave, as the launcher does."""
-        assert self._template is None or self._template.is_over, "there are two templates"
-        template = SimulatedTemplate(self._world, self, self._link, self._checker.edits, self._host.limits.unsafe)
-        parts = template.fork(number, welcome)
-        template.load(self._start_s)
-        self._template = template
-        return template, parts
-
-    def reap(self, known: Container[int]) -> None:
-        """Do nothing: simulated processes leave nothing behind."""
-
-    def make_slave(self, number: int, edits: int) -> SimulatedSlave:
-        """Make a slave that has no process yet; sometimes fail because memory is missing."""
-        if self._world.chance(0.02):
-            raise OSError("no memory")
-        slave = SimulatedSlave(number, self._workload, self._link, self.outlets, self._slave_ended, edits)
-        self.slaves[number] = slave
-        return slave
-
-    def check_start(self, slave: SimulatedSlave) -> None:
-        """Check that a slave is killed whose start hangs."""
-        limit = self._host.limits.start_timeout_s + ABORT_S + LONGEST_FREEZE_S + 1.0
-        self._world.after(limit, lambda: self._check_killed(slave))
-
-    def kill_template(self) -> None:
-        """Something kills the template."""
-        if self._template is not None:
-            self._template.end(SIGKILL)
-
-    def template_ended(self) -> None:
-        """The agent gets a signal."""
-        if not self._over:
-            self._signals.catch(signal.SIGCHLD)
 
     def _is_attentive(self) -> bool:
         return not self._over and self._world.now > self._frozen_until + PROMISED_S
@@ -284,7 +241,18 @@ class AgentProcess:
     def _running(self) -> list[int]:
         return [slave.running for slave in self.slaves.values() if slave.running and slave.code is None]
 
-    def _slave_ended(self, slave: SimulatedSlave) -> None:
+    def check_start(self, slave: SimulatedSlave) -> None:
+        """Check that a slave is killed whose start hangs."""
+        limit = self._host.limits.start_timeout_s + ABORT_S + LONGEST_FREEZE_S + 1.0
+        self._world.after(limit, lambda: self._check_killed(slave))
+
+    def template_ended(self) -> None:
+        """The agent gets a signal."""
+        if not self._over:
+            self._signals.catch(signal.SIGCHLD)
+
+    def slave_ended(self, slave: SimulatedSlave) -> None:
+        """The agent gets a signal."""
         if not self._over:
             name, running = f"slave {slave.number} on {self._host.name}", slave.running
             self._world.note(f"{name} ends: {slave.describe_exit()}, running {running}")
@@ -329,7 +297,7 @@ class AgentProcess:
     def stop(self) -> None:
         """End the process, its slaves and its connection."""
         self._over = True
-        self.kill_template()
+        self.launcher.kill_template()
         for slave in self.slaves.values():
             slave.end(SIGKILL)
         self._network.cut(self.connection)

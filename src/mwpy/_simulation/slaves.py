@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from math import inf
+from random import Random
 
 from attrs import define, field
 
@@ -32,7 +33,7 @@ from mwpy._values.exits import describe_exit
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
 
-__all__ = ["SimulatedSlave", "Workload"]
+__all__ = ["SimulatedSlave", "Workload", "fail_to_load"]
 
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
@@ -260,11 +261,6 @@ class SimulatedSlave:
         self._hangs = False
         self._woken = False
 
-    def begin(self, longest_s: float) -> None:
-        """The process begins. It is up after at most so many seconds."""
-        self.has_process = True
-        self._world.after(self._world.random.random() * longest_s, self._start)
-
     # ---- the process as its agent sees it ------------------------------------------------------------------
 
     def poll(self) -> int | None:
@@ -330,12 +326,13 @@ class SimulatedSlave:
 
     # ---- what it does --------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """The script is loaded."""
         if self.code is not None or self._hangs:
             return
         random = self._world.random
         if self._world.chance(0.1):
-            self.fail_to_load()
+            fail_to_load(self, random)
             return
         if random.random() < 0.1:
             self.printed = f"slave {self.number} is slow today\n"
@@ -343,12 +340,6 @@ class SimulatedSlave:
         self.is_up = True
         self.channel.reply(messages.SlaveReady(self.number))
         self._step()
-
-    def fail_to_load(self) -> None:
-        """The script cannot be loaded."""
-        self.printed = f"no module named m{self._world.random.randint(1, 2)}\n"
-        self.outputs[2].write(self.printed)
-        self.end(1)
 
     def _wake(self) -> None:
         """A message has arrived: read it soon, unless a task runs."""
@@ -488,6 +479,13 @@ class SimulatedSlave:
             self.channel.reply(*journal.group(self.number))
             journal.clear()
             self._send_by = self._world.now + GATHER_S
+
+
+def fail_to_load(slave: SimulatedSlave, random: Random) -> None:
+    """The script cannot be loaded."""
+    slave.printed = f"no module named m{random.randint(1, 2)}\n"
+    slave.outputs[2].write(slave.printed)
+    slave.end(1)
 
 
 def _digested(message: messages.Tasks) -> list[int]:

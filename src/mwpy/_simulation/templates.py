@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mwpy._roles.edges import SlaveParts
 from mwpy._simulation.network import SimulatedAgentLink
-from mwpy._simulation.slaves import SIGABRT, SIGKILL, SimulatedSlave
+from mwpy._simulation.slaves import SIGABRT, SIGKILL, SimulatedSlave, fail_to_load
 from mwpy._simulation.world import World
 from mwpy._transport.orders import Answer
 from mwpy._values import messages
@@ -24,9 +24,10 @@ FORK_S = 0.02
 
 
 class Nursery(Protocol):
-    """Makes the slaves that a template forks: `AgentProcess`."""
+    """Makes the slaves that a template forks: `SimulatedLauncher`."""
 
     def make_slave(self, number: int, edits: int) -> SimulatedSlave: ...
+    def begin(self, slave: SimulatedSlave, longest_s: float) -> None: ...
     def check_start(self, slave: SimulatedSlave) -> None: ...
     def template_ended(self) -> None: ...
 
@@ -142,7 +143,7 @@ class SimulatedTemplate:
     def _loaded(self) -> None:
         self._is_loaded = True
         if self._code is None and self._starts is not None and self._world.chance(0.1):
-            self._starts.fail_to_load()
+            fail_to_load(self._starts, self._world.random)
             self.end(1)
         else:
             self._fork()
@@ -163,6 +164,6 @@ class SimulatedTemplate:
         else:
             answer = Answer(slave.number, slave.number)
         if slave.code is None:
-            slave.begin(FORK_S)
+            self._nursery.begin(slave, FORK_S)
         self._answers.append((answer, None if answer.failure else slave))
         self._link.readable(ORDERS_FD, True)

@@ -10,7 +10,7 @@ copied or shared. These things may not:
   and files that are mapped into memory, can be shared.
 - A process belongs to its parent, and the parent of a fork is another one.
 - A random number generator gives the same numbers in all forks. Those that Python, NumPy and PyTorch share are seeded
-  anew (see `randomness.py`), but not those in variables of the script. A temporary directory in a variable is deleted
+  again (see `randomness.py`), but not those in variables of the script. A temporary directory in a variable is deleted
   at the end of the first fork. A lock of multiprocessing in a variable becomes one lock for all forks.
 """
 
@@ -38,10 +38,10 @@ __all__ = ["why_unsafe"]
 SPAWN = "or give --mw-slave-start spawn"
 
 ENDED_S = 0.1
-"""The kernel lists a thread that has ended for a moment longer: at most so many seconds."""
+"""The kernel lists a thread that has ended for a moment longer: at most this many seconds."""
 
 LARGE = 10_000
-"""So many elements of a container are looked at."""
+"""This many elements of a container are looked at."""
 
 GPU_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
@@ -70,7 +70,7 @@ HARMLESS = (
     ("torch", "default_generator"),
     ("random", "SystemRandom"),
 )
-"""The shared generators, which are seeded anew in each fork, and a type of generators without a state."""
+"""The shared generators, which are seeded again in each fork, and a type of generators without a state."""
 
 
 def why_unsafe(own_fds: Iterable[int]) -> str:
