@@ -142,8 +142,8 @@ def test_a_task_waits_until_all_tasks_have_ended_to_which_it_refers(master: Mast
 def test_several_tasks_may_refer_to_one_result_as_long_as_it_is_held(master: Master) -> None:
     master.finish(1, "one")
     master.submit([ResultReference(1)], refers=[1])
-    assert master.finish(2, "two") == [["one"]]
-    assert master.finish(4, 4) == [["one", "two"]]
+    assert master.finish(2, "two") == [["one", "two"]], "the first of those that waited"
+    assert master.finish(3, 3) == [["one"]]
     assert master.kept == [1, 2]
     master.obey(ReleaseResults([1, 2, 17]))
     assert master.kept == []
@@ -172,6 +172,26 @@ def test_a_result_that_the_algorithm_has_received_is_given_back() -> None:
     master.core.obey(GiveResult(1, [value]))
     assert arguments(master.turn()) == [["one"]]
     assert master.kept == [1]
+
+
+def test_each_result_of_a_group_goes_to_the_tasks_that_refer_to_it() -> None:
+    """Some have large buffers, one failed, and to one no task refers."""
+    master = Master(MasterSettings("m", "g", task_group=5))
+    for _ in range(5):
+        master.submit("a")
+    assert master.join() == ["a"] * 5
+    large = [bytes([number]) * 100_000 for number in (1, 2, 3)]
+    for number in (5, 3, 1, 4):
+        master.dependent(number)
+    values = [CODEC.dumps_value(value) for value in ([bytearray(large[0])], "b", [*map(bytearray, large[1:])], "d")]
+    entries = [*(entry for entry, _ in values), CODEC.dumps_failure(OSError("disk full"))]
+    own = [[*map(bytes, buffers)] for _, buffers in values]
+    group = messages.Results(1, [1], [5], [1], [0.1] * 5, [4], [*map(len, own), 0])
+    frames = [buffer for buffers in own for buffer in buffers]
+    sent = master.receive(group, messages.payload(5, entries), *frames)
+    assert sent == [[large[1:]], [[large[0]]], ["d"]]
+    assert master.ended[6] == "it needs the result of task 5, but task 5 (max) failed: OSError: disk full"
+    assert master.kept == [1, 3, 4, 5]
 
 
 END: dict[str, Callable[[Master], object]] = {

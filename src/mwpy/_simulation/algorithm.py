@@ -102,8 +102,8 @@ class SimulatedAlgorithm:
         """The share of tasks that kill their agent."""
         self._speculate = random.choice((0.0, 0.7, 1.0))
         """The share of tasks of which second attempts may be started, if they may run again at all."""
-        self._refers = random.choice((0.0, 0.2, 0.7))
-        """How often a task refers to the results of others."""
+        self._refers = random.choice((0, 1, 6))
+        """How many groups of tasks refer to the results of others after each submission, at most."""
         self._held: Counter[int] = Counter()
         """For how many groups of tasks each result is held."""
         self._special: list[SlaveId] = []
@@ -168,7 +168,7 @@ class SimulatedAlgorithm:
         last = self._io.submissions.total
         if last >= first:
             self._world.note(f"submit tasks {first} to {last}")
-        if last and random.random() < self._refers:
+        for _ in range(random.randint(0, self._refers) if last else 0):
             self._hold(sorted(random.sample(range(1, last + 1), min(last, random.randint(1, 3)))))
         if self._special and random.random() < 0.1:
             sid = random.choice(self._special)

@@ -308,14 +308,14 @@ class HistoryChecker:
             killed = self.deaths.get(task, 0)
             assert killed < policy.attempts_max, f"task {task} runs again after it killed {killed} slaves"
             others = [each for each in beside if each not in self.killed_tasks]  # these end soon
-            together = [task, *others] if others else []
-            suspects = [each for each in together if self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
-            assert not suspects, f"{suspects} must run alone, but one agent runs {together}"
+            suspects = [each for each in (task, *others) if others and self.lost.get(each, 0) >= LOST_AGENTS_ALLOWED]
+            assert not suspects, f"{suspects} must run alone, but one agent runs {[task, *others]}"
         if policy.sid is None or task in self._unaddressed:
             return
         assert sid == policy.sid, f"task {task} is addressed to {policy.sid}, but {sid} starts it"
         last = self._last.get(policy.sid, 0)
-        assert task > last or self.runs[task] > 1, f"{sid} starts task {task} after the newer task {last}"
+        in_order = task > last or self.runs[task] > 1 or task in self.references.refers
+        assert in_order, f"{sid} starts task {task} after the newer task {last}"
         self._last[policy.sid] = max(last, task)
 
     def finished(self, result: Result[Any]) -> None:

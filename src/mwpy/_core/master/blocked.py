@@ -11,6 +11,7 @@ fetched the result. `references.py` decides about blocked tasks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from attrs import define, field
 
@@ -19,7 +20,7 @@ from mwpy._values import messages
 from mwpy._values.errors import InternalError
 from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import decode, encode
+from mwpy._values.messagepack import decode, encode, split_list
 from mwpy._values.records import ResultGiven, ResultsHeld, ResultsReleased, TaskRange
 from mwpy._values.task import TaskState
 
@@ -132,17 +133,20 @@ class BlockedTasks:
 
     def received(self, spans: Sequence[Span], group: messages.Results, frames: Sequence[Buffer]) -> None:
         """Results of tasks have arrived."""
-        failed = frozenset(group.failed)
-        for place, (number, _) in enumerate(messages.each_task(group)):
-            if number in self.results:
-                _, (first, *large) = messages.select(group, frames, [place])
-                entry = first[len(messages.payload(1, ())) :]
-                if place in failed:
-                    name = next(span.algorithm.name for span in spans if number in span.ids)
-                    what = headline(decode(entry).pickle)  # type: ignore[attr-defined]  # checked when it arrived
-                    self._end(number, (), f"task {number} ({name}) failed: {what}", number)
-                else:
-                    self._end(number, [entry, *large], "", 0)
+        numbers = [number for number, _ in messages.each_task(group)]
+        places = [place for place, number in enumerate(numbers) if number in self.results]
+        if not places:
+            return
+        encoded, failed = split_list(frames[0]), frozenset(group.failed)
+        ends = [*accumulate(group.buffers or [0] * len(numbers), initial=1)]
+        for place in places:
+            number, entry = numbers[place], bytes(encoded[place])  # a copy, because the others need not be kept
+            if place in failed:
+                name = next(span.algorithm.name for span in spans if number in span.ids)
+                what = headline(decode(entry).pickle)  # type: ignore[attr-defined]  # checked when it arrived
+                self._end(number, (), f"task {number} ({name}) failed: {what}", number)
+            else:
+                self._end(number, [entry, *frames[ends[place] : ends[place + 1]]], "", 0)
 
     def ended(self, spans: Iterable[Span], how: str) -> None:
         """Tasks have ended without values."""

@@ -78,7 +78,7 @@ class References:
             self.state.notice(_ADVICE.format(amount(LARGE_BYTES)), key=_ADVICE)
         while blocked.ripe:
             ready: list[TaskRange] = []
-            for task in [*blocked.ripe]:
+            for task in sorted(blocked.ripe):
                 span = blocked.tasks[task]
                 missing = blocked.missing(span)
                 if missing is not None:

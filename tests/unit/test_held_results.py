@@ -1,0 +1,162 @@
+"""What the algorithm's thread tells the core about results to which tasks refer, also when Ctrl-C interrupts it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, cast
+
+import pytest
+from attrs import define, field
+from tests.interrupts import moments
+from tests.spans import MAX
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import Command, ReleaseResults, Waiting
+from mwpy._core.master.core import Actions, MasterCore, MasterSettings
+from mwpy._core.master.events import Received
+from mwpy._core.master.submissions import Submissions
+from mwpy._roles.access import Access
+from mwpy._roles.held_results import HeldResults
+from mwpy._roles.inbox import Inbox
+from mwpy._roles.master_io import MasterIo
+from mwpy._transport.codec import Codec
+from mwpy._values import messages
+from mwpy._values.errors import UsageError
+from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.references import result
+
+CODEC = Codec()
+SETTINGS = MasterSettings("m", "g", task_group=1)
+
+
+class _Link:
+    asleep = False
+
+    def wake(self) -> None:
+        """Do nothing: `_Io` works at once."""
+
+
+@define(eq=False)
+class _Io:
+    """An I/O thread that does each command at once, in the thread that gives it. It is not interrupted."""
+
+    core: MasterCore = field(factory=lambda: MasterCore(SETTINGS))
+    submissions: Submissions = field(init=False)
+    outcomes: SimpleQueue[Actions] = field(factory=SimpleQueue)
+    commands: deque[Command] = field(factory=deque)
+    link: _Link = field(factory=_Link)
+    waiting: Waiting = Waiting.NOT
+    holds_back: bool = False
+    fetched_bytes: int = 0
+
+    @submissions.default
+    def _count(self) -> Submissions:
+        return Submissions(self.core.state.jar)
+
+    def command(self, command: Command) -> None:
+        self.commands.append(command)
+        interrupts = sys.getprofile()
+        sys.setprofile(None)
+        self.core.submit(self.submissions.take())
+        while self.commands:
+            self.core.obey(self.commands.popleft())
+        self.turn()
+        sys.setprofile(interrupts)
+
+    def turn(self) -> None:
+        self.core.decide(0.0)
+        self.core.check()
+        self.outcomes.put(self.core.take_actions())
+
+    def hear(self, message: messages.Message, *frames: Buffer) -> None:
+        self.core.handle(Received(b"a", "here", message, frames), 0.0)
+        self.turn()
+
+
+class Thread:
+    """The thread of an algorithm. Task 1 is at a slave, task 2 has a value, task 3 failed, and task 4 is unrunnable."""
+
+    def __init__(self) -> None:
+        self.io = _Io()
+        access = Access(cast(MasterIo, self.io), threading.current_thread())
+        self.inbox = Inbox(access, SETTINGS)
+        self.held = HeldResults(access, self.inbox)
+        self.algorithm = Defined(MAX)
+        for policy in (*[DEFAULT_POLICY] * 3, TaskPolicy(SlaveId("SLAVE-9"))):
+            self.io.submissions.add(self.algorithm, policy, *CODEC.dumps_call((1,), {}, "max"), None)
+        self.io.command(ReleaseResults([]))
+        self.io.hear(messages.Hello("m", "g", "host", 1, "3.11", 2))
+        for slave in (1, 2):
+            self.io.hear(messages.SlaveReady(slave))
+        self.io.hear(messages.Results(2, [2], [1], [1], [0.1], []), messages.payload(1, [CODEC.dumps_value([7])[0]]))
+        failure = messages.payload(1, [CODEC.dumps_failure(OSError("disk full"))])
+        self.io.hear(messages.Results(2, [3], [1], [1], [0.1], [0]), failure)
+
+    def refer(self, *numbers: int) -> Sequence[int]:
+        args = [[result(TaskId(number)) for number in numbers]]
+        return self.held.refer(CODEC.dumps_call((args,), {}, "max")[1])
+
+    @property
+    def results(self) -> dict[int, tuple[bool, list[bytes], str]]:
+        """What the core keeps."""
+        found = self.io.core.state.jar.blocked.results
+        return {number: (each.is_held, [*map(bytes, each.frames)], each.cause) for number, each in found.items()}
+
+    def fetch(self) -> list[Any]:
+        fetched: list[Any] = [*self.inbox.fetch(self.inbox.results), *self.inbox.fetch(self.inbox.unrunnable)]
+        self.held.fetched(fetched)
+        return fetched
+
+
+EXPECTED = {
+    1: (True, [], ""),
+    2: (True, [CODEC.dumps_value([7])[0]], ""),
+    3: (True, [], "task 3 (max) failed: OSError: disk full"),
+    4: (True, [], "task 4 (max) is unrunnable: SLAVE-9, to which it was addressed, is gone or never was"),
+}
+
+
+def test_results_are_held_until_they_are_fetched() -> None:
+    """The core is asked once. A result that was fetched cannot be referred to."""
+    thread = Thread()
+    assert thread.refer(4, 2, 1, 3) == [1, 2, 3, 4]
+    assert thread.results == EXPECTED
+    before = thread.io.outcomes.qsize()
+    assert thread.refer(1, 2) == [1, 2]
+    assert thread.io.outcomes.qsize() == before
+    assert sorted(one.task_id for one in thread.fetch()) == [2, 3, 4]
+    assert thread.results == {1: EXPECTED[1]}
+    with pytest.raises(UsageError, match=r"mwpy.result\(2\): this result was fetched already"):
+        thread.refer(1, 2, 3)
+    assert thread.refer(1) == [1]
+
+
+def test_an_interrupt_leaves_no_task_that_waits_forever() -> None:
+    """After an interrupt at any moment, the same call makes the core keep all results. They are forgotten as usual."""
+    for moment in moments():
+        thread = Thread()
+        buffers = CODEC.dumps_call(([result(TaskId(number)) for number in (1, 2, 3, 4)],), {}, "max")[1]
+        moment.interrupt(partial(thread.held.refer, buffers))
+        thread.held.refer(buffers)
+        assert thread.results == EXPECTED, moment
+        thread.fetch()
+        assert thread.results == {1: EXPECTED[1]}, moment
+    assert moment.number > 20
+
+
+def test_an_interrupt_while_a_task_that_refers_to_results_is_added_adds_it_or_not() -> None:
+    """All counts agree at each moment, and no other task gets its references."""
+    for moment in moments():
+        thread = Thread()
+        submissions, algorithm = thread.io.submissions, thread.algorithm
+        moment.interrupt(partial(submissions.add_referring, algorithm, DEFAULT_POLICY, b"x", [], "tag", [1]))
+        submissions.add(algorithm, DEFAULT_POLICY, b"x", [], "tag")
+        submissions.check()
+        assert [span.refers for span in submissions.take()] in ([[1], ()], [()]), moment
+    assert moment.number > 2
