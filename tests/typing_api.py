@@ -38,6 +38,8 @@ def calls_hold_their_result_type() -> None:
     assert_type(ping.task("ping", 2, loud=True), mwpy.TaskCall[str])
     assert_type(square.task(3), mwpy.TaskCall[int])
     assert_type(cube.task(3), mwpy.TaskCall[int])
+    assert_type(cube.task(mwpy.result(mwpy.TaskId(1))), mwpy.TaskCall[int])
+    mwpy.result("1")  # type: ignore[arg-type]
     assert_type(mwpy.task(plain, 3), mwpy.TaskCall[float])
 
 

@@ -46,6 +46,10 @@ def die_once(marker: str, value: object) -> object:
     return value
 
 
+def inspect(value: float, rest: list[Any]) -> None:
+    raise LookupError(f"{value} and {len(rest[0])} numbers")
+
+
 def misuse(number: int) -> object:
     if number:
         raise LookupError(f"no number {number}")
@@ -97,6 +101,21 @@ def test_a_task_may_refer_to_a_result_that_has_arrived(mw: mwpy.Master) -> None:
         assert error.cause == f"task {lost} (misuse) failed: LookupError: no number 1"
     with pytest.raises(mwpy.UsageError, match=rf"result\({end}\): this result was fetched already.*pass its value"):
         mw.submit(mwpy.task(difference, mwpy.result(end), 1))
+
+
+def test_a_task_that_got_values_can_be_replayed(mw: mwpy.Master) -> None:
+    """Its arguments are known with the values, of a task that failed and of one that cannot run."""
+    array, number = mw.submit(mwpy.task(sample, 20_000), seed=1), mw.submit(mwpy.task(difference, 5, 3))
+    call = mwpy.task(inspect, mwpy.result(number), [mwpy.result(array)])
+    failed = mw.submit(call)
+    mw.submit(call, sid=mwpy.SlaveId("SLAVE-99"), tag="unrunnable")
+    until(lambda: not mw.num_runnable_tasks(), "all tasks have ended")
+    [unrunnable] = [task for task in mw.unrunnable_tasks() if task.tag == "unrunnable"]
+    assert fetch_all(mw)[failed].error is not None
+    (value, [rest]), _ = unrunnable.arguments
+    assert (value, rest.shape) == (2, (20_000,))
+    with pytest.raises(LookupError, match="2 and 20000 numbers"):
+        mwpy.replay(failed)
 
 
 def test_items_of_a_map_may_refer_to_results(mw: mwpy.Master) -> None:
