@@ -20,7 +20,16 @@ from attrs import frozen
 
 from mwpy._system import clock
 
-__all__ = ["MemoryGroup", "count_job_kills", "count_machine_kills", "family", "read", "resident_bytes", "used_by"]
+__all__ = [
+    "MemoryGroup",
+    "available_bytes",
+    "count_job_kills",
+    "count_machine_kills",
+    "family",
+    "read",
+    "resident_bytes",
+    "used_by",
+]
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -40,14 +49,22 @@ _EXACT = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process has now; where the kernel does not say this, its peak so far."""
+    """Return how much memory this process has now, without mapped files and shared memory; where the kernel does not
+    say this, its peak so far."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) * PAGE_BYTES
+            resident, shared = file.read().split()[1:3]
+            return (int(resident) - int(shared)) * PAGE_BYTES
     except OSError:  # pragma: no cover (macOS)
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def available_bytes() -> int | None:
+    """Return how much memory this machine can still give to processes; None if the kernel does not say this."""
+    rows = (line.split() for line in read("/proc/meminfo").splitlines())
+    return next((int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:"), None)
 
 
 def family(pid: int) -> list[int]:
