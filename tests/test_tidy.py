@@ -623,6 +623,7 @@ PUBLIC_NAMES = (
     "Policies",
     "ResourceFileError",
     "Result",
+    "SharedObjectMissing",
     "Slave",
     "SlaveId",
     "SlaveLoop",

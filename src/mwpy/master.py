@@ -8,14 +8,14 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, Literal, NamedTuple, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
 from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import Inbox
+from mwpy._roles.inbox import Inbox, LoopCounts
 from mwpy._roles.map_run import (
     NO_KEYWORDS,
     Call,
@@ -29,6 +29,7 @@ from mwpy._roles.progress import Progress, Report, progress_of
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.terms import TermsOf
 from mwpy._system.modules import is_interactive
+from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
@@ -44,18 +45,10 @@ A = TypeVar("A")
 B = TypeVar("B")
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 KindName = Literal["ordered", "intermingle", "unordered"]
-
-
-class LoopCounts(NamedTuple):
-    """What `Master.loop` returns: how much can be fetched."""
-
-    unrunnable_tasks: int
-    results: int
-    connected_ordered_slaves: int
-    disconnected_ordered_slaves: int
 
 
 class Master:
@@ -113,12 +106,34 @@ class Master:
             payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
         io = self._access.io
         if refers:
-            task_id = io.submissions.add_referring(defined, checked, payload, [*buffers], tag, refers)
+            task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers)
         else:
             task_id = io.submissions.add(defined, checked, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
+
+    def share(self, obj: T) -> T:
+        """Keep a large object for many tasks, and return a handle that stands for it in their arguments.
+
+        The task gets the object itself. It is sent once to each agent, and all slaves there use the same memory. So
+        NumPy arrays are read-only. Other objects are unpickled once in each slave: a task must not change them.
+
+        Args:
+            obj: it is pickled now: later changes do not reach the tasks.
+
+        Returns:
+            The handle; for type checkers, it has the type of the object. When it is gone, the object is dropped.
+
+        Raises:
+            ArgumentNotPicklable: the object cannot be pickled; the caller's fault.
+
+        Example:
+            >>> table = mw.share(numpy.load("table.npy"))      # doctest: +SKIP
+            >>> values = mw.map(look_up, items, itertools.repeat(table))  # doctest: +SKIP
+        """
+        self._access.check()
+        return cast(T, shared_objects.share(obj, self._codec))
 
     def with_task_policy(
         self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]

@@ -566,8 +566,8 @@ def test_a_slave_imports_nothing_that_only_masters_and_agents_need(way: str) -> 
     unneeded = {"cloudpickle", "tempfile", "zmq", "mwpy.audit", "mwpy.master"}
     assert "mwpy.slave" in names
     assert not unneeded & {*names}
-    roles = ("_roles.checkpoints", "_roles.loaded", "_roles.task_runner", "_roles.waiting_tasks")
-    allowed = ["_core.holding", *roles, "_system", "_values"]
+    roles = ("checkpoints", "given_shares", "loaded", "task_runner", "waiting_tasks")
+    allowed = ["_core.holding", *(f"_roles.{role}" for role in roles), "_system", "_values"]
     if way == "fork":
         allowed += ["_roles.template", "_transport.orders"]
     transport = ("_transport.c", "_transport.passage", "_transport.shared", "_transport.wire")

@@ -12,6 +12,7 @@ from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.shares import Shares
 from mwpy._values import messages, records
 from mwpy._values.policy import Limits, TaskPolicy
 from mwpy._values.task import SlaveKind, SlaveState
@@ -24,9 +25,8 @@ def books() -> Books:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    return Dispatch(
-        books.state, HandBack(books.state), Isolation(books.state), books.definitions(), books.verification()
-    )
+    others = books.definitions(), books.verification(), Shares(books.state)
+    return Dispatch(books.state, HandBack(books.state), Isolation(books.state), *others)
 
 
 def held(*slaves: ConnectedSlave) -> list[list[int]]:

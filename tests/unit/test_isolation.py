@@ -10,6 +10,7 @@ from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.shares import Shares
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._values import records
 from mwpy._values.causes import Cause
@@ -33,7 +34,8 @@ def isolation(books: Books) -> Isolation:
 
 @pytest.fixture
 def dispatch(books: Books, isolation: Isolation) -> Dispatch:
-    return Dispatch(books.state, HandBack(books.state), isolation, books.definitions(), books.verification())
+    others = books.definitions(), books.verification(), Shares(books.state)
+    return Dispatch(books.state, HandBack(books.state), isolation, *others)
 
 
 def suspect(books: Books, algorithm: AlgorithmDefined | None = None) -> int:

@@ -13,6 +13,7 @@ from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.peaks import PEAKS_KEPT, PEAKS_NEEDED, Peaks, more_memory
+from mwpy._core.master.shares import Shares
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
@@ -30,7 +31,8 @@ def books() -> Books:
 def dispatched(books: Books) -> messages.Tasks:
     """Send the pending tasks."""
     handback = HandBack(books.state)
-    Dispatch(books.state, handback, Isolation(books.state), books.definitions(), books.verification()).decide(0.0)
+    others = books.definitions(), books.verification(), Shares(books.state)
+    Dispatch(books.state, handback, Isolation(books.state), *others).decide(0.0)
     books.state.check()
     return [each.message for each in books.state.take_actions().sends if isinstance(each.message, messages.Tasks)][-1]
 

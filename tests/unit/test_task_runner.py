@@ -20,7 +20,7 @@ from mwpy._core.master.spans import LeftState
 from mwpy._roles import task_runner
 from mwpy._roles.task_runner import MEASURE_S, TaskRunner
 from mwpy._system import memory
-from mwpy._transport import wire
+from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
 from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
@@ -33,6 +33,8 @@ from mwpy._values.message_checks import check
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import Limits
+from mwpy._values.share_messages import Share
+from mwpy._values.shares import Shared
 from mwpy.slave import Slave
 
 CODEC = Codec()
@@ -718,3 +720,74 @@ def test_a_state_does_not_measure_the_memory_of_a_task_that_runs(end: _End, monk
     _give(end, 1, 2)
     runner.turn(0.0, 100)
     assert [type(message).__name__ for message, _ in end.sent[2:]] == ["Results", "Checkpoint"]
+
+
+# ---- shared objects ------------------------------------------------------------------------------------------------
+
+
+def _give_sharing(end: _End, first: int, handle: Shared) -> None:
+    """A task that gets the maximum of a shared object."""
+    call, _ = CODEC.dumps_call((handle,), {}, "f")
+    group = messages.Tasks(7, [first], [1], [1], [1], shares=[handle.shared.share])
+    end.arrive(group, [messages.payload(1, [call])])
+
+
+def _missing(values: list[int]) -> tuple[Shared, Share]:
+    """The handle of an object that this process does not know, and how its agent names it."""
+    handle = shared_objects.share(values, CODEC)
+    shared_objects.KNOWN.clear()
+    return handle, handle.shared.share
+
+
+def test_a_task_starts_when_its_shared_objects_are_here(end: _End) -> None:
+    """Tasks before it run, and their results are sent. Tasks behind it wait, too, and can be taken back."""
+    handle, share = _missing([3, 5])
+    runner = _runner(end)
+    _define(end, max)
+    _give(end, 1, args=([1, 2],))
+    _give_sharing(end, 2, handle)
+    _give(end, 3, args=([8],))
+    runner.turn(0.0, 10)
+    runner.turn(0.0, 10)
+    assert (_results(end), runner.num_waiting) == ({1: 2}, 2)
+    end.arrive(messages.Revoked(7, [3], [1], [1]))
+    runner.turn(0.0, 10)
+    assert (runner.num_waiting, end.recalls_heard) == (1, 1)
+    end.arrive(messages.ShareGiven(share))
+    runner.turn(None, 10)
+    runner.flush()
+    assert _results(end) == {1: 2, 2: 5}
+    assert end.started[-1] == 2
+
+
+def test_a_task_without_its_shared_object_waits_as_long_as_it_may(end: _End) -> None:
+    handle, _ = _missing([3, 6])
+    runner = _runner(end)
+    _define(end, max)
+    _give_sharing(end, 1, handle)
+    runner.turn(0.25, 10)
+    assert (end.waits, end.started) == ([0.25], [])
+
+
+def test_a_task_whose_shared_object_cannot_be_kept_fails(end: _End) -> None:
+    handle, share = _missing([3, 7])
+    runner = _runner(end)
+    _define(end, max)
+    _give_sharing(end, 1, handle)
+    end.arrive(messages.ShareGiven(share, "it does not fit"))
+    runner.turn(0.0, 10)
+    runner.flush()
+    assert _results(end)[1][:2] == ("mwpy.SharedObjectMissing", "it does not fit")
+
+
+def test_a_slave_forgets_shared_objects(end: _End) -> None:
+    handle, share = _missing([3, 8])
+    runner = _runner(end)
+    end.arrive(messages.ShareGiven(share))
+    runner.get_ready()
+    assert shared_objects.is_known(share.digest)
+    end.arrive(messages.ShareForgotten(share.digest))
+    end.arrive(messages.ShareForgotten("unknown"))
+    runner.receive()
+    assert not shared_objects.is_known(share.digest)
+    del handle

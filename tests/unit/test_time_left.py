@@ -15,6 +15,7 @@ from mwpy._core.master.events import Received
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
+from mwpy._core.master.shares import Shares
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
 from mwpy._values.errors import UsageError
@@ -31,9 +32,8 @@ def books() -> Books:
 
 @pytest.fixture
 def dispatch(books: Books) -> Dispatch:
-    return Dispatch(
-        books.state, HandBack(books.state), Isolation(books.state), books.definitions(), books.verification()
-    )
+    others = books.definitions(), books.verification(), Shares(books.state)
+    return Dispatch(books.state, HandBack(books.state), Isolation(books.state), *others)
 
 
 def ending(books: Books, ends_at: float, kind: SlaveKind = SlaveKind.UNORDERED) -> ConnectedSlave:

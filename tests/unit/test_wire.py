@@ -15,6 +15,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.policy import Limits
+from mwpy._values.share_messages import Share
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
 ALL: list[tuple[messages.Message, list[bytes]]] = [
@@ -24,12 +25,18 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Algorithms([DEFINITION]), []),
     (messages.Installed({"p": "1", "q": ""}), []),
     (messages.Tasks(1, [1, 4], [1, 1], [1, 1], [0, 0], [1, 0], [Limits(2.5), None]), [b"x", b"large"]),
+    (messages.Tasks(1, [1], [1], [1], [0], shares=[Share("digest", 9, "")]), [b"x"]),
     (messages.Results(1, [1], [1], [1], [0.5], [0]), [b"x"]),
     (messages.Revoke(1, 2), []),
     (messages.Revoked(1, [1], [1], [1]), []),
     (messages.Cancel([1, 5], [4, 1], True), []),
     (messages.Checkpoint(1, 7, 2), [b"state", b"large"]),
     (messages.CheckpointRead(1), []),
+    (messages.ShareWanted("digest", 1 << 40), []),
+    (messages.SharePart("digest", 1 << 40), [b"part"]),
+    (messages.ShareGone("digest"), []),
+    (messages.ShareGiven(Share("digest", 1 << 40, "boot:1:2:3"), "why"), []),
+    (messages.ShareForgotten("digest"), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveGrown(1, 1 << 32), []),
     (messages.SlaveRetiring(1), []),
@@ -134,8 +141,8 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 11),
-        (wire.FROM_MASTER, "an agent", 11),
+        (wire.FROM_AGENT, "a master", 12),
+        (wire.FROM_MASTER, "an agent", 14),
         (wire.FROM_SLAVE, "an agent", 5),
     ],
 )

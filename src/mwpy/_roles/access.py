@@ -72,6 +72,14 @@ class Access(threading.local):
         self.usable = user is owner
         self.io = io if self.usable else cast("MasterIo", refusal)
 
+    def check(self) -> None:
+        """Check that this thread may use the master, for what needs no `io`.
+
+        Raises:
+            UsageError: it may not; the caller's fault.
+        """
+        assert self.io.core is not None
+
     def close(self, reason: str = OVER) -> None:
         """Make every later use of `io` in this thread a `UsageError` with this text."""
         self.usable = False

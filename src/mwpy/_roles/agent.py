@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
+from mwpy._roles import share_files
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges
 from mwpy._roles.join import connect, find_master
@@ -30,6 +31,7 @@ from mwpy._system.streams import Outlet
 from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.link import Broken
+from mwpy._transport.shared_objects import Store
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, ProtocolError
@@ -114,6 +116,7 @@ def _serve(
         Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)),
         audit,
         clock,
+        Store(),
     )
     core = AgentCore(settings)
     agent = Agent(core, edges)
@@ -284,6 +287,8 @@ class Agent:
             for number, most in actions.limit_memory:
                 if number in self._slaves:
                     self._slaves[number].parts.process.limit_memory(most)
+            for report in share_files.changed(self._edges.shares, actions.share_files):
+                core.handle(report, now)
             for number, message in actions.to_slaves:
                 self._send_to_slave(number, message)
             if actions.recall:
@@ -311,7 +316,7 @@ class Agent:
                 return actions.exit
             if actions.look_up:
                 core.handle(events.LookedUp(packages.versions(actions.look_up)), now)
-            looked = actions.read_journal, actions.check_memory, actions.measure
+            looked = actions.read_journal, actions.check_memory, actions.measure, actions.share_files
             if not any((*looked, actions.recall, actions.start, actions.fork, actions.collect, actions.look_up)):
                 return None
 
@@ -396,4 +401,5 @@ class Agent:
         for outlet in self._outlets.values():
             outlet.flush(self._clock.monotonic(), FAREWELL_S)
         self._link.close(LINGER_S)
+        self._edges.shares.close()
         self._edges.signals.close()

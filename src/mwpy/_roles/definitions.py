@@ -9,6 +9,7 @@ whether this is a known algorithm or another one. The core decides which algorit
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from attrs import define, field
@@ -18,8 +19,11 @@ from mwpy._roles.code_watch import CodeWatch
 from mwpy._system import packages
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import PYTHON, Algorithm, algorithm_of
+from mwpy._values.errors import UsageError
 from mwpy._values.messages import AlgorithmDefinition
 from mwpy._values.records import AlgorithmDefined
+from mwpy._values.references import Reference
+from mwpy._values.shares import Shared, SharedObject
 
 __all__ = ["Definitions", "Prepared"]
 
@@ -73,6 +77,7 @@ class Definitions:
 
         Raises:
             ArgumentNotPicklable: it travels by value and cannot be pickled; the caller's fault.
+            UsageError: it has captured a reference to a result; the caller's fault.
         """
         if isinstance(algorithm, Prepared):
             return algorithm.defined
@@ -87,14 +92,18 @@ class Definitions:
         if reference:
             defined = self.known[algorithm] = self._number(algorithm, reference, algorithm.digest, b"")
             return defined
-        packed = self.codec.dumps_function(algorithm.function, algorithm.name)
+        references: dict[Reference, None] = {}
+        packed = self.codec.dumps_function(algorithm.function, algorithm.name, references)
         digest = hashlib.sha256(packed).hexdigest()[:DIGEST_DIGITS]
         known = self._by_value.get(digest)
         if known is None:
-            known = self._by_value[digest] = self._number(algorithm, "", digest, packed)
+            shares = [_captured(each, algorithm.name) for each in references]
+            known = self._by_value[digest] = self._number(algorithm, "", digest, packed, shares)
         return known
 
-    def _number(self, algorithm: Algorithm, reference: str, digest: str, packed: bytes) -> Defined:
+    def _number(
+        self, algorithm: Algorithm, reference: str, digest: str, packed: bytes, shares: Sequence[SharedObject] = ()
+    ) -> Defined:
         """Give a new algorithm the next number."""
         definition = AlgorithmDefinition(
             number=self._count,
@@ -105,4 +114,15 @@ class Definitions:
             packages=packages.used_by(algorithm.function, by_value=not reference),
         )
         self._count += 1
-        return Defined(AlgorithmDefined(definition, packed))
+        return Defined(AlgorithmDefined(definition, packed), shares)
+
+
+def _captured(reference: Reference, name: str) -> SharedObject:
+    """Return the shared object that a function has captured.
+
+    Raises:
+        UsageError: it is another kind of reference; the caller's fault.
+    """
+    if isinstance(reference, Shared):
+        return reference.shared
+    raise UsageError(f"{name} has captured {reference!r}, which has a meaning only as an argument: pass it as one")

@@ -18,6 +18,7 @@ from mwpy._transport.link import Broken, Connected, Happened
 from mwpy._transport.orders import Answer
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
+from mwpy._values.share_messages import Share
 
 __all__ = [
     "AgentConnection",
@@ -30,6 +31,7 @@ __all__ = [
     "OutputStream",
     "Process",
     "ProcessStarter",
+    "ShareStore",
     "SignalSource",
     "SlaveChannel",
     "SlaveLauncher",
@@ -55,6 +57,15 @@ class AgentConnection(Protocol):
     def poll(self, timeout_s: float | None) -> tuple[list[Connected | Broken], list[list[Buffer]], list[int]]: ...
     def send(self, frames: Sequence[Buffer]) -> None: ...
     def close(self, linger_s: float) -> None: ...
+
+
+class ShareStore(Protocol):
+    """The files of the shared objects of an agent: `shared_objects.Store`. All methods but `close` raise OSError."""
+
+    def open(self, share: Share) -> tuple[str, bool]: ...
+    def write(self, digest: str, start: int, part: Buffer) -> None: ...
+    def drop(self, digest: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class SignalSource(Protocol):
@@ -247,6 +258,7 @@ class AgentEdges:
     signals: SignalSource
     audit: Trail
     clock: Clock
+    shares: ShareStore
 
 
 class MasterConnections(Protocol):

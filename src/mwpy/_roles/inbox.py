@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from operator import index
 from queue import Empty
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from attrs import define, field
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
     from mwpy._core.master.state import MasterSettings, Stopped
 
-__all__ = ["Inbox"]
+__all__ = ["Inbox", "LoopCounts"]
 
 T = TypeVar("T")
 
@@ -47,6 +47,15 @@ FETCHES = (
     "disconnected slaves with mw.disconnected_ordered_slaves()",
 )
 """What can be fetched and how, in the order of `Inbox.counts`."""
+
+
+class LoopCounts(NamedTuple):
+    """What `Master.loop` returns: how much can be fetched."""
+
+    unrunnable_tasks: int
+    results: int
+    connected_ordered_slaves: int
+    disconnected_ordered_slaves: int
 
 
 @define(eq=False)

@@ -267,7 +267,7 @@ class MapRun:
             # first, so that an interrupt leaves no task that is not known here
             opened[submissions.total + 1] = self._submitted, item, size
             if refers:
-                submissions.add_referring(defined, policy, payload, [*buffers], self._tasks, refers)
+                submissions.add_referring(defined, policy, payload, buffers, self._tasks, refers)
             else:
                 submissions.add(defined, policy, payload, buffers, self._tasks)
             self._submitted += 1

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
+from mwpy._roles.given_shares import GivenShares
 from mwpy._roles.loaded import NEVER_DEFINED, Unavailable, load_algorithm
 from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
@@ -118,6 +119,7 @@ class TaskRunner:
         """Bytes of the algorithms that were unpickled since the last garbage collection."""
         self._unavailable: dict[int, Unavailable] = {}
         """Why the other algorithms cannot run here."""
+        self._shares = GivenShares()
         self._waiting: deque[WaitingTasks] = deque()
         """Tasks that arrived and were not started. The agent may have taken some of them back."""
         self._arrived = 0
@@ -168,16 +170,16 @@ class TaskRunner:
             timeout: how long to wait, in seconds; None for as long as it takes.
         """
         self.get_ready()
-        waiting, end = self._waiting, self._end
-        if not waiting:
+        waiting, end, can_start = self._waiting, self._end, self._shares.can_start
+        if not can_start(waiting):
             self.receive()
-        if not waiting:
+        if not can_start(waiting):
             self.flush()
             if not self.ended and timeout != 0.0:
                 self.receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)
         most = min(most, self.num_waiting)
-        while waiting and most > 0 and not end.eof:
+        while can_start(waiting) and most > 0 and not end.eof:
             span = waiting.popleft()
             checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
             time_left.RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
@@ -352,6 +354,8 @@ class TaskRunner:
                 take_named(self._waiting, message)
             case messages.Algorithms():
                 self._define(message, payload)
+            case messages.ShareGiven() | messages.ShareForgotten():
+                self._shares.hear(message)
             case messages.SlaveNamed():
                 self.sid = message.sid
             case messages.Shutdown():
@@ -363,12 +367,13 @@ class TaskRunner:
         calls, buffers = messages.entries(group, frames)
         start = 0
         limits = group.limits or repeat(None, len(group.tasks))
+        needed = [share.digest for share in group.shares]
         columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, strict=True)
         for first, count, attempt, number, own_limits in columns:
             own = slice(start, start + count)
             seconds_max = None if own_limits is None else own_limits.seconds
             calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
-            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left)
+            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed)
             span = WaitingTasks(first, count, attempt, position, number, seconds_max, False, *columns_of)
             if group.digests:
                 self._waiting.extend(divided(span, [place - start for place in group.digests]))

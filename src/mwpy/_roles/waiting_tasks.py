@@ -32,6 +32,8 @@ class WaitingTasks(Struct, frozen=True, eq=False):
     buffers: Sequence[Sequence[Buffer]]
     left: Sequence[Buffer] = ()
     """The state that an earlier attempt of the only task left; empty if there is none."""
+    shares: Sequence[str] = ()
+    """The digests of the shared objects that must be here before a task of their group starts."""
 
     def cut(self, count: int) -> tuple[WaitingTasks, WaitingTasks]:
         """Split into the first `count` tasks and the others."""
@@ -46,6 +48,7 @@ class WaitingTasks(Struct, frozen=True, eq=False):
             self.calls[count:],
             self.buffers[count:],
             self.left,
+            self.shares,
         )
         return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 

@@ -24,12 +24,13 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
+from mwpy._simulation.shares import SharedByAlgorithm
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.references import ResultReference
+from mwpy._values.references import ReferringBuffers, ResultReference
 from mwpy._values.task import SlaveKind
 
 __all__ = ["SimulatedAlgorithm"]
@@ -106,6 +107,7 @@ class SimulatedAlgorithm:
         """How many groups of tasks refer to the results of others after each submission, at most."""
         self._held: Counter[int] = Counter()
         """For how many groups of tasks each result is held."""
+        self._shares = SharedByAlgorithm(world.seed)
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
@@ -255,18 +257,23 @@ class SimulatedAlgorithm:
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
-        function = random.choice(BY_NAME) if random.random() < 0.7 else _work_with(random.randrange(STATES))
+        by_name = random.random() < 0.7
+        captured = None if by_name else self._shares.handle()
+        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
         defined = self._definitions.define(algorithm_of(function))
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)
+        number, handles = self._io.submissions.total + 1, self._shares.handles()
+        self._checker.shares[number] = [each.shared.share.digest for each in (captured, *handles) if each is not None]
         if refers:
             args = refers, *map(ResultReference, refers)
-            payload, buffers = CODEC.dumps_call(args, {}, "any")
-            self._checker.references.refers[self._io.submissions.total + 1] = refers
-            self._io.submissions.add_referring(defined, policy, payload, [*buffers], tag, refers)
+            payload, referring = CODEC.dumps_call(args, {"shared": handles}, "any")
+            self._checker.references.refers[number] = refers
+            self._io.submissions.add_referring(defined, policy, payload, referring, tag, refers)
         else:
-            self._io.submissions.add(defined, policy, payload, (), tag)
+            buffers = ReferringBuffers((), dict.fromkeys(handles)) if handles else ()
+            self._io.submissions.add(defined, policy, payload, buffers, tag)
 
 
-def _work_with(state: int) -> Callable[[], int]:
-    """A function by value; there is one for each state."""
-    return lambda: state
+def _work_with(state: int, captured: object) -> Callable[[], object]:
+    """A function by value; there is one for each state and each object that it has captured."""
+    return lambda: (state, captured)

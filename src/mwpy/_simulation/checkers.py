@@ -94,6 +94,8 @@ class HistoryChecker:
     """How many bytes of results the algorithm got and did not fetch."""
     most_waiting: int = 0
     """How many of them may wait when a task is sent."""
+    shares: dict[int, list[str]] = field(factory=dict)
+    """The digests of the shared objects that tasks need, for tasks that need any."""
     stops: StopChecker = field(factory=StopChecker)
     """Checks the stops because of failures."""
     hosts: HostChecker = field(factory=HostChecker)
@@ -295,9 +297,8 @@ class HistoryChecker:
             algorithm: what the slave has for the task's algorithm: the reference and the pickle.
         """
         assert edits >= self._edits_before[task], f"{sid} runs task {task} with a module from before an edit"
-        submitted = self._algorithms[task]
-        expected = submitted.definition.reference, submitted.packed
-        assert algorithm == expected, f"task {task} runs another function than it was submitted with"
+        is_same = algorithm == (self._algorithms[task].definition.reference, self._algorithms[task].packed)
+        assert is_same, f"task {task} runs another function than it was submitted with"
 
     def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
         """A slave starts a task, while the other slaves of its agent run the tasks `beside`."""

@@ -34,6 +34,7 @@ from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode
 from mwpy._values.exits import describe_exit
+from mwpy._values.share_messages import PART_BYTES
 
 __all__ = ["Cluster", "SimulationFailure"]
 
@@ -109,12 +110,13 @@ class Cluster:
         self._start_s = pace.start_s
         arguments = self.world, self.checker, self.replay, tasks, pace
         self.master = SimulatedMaster(*arguments, self._start_local, self._master_ended)
-        random = self.world.random
+        random, shares = self.world.random, Random(f"limits of shares {seed}")
         bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
         for number in range(agents):
             again = partial(self._start_again, number)
             kind = bad if number == agents - 1 > 0 else ""
             limits = evolve(_draw_limits(random), **_draw_forks(Random(f"forks {seed} {number}")))
+            limits = evolve(limits, max_share_bytes=shares.choice((1 << 30, 3 * PART_BYTES)))
             host = AgentHost(f"host {number}", again, limits=limits, able=number == 0, bad=kind)
             self.hosts.append(host)
             if kind == "error":

@@ -22,6 +22,7 @@ from mwpy._simulation.checkers import HistoryChecker
 from mwpy._simulation.launcher import SimulatedLauncher
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
+from mwpy._simulation.shares import SimulatedStore
 from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave, Workload
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import messages, records
@@ -82,6 +83,8 @@ class Limits:
     """Whether slaves are forked from a template."""
     unsafe: bool = False
     """Whether the script leaves something that must not be copied by a fork."""
+    max_share_bytes: int = 1 << 30
+    """When shared objects that no task needs are dropped."""
 
 
 @define(eq=False)
@@ -198,6 +201,7 @@ class AgentProcess:
             self._is_short,
             self._running,
             lambda: host.end(self, None),
+            SimulatedStore(world),
         )
         self.slaves: dict[int, SimulatedSlave] = {}
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
@@ -211,6 +215,7 @@ class AgentProcess:
             idle_exit_s=limits.idle_exit_s,
             slave_max_tasks=limits.max_tasks,
             memory_bytes=limits.memory_bytes,
+            max_share_bytes=limits.max_share_bytes,
             start_timeout_s=limits.start_timeout_s,
             forks=limits.forks,
         )
@@ -219,7 +224,16 @@ class AgentProcess:
         self.launcher = SimulatedLauncher(world, self._workload, self._link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
         self._agent = Agent(
-            self.core, AgentEdges(self._link, self.launcher, self.outlets, self._signals, self._trail, clock)
+            self.core,
+            AgentEdges(
+                self._link,
+                self.launcher,
+                self.outlets,
+                self._signals,
+                self._trail,
+                clock,
+                self._workload.store,
+            ),
         )
         self._over = False
         self._frozen_until = 0.0

@@ -21,6 +21,7 @@ from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker
 from mwpy._simulation.journal import SimulatedJournal
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
+from mwpy._simulation.shares import SharesOfSlave, SimulatedStore
 from mwpy._simulation.states import StatesOfSlave
 from mwpy._simulation.wear import Wear
 from mwpy._simulation.world import World
@@ -89,6 +90,8 @@ class Workload:
     running: Callable[[], list[int]]
     """The tasks that the slaves of this agent run."""
     kill_agent: Callable[[], None]
+    store: SimulatedStore
+    """The shared objects at their agent."""
 
     def load(self) -> LoadFailure | None:
         """Why a slave cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
@@ -234,6 +237,7 @@ class SimulatedSlave:
         """Its exit code, or the negative number of the signal that ended it."""
         checkers = work.checker.states, work.checker.references
         self._states = StatesOfSlave(self._world, *checkers, work.peer, number, self._send, self.channel.reply)
+        self._shares = SharesOfSlave(work.store)
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""
@@ -357,6 +361,8 @@ class SimulatedSlave:
         self._send_by = max(self._send_by, self.channel.fed_at + GATHER_S)
         while self._tasks:
             position, task, attempt, algorithm = self._tasks[0]
+            if not self._shares.are_here(position):
+                break
             self.channel.began = self._world.now if position in self._timed else 0.0
             self.channel.started = position
             if self.channel.recalls != self._recalls_heard:
@@ -364,6 +370,7 @@ class SimulatedSlave:
             self._tasks.popleft()
             failure = self.algorithms[algorithm][0]
             if failure is None:
+                self._shares.start(position, self._work.checker.shares.get(task, ()))
                 self._run(task, attempt, algorithm)
                 return
             self.channel.reply(
@@ -394,6 +401,7 @@ class SimulatedSlave:
                 columns = zip(messages.each_task(message), algorithms, limits, strict=True)
                 for (task, attempt), algorithm, limit in columns:
                     self._passed_on += 1
+                    self._shares.passed_on(self._passed_on, message)
                     self._tasks.append((self._passed_on, task, attempt, algorithm))
                     if limit is not None and limit.seconds is not None:
                         self._timed[self._passed_on] = None
@@ -403,6 +411,8 @@ class SimulatedSlave:
                 self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
             case messages.Shutdown():
                 self._stopping = True
+            case _:
+                self._shares.hear(message)
 
     def define(self, number: int, algorithm: tuple[LoadFailure | None, str, bytes]) -> None:
         """Keep an algorithm."""

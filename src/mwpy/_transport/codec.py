@@ -64,6 +64,7 @@ __all__ = [
     "loads_call",
     "loads_condition",
     "loads_function",
+    "loads_shared",
     "loads_state",
     "seed_of",
     "split_resumed",
@@ -266,14 +267,34 @@ class Codec:
                 f"from"
             ) from error
 
-    def dumps_function(self, function: Callable[..., Any], name: str) -> bytes:
+    def dumps_shared(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
+        """Pickle an object that many tasks use, with its large buffers. `loads_shared` reads it.
+
+        Raises:
+            ArgumentNotPicklable: it cannot be pickled; the caller's fault.
+        """
+        try:
+            return self._pickled(value)
+        except Exception as error:
+            raise ArgumentNotPicklable(
+                f"the object to share, a {type(value).__qualname__}, cannot be pickled ({_text(error)}): share what it "
+                f"is made from, and make it in the task"
+            ) from error
+
+    def dumps_function(
+        self, function: Callable[..., Any], name: str, references: dict[Reference, None] | None = None
+    ) -> bytes:
         """Pickle a function by value.
+
+        Args:
+            references: gets the references that the function has captured.
 
         Raises:
             ArgumentNotPicklable: it refers to something that cannot be pickled; the caller's fault.
         """
         import cloudpickle
 
+        NOTED.found = references
         try:
             data: bytes = cloudpickle.dumps(function, 5)
         except Exception as error:
@@ -281,6 +302,8 @@ class Codec:
                 f"{name} must travel by value, but refers to an object that cannot be pickled ({_text(error)}): "
                 f"pass that object as an argument, or make it in the task"
             ) from error
+        finally:
+            NOTED.found = None
         return data
 
 
@@ -415,6 +438,15 @@ def loads_state(frames: Sequence[Buffer]) -> object:
     except Exception as error:
         error.add_note("(mwpy.restored: the state that an earlier attempt left cannot be unpickled here)")
         raise
+
+
+def loads_shared(pickled: Buffer, buffers: Sequence[Buffer]) -> object:
+    """Unpickle what `dumps_shared` pickled. Arrays use the memory of `buffers`.
+
+    Raises:
+        Exception: any error of unpickling, for example because a module is not installed on this machine.
+    """
+    return pickle.loads(pickled, buffers=buffers)
 
 
 def loads_function(data: Buffer) -> Callable[..., Any]:

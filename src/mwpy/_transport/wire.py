@@ -52,6 +52,11 @@ _KINDS: dict[int, type[messages.Message]] = {
     21: messages.SlaveRetiring,
     22: messages.Checkpoint,
     23: messages.CheckpointRead,
+    30: messages.ShareWanted,
+    31: messages.SharePart,
+    32: messages.ShareGone,
+    33: messages.ShareGiven,
+    34: messages.ShareForgotten,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
@@ -81,7 +86,7 @@ FROM_AGENT = Route(
     frozenset(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
-            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint),
+            *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -91,7 +96,7 @@ FROM_MASTER = Route(
     frozenset(
         {
             *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
-            *(_M.Shutdown, _M.Renew, _M.CheckpointRead),
+            *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.SharePart, _M.ShareGone),
         }
     ),
     MAX_HEADER_BYTES,

@@ -9,6 +9,7 @@ a pickle would look. The contract:
 - The order of a dict does not count; the order of an `OrderedDict` does.
 - A NumPy array counts by its dtype, its shape and its elements. Its place and order in memory do not count.
 - A class counts by its module and qualified name, and so does a function that can be imported under its name.
+- The handle of a shared object counts by the content of the object.
 - Any other object counts by the name of its class and by its state: what `__reduce_ex__(4)` or `copyreg` says. Thus
   dataclasses, attrs and msgspec classes, exceptions (type, arguments, attributes) and most others are covered. The same
   minor version of Python gives the same digest; what a class says can change between versions.
@@ -34,6 +35,8 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from attrs import define, field
+
+from mwpy._values.shares import Shared
 
 __all__ = ["DIGEST_BYTES", "NoStructure", "digest_of"]
 
@@ -184,6 +187,7 @@ _SIMPLE: dict[type, Callable[[Any], bytes]] = {
     bytes: lambda value: _hash(b"bytes", value),
     bytearray: lambda value: _hash(b"bytearray", bytes(value)),
     type: _named,
+    Shared: lambda value: _hash(b"shared", value.shared.share.digest.encode()),
     **{kind: lambda value: _CONSTANTS[type(value)] for kind in _CONSTANTS},
 }
 """How values without parts get their digests."""

@@ -32,6 +32,7 @@ __all__ = [
     "ProtocolError",
     "Refused",
     "ResourceFileError",
+    "SharedObjectMissing",
     "TaskCancelled",
     "TaskFailed",
     "TaskUnrunnable",
@@ -108,6 +109,10 @@ class MasterUnreachable(MwpyError):
 
 class AlgorithmUnavailable(MwpyError):
     """A slave cannot run a task algorithm: it is missing there, is another version, or cannot be loaded."""
+
+
+class SharedObjectMissing(MwpyError, MemoryError):
+    """The content of a shared object is not where a task needs it, most likely for lack of memory."""
 
 
 class InternalError(MwpyError):

@@ -8,6 +8,7 @@ from math import isfinite
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messages import AlgorithmFailed, Algorithms, Cancel, Checkpoint, Message, Results, Revoked, Tasks
+from mwpy._values.share_messages import SharePart
 
 __all__ = ["check"]
 
@@ -46,6 +47,9 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Checkpoint():
             if not frames:
                 raise ProtocolError("Checkpoint: no payload frame")
+        case SharePart():
+            if len(frames) != 1:
+                raise ProtocolError(f"SharePart: {len(frames)} payload frames, but one is expected")
         case Algorithms():
             by_value = sum(not definition.reference for definition in message.definitions)
             if len(frames) != by_value:

@@ -29,6 +29,7 @@ from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, SMALL_BYTES, decode_list, has_containers, split_list
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.policy import Limits
+from mwpy._values.share_messages import Share, ShareForgotten, ShareGiven, ShareGone, SharePart, ShareWanted
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -50,6 +51,11 @@ __all__ = [
     "Results",
     "Revoke",
     "Revoked",
+    "ShareForgotten",
+    "ShareGiven",
+    "ShareGone",
+    "SharePart",
+    "ShareWanted",
     "Shutdown",
     "SlaveDied",
     "SlaveGrown",
@@ -151,6 +157,8 @@ class Tasks(Struct, frozen=True):
     """The limits of each span; empty if no task has any."""
     digests: list[int] = field(default_factory=list)
     """The positions in this group of the tasks whose results travel with a digest, in ascending order."""
+    shares: list[Share] = field(default_factory=list)
+    """The shared objects that a slave needs before it starts one of these tasks."""
 
 
 class Results(Struct, frozen=True):
@@ -337,6 +345,11 @@ Message = (
     | Cancel
     | Checkpoint
     | CheckpointRead
+    | ShareWanted
+    | SharePart
+    | ShareGone
+    | ShareGiven
+    | ShareForgotten
     | SlaveReady
     | SlaveNamed
     | SlaveGrown

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -20,7 +20,7 @@ from attrs import frozen
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
 
-__all__ = ["GIVEN", "NOTED", "Reference", "ReferringBuffers", "ResultReference", "result"]
+__all__ = ["GIVEN", "NOTED", "Reference", "ReferringBuffers", "ResultReference", "extended", "result"]
 
 
 class _Noted(threading.local):
@@ -65,6 +65,12 @@ class ReferringBuffers(list[Buffer]):
 
     def __bool__(self) -> bool:
         return True
+
+
+def extended(buffers: Sequence[Buffer], more: Iterable[Buffer]) -> Sequence[Buffer]:
+    """Return the large buffers of a call, with its references, and more buffers behind them."""
+    together = [*buffers, *more]
+    return ReferringBuffers(together, buffers.references) if isinstance(buffers, ReferringBuffers) else together
 
 
 class _Given(threading.local):

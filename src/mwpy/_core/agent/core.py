@@ -1,8 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Checkpoints`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure` and `Dues`. This module only
-distributes the events.
+`Shares`, `Checkpoints`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure` and `Dues`. This module
+only distributes the events.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from mwpy._core.agent.events import (
     Outgoing,
     Recalled,
     Resumed,
+    ShareNotKept,
+    ShareOpened,
     SlaveExited,
     SlaveHeard,
     StreamBroken,
@@ -42,6 +44,7 @@ from mwpy._core.agent.events import (
     Terminated,
 )
 from mwpy._core.agent.output import StartOutput
+from mwpy._core.agent.shares import Shares
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import AgentState
 from mwpy._core.agent.traffic import Traffic
@@ -72,6 +75,7 @@ class AgentCore:
         self._starts = Starts(self._state)
         self._checkpoints = Checkpoints(self._state)
         self._traffic = Traffic(self._state, self._checkpoints)
+        self._shares = Shares(self._state)
         self._watch = Watch(self._state)
         self._trust = Trust(self._state)
         self._enforcement = Enforcement(self._state, self._trust)
@@ -134,6 +138,8 @@ class AgentCore:
                 self._trust.broken_stream(self.children[number], reason)
             case MemoryBroken(number, reason):
                 self._trust.broken_memory(self.children[number], reason)
+            case ShareOpened() | ShareNotKept():
+                self._shares.reported(event)
             case LookedUp(packages):
                 self._starts.looked_up(packages)
             case Terminated(reason, cause):
@@ -158,6 +164,8 @@ class AgentCore:
                 child = self.children.get(number)
                 if child is not None:
                     child.unread = False
+            case messages.SharePart() | messages.ShareGone():
+                self._shares.heard(message, frames)
             case messages.Welcome():
                 self._welcome(message, now)
             case messages.Algorithms():
@@ -194,6 +202,8 @@ class AgentCore:
         if admitted is not None:
             was_idle = not child.held
             self._traffic.pass_on(child, *admitted)
+            if group.shares:
+                self._shares.passed_on(child, group)
             if group.limits or child.memory_limit is not None:
                 self._enforcement.passed_on(child, admitted[0].limits, now)
             if was_idle:
@@ -287,6 +297,7 @@ class AgentCore:
         memory_alone = LastWords(peak_bytes=words.peak_bytes)  # the rest was printed on the agent's own streams
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, memory_alone))
         self._checkpoints.slave_ended(child)
+        self._shares.slave_ended(child)
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)
@@ -337,6 +348,7 @@ class AgentCore:
     def check(self) -> None:
         """Check what must always be true. Tests call this after every event."""
         self._state.check()
+        self._shares.check()
         self._starts.check()
         self._dues.check()
         self._departure.check()

@@ -15,6 +15,7 @@ from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import LastWords
 from mwpy._values.option_table import DEFAULT_START_TIMEOUT_S
+from mwpy._values.share_messages import Share
 
 __all__ = [
     "FAREWELL_S",
@@ -22,6 +23,7 @@ __all__ = [
     "AgentEvent",
     "AgentSettings",
     "Disconnected",
+    "DropShare",
     "ErrorOutput",
     "ExitSeen",
     "Forked",
@@ -32,14 +34,18 @@ __all__ = [
     "MemoryBroken",
     "MemoryRead",
     "NotForked",
+    "OpenShare",
     "Outgoing",
     "Recalled",
     "Resumed",
+    "ShareNotKept",
+    "ShareOpened",
     "SlaveExited",
     "SlaveHeard",
     "StreamBroken",
     "StreamEnded",
     "Terminated",
+    "WriteShare",
 ]
 
 
@@ -64,6 +70,9 @@ class AgentSettings:
     """A slave is replaced after this many tasks; None if there is no limit."""
     memory_bytes: int | None = None
     """How much memory the slaves may use together, because their job has no more; None if this is unknown."""
+    max_share_bytes: int = 1 << 30
+    """When all shared objects take more than this, the agent drops those that no task needs. The manual names this
+    number."""
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     """A slave that is not ready after this time is killed, and counts as a failed start."""
     forks: bool = False
@@ -208,6 +217,22 @@ class Recalled(Struct, frozen=True):
     """How many tasks to take back at most; or which tasks are cancelled; None to take nothing back, only to look."""
 
 
+class ShareOpened(Struct, frozen=True):
+    """There is room for a shared object."""
+
+    share: Share
+    """Its location is that of the agent's content."""
+    is_complete: bool
+    """Whether the content is here already, because it was on this host."""
+
+
+class ShareNotKept(Struct, frozen=True):
+    """There is no room for a shared object, for this reason."""
+
+    digest: str
+    reason: str
+
+
 class LookedUp(Struct, frozen=True):
     """The installed versions of the requested packages; empty for a package that is not installed."""
 
@@ -248,6 +273,8 @@ AgentEvent = (
     | Forked
     | NotForked
     | Recalled
+    | ShareOpened
+    | ShareNotKept
     | LookedUp
     | Terminated
     | Resumed
@@ -266,6 +293,26 @@ class Outgoing(Struct, frozen=True):
     """The frames behind the header."""
     received: Sequence[Buffer] = ()
     """All frames as they were received, if the message is passed on unchanged; else empty."""
+
+
+class OpenShare(Struct, frozen=True):
+    """Make room for a shared object, and report `ShareOpened` or `ShareNotKept`."""
+
+    share: Share
+
+
+class WriteShare(Struct, frozen=True):
+    """Write a part of a shared object. Report `ShareNotKept` if it cannot be written."""
+
+    digest: str
+    start: int
+    part: Buffer
+
+
+class DropShare(Struct, frozen=True):
+    """Drop the content of a shared object, if there is any."""
+
+    digest: str
 
 
 class AgentActions(Struct):
@@ -287,6 +334,7 @@ class AgentActions(Struct):
     """When the tasks of all slaves must have ended: write this time into the memory that is shared with them."""
     limit_memory: list[tuple[int, int | None]] = []
     """Pairs (slave, bytes): let the kernel limit the memory of the slave and its descendants, if it can."""
+    share_files: list[OpenShare | WriteShare | DropShare] = []
     to_slaves: list[tuple[int, Outgoing]] = []
     recall: list[tuple[int, int | messages.Cancel | None]] = []
     """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""

@@ -12,10 +12,12 @@ other counts. Each count is written by one thread, and is read as one number. So
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from attrs import define, field
 
 from mwpy._values.records import AlgorithmDefined, AlgorithmsForgotten
+from mwpy._values.shares import SharedObject
 
 __all__ = ["OVERHEAD_BYTES", "Algorithms", "Defined"]
 
@@ -28,6 +30,8 @@ class Defined:
     """A task algorithm of a master, and the counts of its tasks."""
 
     record: AlgorithmDefined
+    shares: Sequence[SharedObject] = ()
+    """The shared objects that the function has captured, if it travels by value."""
     number: int = field(init=False)
     name: str = field(init=False)
     size: int = field(init=False)
@@ -68,7 +72,9 @@ class Defined:
 
     @size.default
     def _its_size(self) -> int:
-        return 0 if self.record.definition.reference else OVERHEAD_BYTES + len(self.record.packed)
+        if self.record.definition.reference:
+            return 0
+        return OVERHEAD_BYTES + len(self.record.packed) + sum(each.share.size for each in self.shares)
 
 
 @define(eq=False)
@@ -97,6 +103,7 @@ class Algorithms:
     def adopt(self, defined: Defined) -> None:
         """Use an object of the algorithm's thread for an algorithm that was just recorded: its counts are shared."""
         defined.leaves_state = False  # it may have been forgotten before, and the records say the same
+        self.size += defined.size - self.defined[defined.number].size  # records have no shared objects
         self.defined[defined.number] = defined
 
     def forget(self, record: AlgorithmsForgotten) -> None:

@@ -22,6 +22,7 @@ from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode, split_list
 from mwpy._values.records import ResultGiven, ResultsHeld, ResultsReleased, TaskRange
+from mwpy._values.references import extended
 from mwpy._values.task import TaskState
 
 __all__ = ["BlockedTasks", "Referred"]
@@ -101,7 +102,7 @@ class BlockedTasks:
             values = [(number, self.results[number].frames) for number in span.refers]
             index = encode([(number, len(frames)) for number, frames in values])
             own = span.buffers[0] if span.buffers else ()
-            span.buffers = [[*own, index, *(frame for _, frames in values for frame in frames)]]
+            span.buffers = [extended(own, [index, *(frame for _, frames in values for frame in frames)])]
         return self.remove(tasks)
 
     def missing(self, span: Span) -> tuple[int, Referred] | None:

@@ -8,6 +8,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 
 - `Admission` accepts agents and slaves.
 - `Definitions` sends algorithms to agents, and forgets those that are not used.
+- `Shares` names shared objects to agents, and sends them.
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
@@ -67,6 +68,7 @@ from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.references import References
 from mwpy._core.master.results import Results
+from mwpy._core.master.shares import Shares
 from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
@@ -120,7 +122,9 @@ class MasterCore:
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
         self.verification = Verification(self.state, self.hosts, KeptAnswers(self.state, self.kinds, self.totals))
-        self.dispatch = Dispatch(self.state, self.handback, self.isolation, self.definitions, self.verification)
+        self.shares = Shares(self.state)
+        feeds_with = self.definitions, self.verification, self.shares
+        self.dispatch = Dispatch(self.state, self.handback, self.isolation, *feeds_with)
         self.stragglers = Stragglers(self.state, self.dispatch)
         self.delays = Delays(self.state, self.handback)
         shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
@@ -256,6 +260,8 @@ class MasterCore:
                 if number in agent.slaves:
                     self.admission.algorithm_failed(agent.slaves[number], message)
                     self.results.refuse(agent.slaves[number], message)
+            case messages.ShareWanted():
+                self.shares.send_part(agent, message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
                 self.hosts.started(agent.host)

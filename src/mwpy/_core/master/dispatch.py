@@ -15,11 +15,13 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.peaks import with_expected
+from mwpy._core.master.shares import Shares
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
 from mwpy._values.policy import Limits
+from mwpy._values.share_messages import Share
 from mwpy._values.task import SlaveState
 
 __all__ = ["Dispatch"]
@@ -36,6 +38,7 @@ class Dispatch:
     isolation: Isolation
     definitions: Definitions
     verification: Verification
+    shares: Shares
     look_again: float | None = None
     """When to look again for a slave that can give tasks back; None if there is no need."""
 
@@ -161,6 +164,7 @@ class Dispatch:
         limits: list[Limits | None] = []
         agent = slave.agent
         unknown: dict[int, Defined] = {}
+        shares: dict[str, Share] = {}
         for span in spans:
             firsts.append(span.first)
             counts.append(span.count)
@@ -173,6 +177,8 @@ class Dispatch:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
                 agent.by_value.move_to_end(number)
+            if span.buffers or span.algorithm.shares:
+                shares |= self.shares.needed_by(span)
             if span.left is None:
                 buffers += span.buffers or [()] * span.count
                 payloads += span.payloads
@@ -185,7 +191,8 @@ class Dispatch:
         sizes = [*map(len, buffers)] if any(buffers) else []
         digests = self.verification.chosen(slave, spans) if self.verification.is_on else []
         own_limits = limits if any(limits) else []
-        header = messages.Tasks(slave.number, firsts, counts, attempts, numbers, sizes, own_limits, digests)
+        columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
+        header = messages.Tasks(slave.number, *columns, [*shares.values()])
         first = messages.payload(len(payloads), payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)])
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mwpy._values.ids import Buffer
 from mwpy._values.records import AlgorithmDefined
@@ -45,7 +46,11 @@ class FailedCalls:
     _size: int = 0
 
     def keep(self, call: FailedCall) -> None:
-        """Keep a call instead of another one with the same id, and forget the oldest ones if there are too many."""
+        """Keep a call instead of another one with the same id, and forget the oldest ones if there are too many.
+
+        The objects to which it refers are not kept with it.
+        """
+        call = replace(call, buffers=[*call.buffers])
         if (other := self._calls.pop(call.task_id, None)) is not None:
             self._size -= other.size
         self._calls[call.task_id] = call

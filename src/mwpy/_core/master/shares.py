@@ -1,0 +1,52 @@
+"""Shared objects in the master: which ones tasks need, and the parts that agents ask for.
+
+Each group of tasks names the shared objects that its tasks need. An agent that lacks one asks for its parts. The master
+remembers nothing about that: it answers each request. An object exists as long as something refers to it: a handle, a
+task that has not ended, or a function by value that the master keeps.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+from attrs import define, field
+
+from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterState
+from mwpy._values import messages
+from mwpy._values.errors import ProtocolError
+from mwpy._values.share_messages import PART_BYTES, Share
+from mwpy._values.shares import SharedObject, shares_in
+
+__all__ = ["Shares"]
+
+
+@define(eq=False)
+class Shares:
+    """Names shared objects to agents, and sends them the parts."""
+
+    state: MasterState
+    _named: WeakValueDictionary[str, SharedObject] = field(factory=WeakValueDictionary)
+    """Those that were named to an agent and still exist, by digest."""
+
+    def needed_by(self, span: Span) -> dict[str, Share]:
+        """Return the shared objects that tasks need, by digest."""
+        needed = {each.share.digest: each for each in (*span.algorithm.shares, *shares_in(span.buffers))}
+        self._named.update(needed)
+        return {digest: each.share for digest, each in needed.items()}
+
+    def send_part(self, agent: ConnectedAgent, wanted: messages.ShareWanted) -> None:
+        """Answer an agent that asks for a part.
+
+        Raises:
+            ProtocolError: there is no such part; the agent's fault.
+        """
+        shared = self._named.get(wanted.digest)
+        if shared is None:  # its tasks have ended, and nothing else refers to it
+            self.state.send(agent, messages.ShareGone(wanted.digest))
+            return
+        if wanted.start >= shared.share.size:
+            raise ProtocolError(f"ShareWanted names byte {wanted.start} of {shared.share.size}")
+        part = shared.content[wanted.start : wanted.start + PART_BYTES]
+        self.state.send(agent, messages.SharePart(wanted.digest, wanted.start), [part])

@@ -1,0 +1,125 @@
+"""Shared objects in a simulated computation: what the algorithm shares, the files of agents, and what slaves know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from attrs import define, field
+
+from mwpy._simulation.world import World
+from mwpy._values import messages
+from mwpy._values.ids import Buffer
+from mwpy._values.share_messages import PART_BYTES, Share
+from mwpy._values.shares import Shared, SharedObject
+
+__all__ = ["SharedByAlgorithm", "SharesOfSlave", "SimulatedStore"]
+
+SIZES = (100, 2 * PART_BYTES, 6 * PART_BYTES + 1)
+"""How many bytes the shared objects have."""
+
+CONTENT = memoryview(bytes(max(SIZES)))
+
+
+def loaded(digest: str) -> str:
+    """Stand for the object in the arguments of a task, and in functions by value."""
+    return digest
+
+
+class SharedByAlgorithm:
+    """What the algorithm shares; in some histories nothing.
+
+    Args:
+        seed: names the history.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._draw = Random(f"shares {seed}")
+        self._share = self._draw.choice((0.0, 0.0, 0.2, 0.8))
+        """The share of tasks that need shared objects."""
+        self._handles: dict[str, Shared] = {}
+
+    def handle(self) -> Shared | None:
+        """The handle of an object that the next task needs. Sometimes it replaces an equal handle, which is gone."""
+        if self._draw.random() >= self._share:
+            return None
+        size = self._draw.choice(SIZES)
+        digest = f"object of {size} bytes"
+        if digest not in self._handles or self._draw.random() < 0.3:
+            self._handles[digest] = Shared(SharedObject(Share(digest, size), CONTENT[:size]), loaded)
+        return self._handles[digest]
+
+    def handles(self) -> list[Shared]:
+        """The handles in the arguments of the next task."""
+        return [handle for handle in (self.handle(), self.handle()) if handle is not None]
+
+
+@define(eq=False)
+class SimulatedStore:
+    """The files of an agent. It checks that each part is written once, and that only what is complete is used."""
+
+    _world: World
+    _missing: dict[str, dict[int, None]] = field(factory=dict)
+    """The parts that each file lacks."""
+
+    def open(self, share: Share) -> tuple[str, bool]:
+        """Make a file; sometimes the content is on this host already."""
+        assert share.digest not in self._missing, f"the {share.digest} is here, and is fetched again"
+        complete = self._world.chance(0.2)
+        self._missing[share.digest] = {} if complete else dict.fromkeys(range(0, share.size, PART_BYTES))
+        return "here", complete
+
+    def write(self, digest: str, start: int, part: Buffer) -> None:
+        """Write a part."""
+        assert start in self._missing[digest], f"the part from byte {start} of the {digest} came twice"
+        assert len(part) == PART_BYTES or start == max(self._missing[digest]), "a part is too small"
+        del self._missing[digest][start]
+
+    def drop(self, digest: str) -> None:
+        """Drop a file."""
+        self._missing.pop(digest, None)
+
+    def close(self) -> None:
+        """Do nothing: there are no files."""
+
+    def is_complete(self, digest: str) -> bool:
+        """Whether there is a file with all parts."""
+        return self._missing.get(digest) == {}
+
+
+@define(eq=False)
+class SharesOfSlave:
+    """The shared objects that a slave knows, and those that its tasks need."""
+
+    _store: SimulatedStore
+    _known: dict[str, str] = field(factory=dict)
+    """Why each is missing; empty if it is here."""
+    _needed: dict[int, list[str]] = field(factory=dict)
+    """What the tasks need that it has not started, by the position of the task."""
+
+    def hear(self, message: messages.Message) -> None:
+        """Read a message of the agent."""
+        if isinstance(message, messages.ShareGiven):
+            if not message.reason:
+                assert self._store.is_complete(message.share.digest), "it is given, but is not complete"
+                assert message.share.location == "here", "its location is not that of the agent"
+            self._known[message.share.digest] = message.reason
+        elif isinstance(message, messages.ShareForgotten):
+            del self._known[message.digest]
+
+    def passed_on(self, position: int, message: messages.Tasks) -> None:
+        """A task arrived."""
+        if message.shares:
+            self._needed[position] = [share.digest for share in message.shares]
+
+    def are_here(self, position: int) -> bool:
+        """Whether the task at this position can start."""
+        return all(digest in self._known for digest in self._needed.get(position, ()))
+
+    def start(self, position: int, wanted: Sequence[str]) -> None:
+        """A task starts that needs these objects."""
+        self._needed.pop(position, None)
+        for digest in wanted:
+            assert digest in self._known, f"a task runs without the {digest}"
+            here = self._known[digest] or self._store.is_complete(digest)
+            assert here, f"a task uses the {digest}, which its agent has dropped"

@@ -1,0 +1,269 @@
+"""The content of shared objects in this process: files in memory that nobody can change.
+
+A file is made with `memfd_create`, filled, and sealed. Other processes of the same host open it through `/proc`, so
+they all use the same memory. A location names a file: the boot of the host, the process and descriptor, and the number
+of the file, which proves that the file is the right one.
+
+The file contains the pickle of the object and its large buffers, each behind the other. So NumPy arrays use the memory
+of the file. They are read-only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
+from stat import S_ISREG
+from weakref import WeakValueDictionary, finalize
+
+from attrs import define, field
+
+from mwpy._system import memory
+from mwpy._transport.codec import Codec, loads_shared
+from mwpy._values.errors import SharedObjectMissing
+from mwpy._values.ids import Buffer
+from mwpy._values.phrases import amount
+from mwpy._values.share_messages import Share
+from mwpy._values.shares import Shared, SharedObject
+
+__all__ = ["Store", "give", "is_known", "keep", "load", "share"]
+
+DIGEST_DIGITS = 32
+"""Hexadecimal digits of a digest. Two different contents never have the same digest."""
+
+UNPICKLED_BYTES = 256 << 20
+"""Bytes of pickles, without their large buffers, whose objects a process keeps. Those that were used least recently are
+unpickled again when a task needs them. The manual names this number."""
+
+LINE_BYTES = 64
+"""The pickle and each buffer begin at a multiple of this, the size of a cache line."""
+
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+_SIZE = struct.Struct("=Q")
+
+KNOWN: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
+"""The shared objects of this process, by digest. It is global because an unpickled reference has no other way to find
+its object, and because all masters of a process share what is equal."""
+
+_recent: OrderedDict[str, int] = OrderedDict()
+"""The objects that are unpickled, and the sizes of their pickles. The first one was used least recently."""
+
+
+# ---- the content of one object -------------------------------------------------------------------------------------
+
+
+def share(obj: object, codec: Codec) -> Shared:
+    """Keep an object in this process, and return a handle of it.
+
+    Raises:
+        ArgumentNotPicklable: it cannot be pickled; the caller's fault.
+        OSError: out of memory or file descriptors.
+    """
+    return obj if isinstance(obj, Shared) else Shared(keep(*codec.dumps_shared(obj)), load)
+
+
+def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
+    """Keep an object in this process: what `Codec.dumps_shared` returned. Equal objects are kept once.
+
+    Raises:
+        OSError: out of memory or file descriptors.
+    """
+    parts = [pickled, *buffers]
+    sizes = [*map(len, parts)]
+    head = b"".join(map(_SIZE.pack, (len(sizes), *sizes)))
+    hasher = hashlib.sha256(head)
+    for part in parts:
+        hasher.update(part)
+    digest = hasher.hexdigest()[:DIGEST_DIGITS]
+    known = KNOWN.get(digest)
+    if known is not None and not known.reason:
+        return known
+    places = _places(sizes)
+    file = _new_file(places[-1])
+    try:
+        for part, place in zip((head, *parts), (0, *places), strict=False):
+            _write(file, part, place)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+        shared = _kept(Share(digest, places[-1], _location(file)), file)
+        finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
+        return shared
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _places(sizes: Sequence[int]) -> list[int]:
+    """Where the pickle and the buffers begin in a file, and the size of the file."""
+    rounded = [-(-size // LINE_BYTES) * LINE_BYTES for size in (_SIZE.size * (1 + len(sizes)), *sizes)]
+    return [*accumulate(rounded)]
+
+
+def _new_file(size: int) -> int:
+    """Make an empty file. The kernel would end processes if there is no room for its content, so check this first."""
+    available = memory.available_bytes()
+    if available is not None and size > available:
+        text = f"{amount(size)} are needed, and this machine has {amount(available)} of memory left"
+        raise OSError(errno.ENOMEM, text)
+    file = os.memfd_create("mwpy-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, size)
+    return file
+
+
+def _write(file: int, data: Buffer, place: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        count = os.pwrite(file, rest, place)
+        rest, place = rest[count:], place + count
+
+
+def _kept(share: Share, file: int) -> SharedObject:
+    """Map a complete file. This process knows the object from now on."""
+    content = memoryview(mmap.mmap(file, share.size, prot=mmap.PROT_READ))
+    shared = KNOWN[share.digest] = SharedObject(share, content)
+    return shared
+
+
+def load(digest: str) -> object:
+    """Return the object itself. It is unpickled when it is used for the first time.
+
+    Raises:
+        SharedObjectMissing: its content is not in this process.
+        Exception: any error of unpickling.
+    """
+    shared = KNOWN.get(digest)
+    if shared is None:
+        raise SharedObjectMissing("a shared object is not in this process any more: share it again")
+    if shared.reason:
+        raise SharedObjectMissing(shared.reason)
+    if not shared.loaded:
+        pickled, *buffers = _parts(memoryview(shared.content))
+        shared.loaded.append(loads_shared(pickled, buffers))
+        _recent[digest] = len(pickled)
+        while sum(_recent.values()) > UNPICKLED_BYTES and len(_recent) > 1:
+            unused = KNOWN.get(_recent.popitem(last=False)[0])
+            if unused is not None:
+                unused.loaded.clear()
+    elif digest in _recent:
+        _recent.move_to_end(digest)
+    return shared.loaded[0]
+
+
+def _parts(content: memoryview) -> list[memoryview]:
+    """The pickle and the buffers in a file."""
+    (count,) = _SIZE.unpack_from(content)
+    sizes = [_SIZE.unpack_from(content, _SIZE.size * (1 + place))[0] for place in range(count)]
+    return [content[place : place + size] for place, size in zip(_places(sizes), sizes, strict=False)]
+
+
+# ---- the same memory in several processes --------------------------------------------------------------------------
+
+
+def _boot() -> str:
+    """What names this run of the kernel; empty if the kernel does not say it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:  # pragma: no cover (macOS)
+        return ""
+
+
+def _location(file: int) -> str:
+    return f"{_boot()}:{os.getpid()}:{file}:{os.fstat(file).st_ino}"
+
+
+def _open(share: Share) -> int | None:
+    """Open the sealed file at the location of a shared object; None if it is not on this host, or not visible here."""
+    try:
+        boot, process, file, number = share.location.split(":")
+        path = f"/proc/{int(process)}/fd/{int(file)}"
+        found = os.stat(path)
+        if boot != _boot() or not S_ISREG(found.st_mode) or (found.st_ino, found.st_size) != (int(number), share.size):
+            return None
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        if fcntl.fcntl(opened, fcntl.F_GET_SEALS) == SEALS and os.fstat(opened).st_ino == found.st_ino:
+            return opened
+    except OSError:
+        pass
+    os.close(opened)
+    return None
+
+
+def give(share: Share, reason: str) -> SharedObject:
+    """Know a shared object in a slave from now on, as long as somebody refers to what this returns.
+
+    Args:
+        share: its location is that of its agent.
+        reason: why it is missing; empty if it is not.
+    """
+    file = None if reason else _open(share)
+    if file is not None:
+        try:
+            return _kept(share, file)
+        finally:
+            os.close(file)
+    reason = reason or "a shared object is at the agent, but this slave cannot open it through /proc"
+    shared = KNOWN[share.digest] = SharedObject(share, b"", reason=reason)
+    return shared
+
+
+def is_known(digest: str) -> bool:
+    """Whether a shared object is in this process, or will never be."""
+    return digest in KNOWN
+
+
+@define(eq=False)
+class Store:
+    """The files of an agent: it fetches shared objects, and its slaves use them."""
+
+    _files: dict[str, int] = field(factory=dict)
+    _missing: dict[str, int] = field(factory=dict)
+    """How many bytes each file lacks that is not complete."""
+
+    def open(self, share: Share) -> tuple[str, bool]:
+        """Make room for a shared object. If it is on this host already, nothing is fetched.
+
+        Returns:
+            The location of its file, and whether the file is complete.
+
+        Raises:
+            OSError: out of file descriptors or memory.
+        """
+        found = _open(share)
+        file = self._files[share.digest] = _new_file(share.size) if found is None else found
+        if found is None:
+            self._missing[share.digest] = share.size
+        return _location(file), found is not None
+
+    def write(self, digest: str, start: int, part: Buffer) -> None:
+        """Write a part into a file. The last part completes it.
+
+        Raises:
+            OSError: out of memory.
+        """
+        _write(self._files[digest], part, start)
+        self._missing[digest] -= len(part)
+        if not self._missing[digest]:
+            del self._missing[digest]
+            fcntl.fcntl(self._files[digest], fcntl.F_ADD_SEALS, SEALS)
+
+    def drop(self, digest: str) -> None:
+        """Drop a file, if there is one. Its memory is free as soon as no slave uses it."""
+        self._missing.pop(digest, None)
+        file = self._files.pop(digest, None)
+        if file is not None:
+            os.close(file)
+
+    def close(self) -> None:
+        """Drop all files."""
+        for digest in [*self._files]:
+            self.drop(digest)

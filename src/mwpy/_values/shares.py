@@ -1,0 +1,69 @@
+"""Shared objects: `mw.share` encodes an object once, and a handle stands for it in the arguments of tasks.
+
+A shared object is known by the digest of its content. It lives in the master as long as a handle, a task or a function
+by value refers to it: plain references count its uses. Agents fetch it in parts, see `_core/agent/shares.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from attrs import define, field
+
+from mwpy._values.ids import Buffer
+from mwpy._values.references import Reference, ReferringBuffers
+from mwpy._values.share_messages import Share
+
+__all__ = ["Shared", "SharedObject", "shares_in"]
+
+
+@define(eq=False)
+class SharedObject:
+    """An encoded object that this process keeps. Its content never changes."""
+
+    share: Share
+    """How messages name it."""
+    content: Buffer
+    loaded: list[object] = field(factory=list)
+    """The object itself, if it is unpickled; else empty."""
+    reason: str = ""
+    """Why there is no content; empty if there is."""
+
+
+class Shared(Reference):
+    """The handle of a shared object. In a task, the object itself takes its place.
+
+    Args:
+        shared: what it stands for.
+        load: the function that gives the object to a task, from its digest.
+    """
+
+    __slots__ = ("_load", "shared")
+
+    def __init__(self, shared: SharedObject, load: Callable[[str], object]) -> None:
+        self.shared = shared
+        self._load = load
+
+    def rebuilt_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return what loads the object in a task."""
+        return self._load, (self.shared.share.digest,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shared) and other.shared is self.shared
+
+    def __hash__(self) -> int:
+        return hash(self.shared)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{self!r} has no attribute {name!r}: only a task gets the object itself")
+
+    def __repr__(self) -> str:
+        return f"<handle of a shared object of {self.shared.share.size} bytes>"
+
+
+def shares_in(buffers: Iterable[Sequence[Buffer]]) -> Iterator[SharedObject]:
+    """The shared objects to which calls refer, whose large buffers are given."""
+    for own in buffers:
+        if isinstance(own, ReferringBuffers):
+            yield from (each.shared for each in own.references if isinstance(each, Shared))

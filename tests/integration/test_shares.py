@@ -1,0 +1,128 @@
+"""Shared objects in real processes: slaves use the same memory, and each agent gets an object once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mwpy
+from mwpy._core.master.shares import Shares
+from mwpy._transport import shared_objects
+from mwpy._values.share_messages import PART_BYTES
+
+
+@pytest.fixture(params=["this host", "another host"])
+def mw(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[mwpy.Master]:
+    """A master with two slaves. In one case, its agent does not find the memory of the master."""
+    if request.param == "another host":
+        monkeypatch.setattr(shared_objects, "_location", lambda file: "")
+    with mwpy.local_master(slaves=2) as mw:
+        yield mw
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Which parts agents ask for."""
+    asked: list[int] = []
+    send_part = Shares.send_part
+
+    def send(self: Shares, agent: Any, wanted: Any) -> None:
+        asked.append(wanted.start)
+        send_part(self, agent, wanted)
+
+    monkeypatch.setattr(Shares, "send_part", send)
+    return asked
+
+
+@dataclass
+class Setup:
+    """Something that a user may pass to a task."""
+
+    table: Any
+    names: list[Any]
+
+
+def look_up(place: int, table: Any) -> tuple[float, bool, bool, set[str], int]:
+    """Use a table. Return an element, whether the table could be changed, and which memory it is in."""
+    with Path("/proc/self/maps").open(encoding="ascii") as maps:
+        memories = {line.split()[4] for line in maps if "mwpy-shared" in line}
+    return float(table[place]), table.flags.writeable, table.flags.owndata, memories, os.getppid()
+
+
+def describe(setup: Setup) -> tuple[str, float, Any]:
+    return type(setup.table).__name__, float(setup.table.sum()), setup.names
+
+
+def end_agent_once(table: Any, agent: int) -> float:
+    """Kill the agent, the first time."""
+    if os.getppid() == agent:
+        os.kill(agent, signal.SIGKILL)
+        signal.pause()
+    return float(table[-1])
+
+
+def test_all_slaves_use_the_same_memory_and_the_agent_gets_it_once(mw: mwpy.Master, parts: list[int]) -> None:
+    """An array is read-only and not copied. When its agent is killed, the next agent gets it again."""
+    size = 3 * PART_BYTES
+    table = mw.share(np.arange(size // 8, dtype=float))
+    results = [*mw.map(look_up, range(200), itertools.repeat(table))]
+    assert [value for value, *_ in results] == [*range(200)]
+    assert {each[1:3] for each in results} == {(False, False)}
+    assert len({memory for *_, memories, _ in results for memory in memories}) == 1
+    again = mw.share(np.arange(size // 8, dtype=float))
+    [total] = mw.map(partial(np.sum), [again])
+    assert total == np.arange(size // 8).sum()
+    asked = [0, PART_BYTES, 2 * PART_BYTES, 3 * PART_BYTES] if parts else []
+    assert sorted(parts) == asked
+    agent = results[0][-1]
+    assert [*mw.map(end_agent_once, [table], [agent])] == [size // 8 - 1]
+    assert sorted(parts) == sorted(asked * 2)
+
+
+def test_a_handle_can_be_anywhere_in_the_arguments_and_in_a_function(mw: mwpy.Master) -> None:
+    table, names = mw.share(np.ones(20_000)), mw.share(["a", "b"])
+    setup = Setup(table, [names, {"more": names}])
+    mw.submit(mwpy.task(describe, setup), tag="nested")
+    mw.loop()
+    [result] = mw.results()
+    assert result.value == ("ndarray", 20_000.0, [["a", "b"], {"more": ["a", "b"]}])
+    assert [*mw.map(lambda x: x + len(names) + table.sum(), [1, 2])] == [20_003.0, 20_004.0]
+    assert [*mw.map(partial(max, names), [["a", "c"]])] == [["a", "c"]]
+
+
+def test_a_task_cannot_change_a_shared_array(mw: mwpy.Master) -> None:
+    table = mw.share(np.ones(20_000))
+    with pytest.raises(mwpy.TaskFailed, match="read-only"):
+        [*mw.map(lambda array: array.fill(2.0), [table])]
+
+
+def test_a_master_without_slaves_gives_tasks_the_same_objects() -> None:
+    with mwpy.local_master(slaves=0) as mw:
+        mine = np.ones(20_000)
+        table = mw.share(mine)
+        mine[:] = 2.0
+        [(value, writeable, owned, *_)] = mw.map(look_up, [0], [table])
+        assert (value, writeable, owned) == (1.0, False, False)
+    with pytest.raises(mwpy.UsageError, match="the computation is over"):
+        mw.share(1)
+
+
+def fail(table: Any) -> None:
+    raise ValueError(f"{table[0]}")
+
+
+def test_a_failed_task_can_run_again_here_while_there_is_a_handle() -> None:
+    with mwpy.local_master(slaves=0) as mw:
+        table = mw.share([5])
+        [result] = mw.map_results(fail, [table])
+    with pytest.raises(ValueError, match="5"):
+        mwpy.replay(result.task_id)

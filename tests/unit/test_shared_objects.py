@@ -1,0 +1,181 @@
+"""The content of shared objects: files in memory that several processes map, and what they contain."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from mwpy._system import memory
+from mwpy._transport import shared_objects
+from mwpy._transport.codec import Codec, loads_call
+from mwpy._transport.shared_objects import KNOWN, Store
+from mwpy._values.errors import SharedObjectMissing
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import decode
+from mwpy._values.share_messages import Share
+from mwpy._values.shares import Shared
+
+CODEC = Codec()
+
+
+def share(obj: object) -> Shared:
+    return shared_objects.share(obj, CODEC)
+
+
+def in_a_task(call: tuple[bytes, Sequence[Buffer]]) -> Sequence[Any]:
+    """The positional arguments as a task gets them."""
+    return loads_call(decode(call[0]), call[1])[0]
+
+
+def given(named: Share, reason: str = "") -> Any:
+    """The object, as a slave has it to which its agent gives it."""
+    found = shared_objects.give(named, reason)
+    return shared_objects.load(found.share.digest)
+
+
+def test_a_task_gets_the_object_itself_wherever_the_handle_is() -> None:
+    shared = share({"a": np.arange(50_000.0), "b": [1, "x"]})
+    [nested, direct] = in_a_task(CODEC.dumps_call(([{"deep": (shared,)}], shared), {}, "f"))
+    assert nested[0]["deep"][0] is direct
+    assert direct["b"] == [1, "x"]
+    assert direct["a"].sum() == np.arange(50_000.0).sum()
+
+
+def test_arrays_use_the_memory_of_the_file_and_are_read_only() -> None:
+    shared = share(np.arange(50_000.0))
+    array: Any = shared_objects.load(shared.shared.share.digest)
+    assert not array.flags.owndata
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1.0
+    content = np.frombuffer(shared.shared.content, np.uint8)
+    assert np.shares_memory(array, content)
+    assert array.ctypes.data % 64 == 0
+
+
+def test_a_later_change_of_the_object_does_not_reach_the_tasks() -> None:
+    mine = np.zeros(50_000)
+    shared = share(mine)
+    mine[:] = 1.0
+    array: Any = shared_objects.load(shared.shared.share.digest)
+    assert array.sum() == 0.0
+
+
+def test_a_file_is_closed_when_nothing_refers_to_its_object() -> None:
+    files = Path("/proc/self/fd")
+    before = len([*files.iterdir()])
+    shared = share(np.arange(50_001.0))
+    digest = shared.shared.share.digest
+    assert len([*files.iterdir()]) > before
+    del shared
+    gc.collect()
+    assert len([*files.iterdir()]) == before
+    assert not shared_objects.is_known(digest)
+    with pytest.raises(SharedObjectMissing, match="is not in this process any more: share it again"):
+        shared_objects.load(digest)
+
+
+def test_an_array_outlives_its_shared_object() -> None:
+    shared = share(np.arange(50_002.0))
+    array: Any = shared_objects.load(shared.shared.share.digest)
+    del shared
+    gc.collect()
+    assert array[-1] == 50_001.0
+
+
+def test_objects_that_were_not_used_for_long_are_unpickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts are the pickles: the large buffers are in the file anyway."""
+    monkeypatch.setattr(shared_objects, "UNPICKLED_BYTES", 5000)
+    shared = [share([number, "x" * 2000]) for number in range(3)]
+    arrays = [share(np.arange(60_000.0 + number)) for number in range(3)]
+    first, second = (shared_objects.load(each.shared.share.digest) for each in shared[:2])
+    kept = [shared_objects.load(each.shared.share.digest) for each in arrays]
+    assert shared_objects.load(shared[0].shared.share.digest) is first
+    shared_objects.load(shared[2].shared.share.digest)
+    assert shared_objects.load(shared[0].shared.share.digest) is first
+    assert all(shared_objects.load(each.shared.share.digest) is array for each, array in zip(arrays, kept, strict=True))
+    again = shared_objects.load(shared[1].shared.share.digest)
+    assert again == second
+    assert again is not second
+
+
+def test_an_object_that_is_dropped_before_others_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_objects, "UNPICKLED_BYTES", 5000)
+    first = share(["a", "x" * 4000])
+    shared_objects.load(first.shared.share.digest)
+    del first
+    gc.collect()
+    other = share(["b", "x" * 4000])
+    assert shared_objects.load(other.shared.share.digest) == ["b", "x" * 4000]
+
+
+# ---- other processes ----------------------------------------------------------------------------------------------
+
+
+def test_an_agent_on_the_same_host_uses_the_memory_of_the_master() -> None:
+    shared = share(np.arange(50_003.0))
+    store = Store()
+    location, is_complete = store.open(shared.shared.share)
+    assert is_complete
+    assert location != shared.shared.share.location
+    array = given(replace(shared.shared.share, location=location))
+    assert array[-1] == 50_002.0
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "nonsense", "boot:1:2:3", "{0}:{1}:99999:{3}", "{0}:{1}:{2}:1", "other:{1}:{2}:{3}", "{0}:x:{2}:{3}"],
+)
+def test_an_agent_on_another_host_fetches_the_content_in_parts(wrong: str) -> None:
+    """The location must name the right file of this host. The last part completes the file, and nobody can change
+    it any more."""
+    shared = share(np.arange(50_004.0))
+    named, content = shared.shared.share, memoryview(shared.shared.content)
+    store = Store()
+    location, is_complete = store.open(replace(named, location=wrong.format(*named.location.split(":"))))
+    assert not is_complete
+    store.write(named.digest, 300_000, content[300_000:])
+    with pytest.raises(SharedObjectMissing, match="this slave cannot open it"):
+        given(replace(named, location=location))  # it is not complete
+    store.write(named.digest, 0, content[:300_000])
+    array = given(replace(named, location=location))
+    assert array[-1] == 50_003.0
+    with pytest.raises(OSError, match="not permitted"):
+        store.write(named.digest, 0, b"x")
+    store.drop(named.digest)
+    store.drop(named.digest)
+    assert array[-2] == 50_002.0
+
+
+def test_a_file_that_is_no_memory_is_not_opened(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb+") as file:
+        file.write(b"x" * 100)
+        file.flush()
+        number, boot = os.fstat(file.fileno()).st_ino, share(1).shared.share.location.split(":")[0]
+        named = Share("d", 100, f"{boot}:{os.getpid()}:{file.fileno()}:{number}")
+        assert not Store().open(named)[1]
+
+
+def test_a_slave_says_why_an_object_is_missing() -> None:
+    with pytest.raises(SharedObjectMissing, match="too large for the job"):
+        given(Share("missing", 100), "too large for the job")
+    kept = shared_objects.give(Share("missing", 100), "again")
+    assert shared_objects.is_known("missing")
+    del kept
+    gc.collect()
+    assert "missing" not in KNOWN
+
+
+def test_an_object_is_not_kept_if_the_machine_has_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 20)
+    with pytest.raises(OSError, match=r"2.0 MiB are needed, and this machine has 1.0 MiB of memory left"):
+        share(np.zeros(1 << 18))
+    with pytest.raises(OSError, match="are needed"):
+        Store().open(Share("large", 2 << 20))
