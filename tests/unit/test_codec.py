@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from mwpy._transport.codec import MAX_TEXT, OUT_OF_BAND_BYTES, Codec, describe_error, loads, loads_function
+from mwpy._transport.codec import OUT_OF_BAND_BYTES, Codec, loads, loads_function
+from mwpy._transport.error_texts import MAX_TEXT, describe_error
 from mwpy._values import algorithm, messagepack
 from mwpy._values.digested import read_digested
 from mwpy._values.errors import ArgumentNotPicklable

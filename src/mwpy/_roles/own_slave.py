@@ -28,7 +28,8 @@ from mwpy._system import clock
 from mwpy._system.signals import HeldSignals
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import JOURNAL_BYTES, Journal
-from mwpy._transport.codec import Codec, users_traceback
+from mwpy._transport.codec import Codec
+from mwpy._transport.error_texts import users_traceback
 from mwpy._transport.link import Frames, Happened
 from mwpy._values import messages
 from mwpy._values.algorithm import PYTHON, REGISTRY

@@ -31,12 +31,12 @@ from mwpy._transport.channel.journal import AGAIN, FAILED, VALUE
 from mwpy._transport.codec import (
     Codec,
     condition_of,
-    describe_error,
     loads_call,
     loads_condition,
     seed_of,
     split_resumed,
 )
+from mwpy._transport.error_texts import describe_error
 from mwpy._values import checkpoints, messages
 from mwpy._values.bounds import shortened
 from mwpy._values.errors import EndIsNear, ExitCode

@@ -10,8 +10,9 @@ from attrs import define
 from mwpy._roles.edges import SlaveParts
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
-from mwpy._simulation.slaves import SIGKILL, SimulatedSlave, Workload
+from mwpy._simulation.slaves import SIGKILL, SimulatedSlave
 from mwpy._simulation.templates import SimulatedTemplate
+from mwpy._simulation.workload import Workload
 from mwpy._simulation.world import World
 from mwpy._values import messages
 

@@ -23,7 +23,8 @@ from mwpy._simulation.launcher import SimulatedLauncher
 from mwpy._simulation.network import Connection, Network, SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet
 from mwpy._simulation.shares import SimulatedStore
-from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave, Workload
+from mwpy._simulation.slaves import PROMISED_S, SIGKILL, SimulatedSlave
+from mwpy._simulation.workload import Workload
 from mwpy._simulation.world import Alarm, World
 from mwpy._values import messages, records
 from mwpy._values.errors import ExitCode
@@ -223,18 +224,8 @@ class AgentProcess:
         self._trail = _Trail()
         self.launcher = SimulatedLauncher(world, self._workload, self._link, self.slaves, limits.unsafe, self)
         clock = _SettlingClock(world, self.slaves)
-        self._agent = Agent(
-            self.core,
-            AgentEdges(
-                self._link,
-                self.launcher,
-                self.outlets,
-                self._signals,
-                self._trail,
-                clock,
-                self._workload.store,
-            ),
-        )
+        ends = self._link, self.launcher, self.outlets, self._signals
+        self._agent = Agent(self.core, AgentEdges(*ends, self._trail, clock, self._workload.store))
         self._over = False
         self._frozen_until = 0.0
         self._was_frozen = False

@@ -17,14 +17,14 @@ from random import Random
 from attrs import define, field
 
 from mwpy._roles.task_runner import GATHER_S
-from mwpy._simulation.checkers import LARGE_BYTES, HistoryChecker
+from mwpy._simulation.checkers import LARGE_BYTES
 from mwpy._simulation.journal import SimulatedJournal
 from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
-from mwpy._simulation.shares import SharesOfSlave, SimulatedStore
+from mwpy._simulation.shares import SharesOfSlave
 from mwpy._simulation.states import StatesOfSlave
 from mwpy._simulation.wear import Wear
-from mwpy._simulation.world import World
+from mwpy._simulation.workload import Workload
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import VALUE
 from mwpy._transport.codec import Codec
@@ -34,7 +34,7 @@ from mwpy._values.exits import describe_exit
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import LoadFailure
 
-__all__ = ["SimulatedSlave", "Workload", "fail_to_load"]
+__all__ = ["SimulatedSlave", "fail_to_load"]
 
 LONG_S = 30.0
 """A few tasks take this many seconds longer than the others."""
@@ -57,47 +57,6 @@ SMALL_BYTES = 300
 SIGABRT, SIGKILL, SIGSEGV = -6, -9, -11
 
 FAILURE = Codec().dumps_failure(OSError("simulated"))
-
-
-@define(eq=False)
-class Workload:
-    """What the slaves of an agent have to do, and the checker that watches them."""
-
-    world: World
-    checker: HistoryChecker
-    durations: Sequence[float]
-    """How long the tasks of each algorithm take on average, in seconds."""
-    start_s: float
-    """The longest start of a slave."""
-    able: bool
-    """Whether the slaves can run every algorithm."""
-    bad: str
-    """What each task does here: it kills its slave ("slave"), raises an exception ("error") or works well ("")."""
-    max_tasks: int | None
-    """How many tasks a slave may run; None if there is no limit."""
-    max_memory: int | None
-    """How much memory a slave may have between two tasks; None if there is no limit."""
-    host: str
-    """The name of their machine."""
-    peer: bytes
-    """The connection of their agent."""
-    attentive: Callable[[], bool]
-    """Whether their agent runs, and was not frozen a moment ago."""
-    frozen_until: Callable[[], float]
-    """Until when their agent was frozen the last time, or still is; 0 if it never was."""
-    is_short: Callable[[], bool]
-    """Whether the slaves used nearly all memory of their job a moment ago."""
-    running: Callable[[], list[int]]
-    """The tasks that the slaves of this agent run."""
-    kill_agent: Callable[[], None]
-    store: SimulatedStore
-    """The shared objects at their agent."""
-
-    def load(self) -> LoadFailure | None:
-        """Why a slave cannot load an algorithm, if it cannot. Only a machine that is not able fails for sure."""
-        if not self.able and self.world.chance(0.05):
-            return LoadFailure.SURE
-        return LoadFailure.PASSING if self.world.chance(0.1) else None
 
 
 @define(eq=False)

@@ -15,16 +15,14 @@ pickle beside them. It is read as None if its class is not available.
 
 from __future__ import annotations
 
-import os
 import pickle
-import traceback
-import types
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from attrs import frozen
 
+from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.shared import LARGE_BYTES, seal
 from mwpy._values.bounds import shortened
 from mwpy._values.digest import digest_of
@@ -59,7 +57,6 @@ from mwpy._values.task import unpickle_with
 __all__ = [
     "Codec",
     "condition_of",
-    "describe_error",
     "loads",
     "loads_call",
     "loads_condition",
@@ -68,16 +65,12 @@ __all__ = [
     "loads_state",
     "seed_of",
     "split_resumed",
-    "users_traceback",
     "with_condition",
     "with_seed",
 ]
 
 OUT_OF_BAND_BYTES = LARGE_BYTES
 """Smaller buffers are sent faster inside the pickle than as frames of their own."""
-
-MAX_TEXT = 64 * 1024
-"""How many characters are kept of an error's text (its beginning) and of its traceback (its end)."""
 
 MAX_CAUSE_BYTES = 1 << 20
 """If a pickled exception is larger, only its texts are sent."""
@@ -90,7 +83,6 @@ CONDITIONS_KEPT = 16
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """The types of plain values. They are checked first, because most values are plain."""
-_OWN_FILES = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 @frozen
@@ -135,7 +127,7 @@ class Codec:
         try:
             digested = Digested(digest_of(value), "", entry)
         except Exception as error:
-            digested = Digested(b"", shortened(_encodable(_text(error))) or type(error).__qualname__, entry)
+            digested = Digested(b"", shortened(encodable(text_of(error))) or type(error).__qualname__, entry)
         return encode(as_digested(encode(digested))), buffers
 
     def _pickled(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
@@ -205,10 +197,10 @@ class Codec:
                 self.dumps_value(value)
             except Exception as culprit:
                 return (
-                    f"{label} of {name}, a {type(value).__qualname__}, cannot be pickled ({_text(culprit)}): "
+                    f"{label} of {name}, a {type(value).__qualname__}, cannot be pickled ({text_of(culprit)}): "
                     f"pass what it is made from, and make it in the task"
                 )
-        return f"the arguments of {name} cannot be pickled together ({_text(error)}): pass simpler ones"
+        return f"the arguments of {name} cannot be pickled together ({text_of(error)}): pass simpler ones"
 
     def dumps_failure(self, error: BaseException, remark: str = "") -> bytes:
         """Encode any exception so that it can be read anywhere.
@@ -227,8 +219,8 @@ class Codec:
             cause, buffers = b"", ()
         if buffers or len(cause) > MAX_CAUSE_BYTES:
             cause = b""
-        type_name, text, remote_traceback = map(_encodable, describe_error(error))
-        text = f"{text} ({_encodable(remark)})".lstrip() if remark else text
+        type_name, text, remote_traceback = map(encodable, describe_error(error))
+        text = f"{text} ({encodable(remark)})".lstrip() if remark else text
         return encode(as_failure(encode(Failure(type_name, text, remote_traceback, cause))))
 
     def dumps_condition(self, condition: Condition) -> bytes:
@@ -242,8 +234,8 @@ class Codec:
             pickled, buffers = self._pickled(condition)
         except Exception as error:
             raise ArgumentNotPicklable(
-                f"retry_errors refers to an object that cannot be pickled ({_text(error)}): give exception types, or a "
-                f"function that needs only its argument"
+                f"retry_errors refers to an object that cannot be pickled ({text_of(error)}): give exception types, or "
+                f"a function that needs only its argument"
             ) from error
         size = len(pickled) + sum(map(len, buffers))
         if size > MAX_CONDITION_BYTES:
@@ -263,7 +255,7 @@ class Codec:
             return self.dumps_value(state)
         except Exception as error:
             raise ArgumentNotPicklable(
-                f"the state, a {type(state).__qualname__}, cannot be pickled ({_text(error)}): leave what it is made "
+                f"the state, a {type(state).__qualname__}, cannot be pickled ({text_of(error)}): leave what it is made "
                 f"from"
             ) from error
 
@@ -277,8 +269,8 @@ class Codec:
             return self._pickled(value)
         except Exception as error:
             raise ArgumentNotPicklable(
-                f"the object to share, a {type(value).__qualname__}, cannot be pickled ({_text(error)}): share what it "
-                f"is made from, and make it in the task"
+                f"the object to share, a {type(value).__qualname__}, cannot be pickled ({text_of(error)}): share what "
+                f"it is made from, and make it in the task"
             ) from error
 
     def dumps_function(
@@ -299,7 +291,7 @@ class Codec:
             data: bytes = cloudpickle.dumps(function, 5)
         except Exception as error:
             raise ArgumentNotPicklable(
-                f"{name} must travel by value, but refers to an object that cannot be pickled ({_text(error)}): "
+                f"{name} must travel by value, but refers to an object that cannot be pickled ({text_of(error)}): "
                 f"pass that object as an argument, or make it in the task"
             ) from error
         finally:
@@ -459,11 +451,6 @@ def loads_function(data: Buffer) -> Callable[..., Any]:
     return function
 
 
-def describe_error(error: BaseException) -> tuple[str, str, str]:
-    """Return the type, the text and the traceback of an exception as texts, even if its own methods raise errors."""
-    return _type_name(error), _text(error), _traceback(error)
-
-
 def _rebuild(data: bytes) -> BaseException | None:
     """Unpickle an exception, if it can be unpickled here."""
     try:
@@ -471,35 +458,3 @@ def _rebuild(data: bytes) -> BaseException | None:
     except Exception:
         return None
     return cause if isinstance(cause, BaseException) else None
-
-
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)[:MAX_TEXT]
-    except Exception as second:
-        return f"(its text is not available: __str__ raised {type(second).__qualname__})"
-
-
-def _encodable(text: str) -> str:
-    """Replace the halves of surrogate pairs in a text."""
-    return text.encode(errors="backslashreplace").decode()
-
-
-def users_traceback(error: BaseException) -> types.TracebackType | None:
-    """Return the traceback of an exception from the first frame on that is not mwpy's."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN_FILES):
-        frames = frames.tb_next
-    return frames
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(type(error), error, users_traceback(error)))[-MAX_TEXT:]
-    except Exception as second:
-        return f"(its traceback is not available: {type(second).__qualname__})"
