@@ -68,9 +68,6 @@ class AgentCore:
         self.settings = settings
         self.welcome: messages.Welcome | None = None
         """The settings of the master; None until the master has accepted this agent."""
-        self.comes_back = False
-        """Whether it leaves only because it was stopped for so long that its connection ended."""
-        self._stopped_s = self._resumed_at = 0.0
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
         self._checkpoints = Checkpoints(self._state)
@@ -90,6 +87,11 @@ class AgentCore:
     def leaving(self) -> bool:
         """Whether the agent is about to exit."""
         return self._departure.code is not None
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it leaves only because it was stopped for so long that its connection ended."""
+        return self._departure.comes_back
 
     # ---- events --------------------------------------------------------------------------------------------
 
@@ -145,11 +147,11 @@ class AgentCore:
             case Terminated(reason, cause):
                 self._departure.terminated(reason, cause, now)
             case Resumed(stopped_s):
-                self._resumed_at, self._stopped_s = now, stopped_s
+                self._departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
                 self._starts.resumed(stopped_s)
             case Disconnected(reason):
-                self._disconnected(reason, now)
+                self._departure.disconnected(reason, now)
         self._dues.all_changed()
 
     def _hear_master(self, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
@@ -185,16 +187,6 @@ class AgentCore:
                 self._departure.leave(ExitCode.REFUSED, reason, cause, grace_s, now)
             case _:
                 pass  # a probe, or a message of a newer version that does not concern agents
-
-    def _disconnected(self, reason: str, now: float) -> None:
-        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another one."""
-        timeout_s = self.settings.client_timeout_s
-        self.comes_back = not self.leaving and self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
-        if self.comes_back:
-            reason = f"this agent was stopped for {self._stopped_s:.0f} s, and starts again"
-        self._state.record(records.Notice(f"the master is lost: {reason}"))
-        cause = Cause.SUSPENDED if self.comes_back else Cause.NETWORK
-        self._departure.leave(ExitCode.FAILED, "the master is lost", cause, FAREWELL_S, now)
 
     def _pass_on(self, child: Child, group: messages.Tasks, frames: Sequence[Buffer], now: float) -> None:
         self._dues.changed[child.number] = child

@@ -41,6 +41,10 @@ class Departure:
     """Since when no slave holds a task, if the agent then leaves some time later."""
     _leave_at: float | None = field(init=False)
     """When to begin to leave, if it is known when the batch system ends this agent."""
+    comes_back: bool = False
+    """Whether the agent leaves only because it was stopped for so long that its connection ended."""
+    _stopped_s: float = 0.0
+    _resumed_at: float = 0.0
 
     @_idle_exit_s.default
     def _of_settings(self) -> float | None:
@@ -57,6 +61,21 @@ class Departure:
         if cause is Cause.EVICTED and settings.ends_at is not None and now > settings.ends_at - NEAR_THE_END_S:
             reason, cause = f"its time limit is near: {reason}", Cause.WALLTIME
         self.leave(ExitCode.EVICTED, reason, cause, settings.grace_s, now)
+
+    def resumed(self, stopped_s: float, now: float) -> None:
+        """This process was stopped for some seconds."""
+        self._resumed_at, self._stopped_s = now, stopped_s
+
+    def disconnected(self, reason: str, now: float) -> None:
+        """Leave. If this process was stopped for long, the master has given it up, and it comes back as another one."""
+        timeout_s = self._state.settings.client_timeout_s
+        stopped = self._stopped_s > timeout_s / 2 and now < self._resumed_at + timeout_s
+        self.comes_back = self.code is None and stopped
+        if self.comes_back:
+            reason = f"this agent was stopped for {self._stopped_s:.0f} s, and starts again"
+        self._state.record(records.Notice(f"the master is lost: {reason}"))
+        cause = Cause.SUSPENDED if self.comes_back else Cause.NETWORK
+        self.leave(ExitCode.FAILED, "the master is lost", cause, FAREWELL_S, now)
 
     def leave(self, code: ExitCode, why: str, cause: Cause, grace_s: float, now: float) -> None:
         """Leave: tell the master, recall unstarted tasks, stop the slaves."""
