@@ -9,6 +9,7 @@ from tests import spans
 from tests.interrupts import moments
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.pending import MAX_SPAN
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import records
@@ -134,6 +135,19 @@ def test_check_finds_a_lost_task(submissions: Submissions, algorithms: tuple[Def
     submissions.total += 1
     with pytest.raises(AssertionError, match="lost"):
         submissions.check()
+
+
+def test_many_tasks_become_several_spans(submissions: Submissions, algorithms: tuple[Defined, Defined]) -> None:
+    """A thousand slaves would otherwise each cut their tasks from one span, and copy the remaining tasks each time."""
+    for number in range(2 * MAX_SPAN + 1):
+        submissions.add(algorithms[0], DEFAULT_POLICY, b"a", (), number)
+    taken = submissions.take()
+    assert [(span.first, span.count) for span in taken] == [
+        (1, MAX_SPAN),
+        (MAX_SPAN + 1, MAX_SPAN),
+        (2 * MAX_SPAN + 1, 1),
+    ]
+    assert [tag for span in taken for tag in span.tags] == [*range(2 * MAX_SPAN + 1)]
 
 
 def test_one_thread_can_take_tasks_while_another_adds_tasks(

@@ -42,7 +42,7 @@ Lane = int | tuple[int, float]
 _first = attrgetter("first")
 
 MAX_SPAN = 1000
-"""The largest number of tasks in a span that may still be extended: extending a span copies it."""
+"""The largest number of tasks in a span that is new or may still be extended: to extend or cut a span copies it."""
 
 
 @define(eq=False)

@@ -18,6 +18,7 @@ from typing import Any
 from attrs import define, field
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.pending import MAX_SPAN
 from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values.errors import UsageError
@@ -28,6 +29,9 @@ __all__ = ["Submissions"]
 
 FIELDS = 4
 """The number of fields of a task: id, payload, buffers, tag."""
+
+MOST_FIELDS = FIELDS * MAX_SPAN
+"""The number of fields of the longest span. Each message to a slave cuts a span, which copies what remains of it."""
 
 
 @define(eq=False)
@@ -129,7 +133,7 @@ class Submissions:
         return len(self._batches) > 1 or bool(self._batches[0].fields)
 
     def take(self) -> list[Span]:
-        """Take all tasks that wait here. The caller gives them to the core.
+        """Take all tasks that wait here, in spans of limited length. The caller gives them to the core.
 
         Raises:
             UsageError: two threads added at once; the caller's fault.
@@ -144,8 +148,7 @@ class Submissions:
             count = len(batch.fields)
             taken = batch.fields[:count]
             del batch.fields[:count]
-            if taken:
-                spans.append(self._span(batch, taken))
+            spans += [self._span(batch, taken[at : at + MOST_FIELDS]) for at in range(0, count, MOST_FIELDS)]
         return spans
 
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
