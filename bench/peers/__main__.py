@@ -14,12 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import dropwhile
 from pathlib import Path
 
 from bench.peers.libraries import LIBRARIES
 from bench.peers.report import OWN, markdown, summary
 from bench.peers.runner import Measurement, machine, run
 from bench.peers.workloads import WORKLOADS
+
+TABLE = "<!-- table -->"
+"""The line after which a page has the table."""
 
 
 def main() -> None:
@@ -29,6 +33,7 @@ def main() -> None:
     parser.add_argument("--peers", default="", help="the libraries beside mwpy (default: all)")
     parser.add_argument("--output", type=Path, default=Path("peers.json"), help="the JSON file (%(default)s)")
     parser.add_argument("--combine", type=Path, nargs="+", default=[], help="JSON files of earlier runs")
+    parser.add_argument("--page", type=Path, help=f"a page whose table, after {TABLE}, is replaced")
     options = parser.parse_args()
     workloads = [key for key in WORKLOADS if key.startswith(tuple(options.workloads.split(",")))]
     libraries = [OWN, *options.peers.split(",")] if options.peers else [*LIBRARIES]
@@ -44,6 +49,15 @@ def main() -> None:
     found = {"machine": machine(), "figures": summary(measurements), "measurements": measurements}
     options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(markdown(measurements))
+    if options.page:
+        options.page.write_text(with_table(options.page.read_text(encoding="utf-8"), measurements), encoding="utf-8")
+
+
+def with_table(page: str, measurements: list[Measurement]) -> str:
+    """Return the page with a new table. The old one ends at the first line that does not belong to a table."""
+    before, mark, after = page.partition(TABLE)
+    rest = "\n".join(dropwhile(lambda line: not line or line.startswith("|"), after.splitlines()))
+    return f"{before}{mark}\n\n{markdown(measurements)}\n{rest}\n"
 
 
 def combined(files: list[Path]) -> list[Measurement]:

@@ -57,3 +57,7 @@ class Peer:
     def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:
         """Let a task end its worker with `die(path)`, and return the next value of `function` as soon as possible."""
         raise NotImplementedError
+
+    def scale(self, agents: int) -> Sequence[float]:  # noqa: ARG002
+        """Measure many agents in one process: the figures of the workloads W7."""
+        raise Cannot("it has no agents of which many can run in one process")

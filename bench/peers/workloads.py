@@ -259,6 +259,23 @@ def death(peer: Peer) -> Figures:
         yield [time.monotonic() - float(died.read_text(encoding="ascii"))]
 
 
+def scale(agents: int, peer: Peer) -> Figures:
+    """Connect many agents to one master, let them idle, and give them no-ops."""
+    yield peer.scale(agents)
+
+
+def of_scale(agents: int) -> Workload:
+    titles = (
+        ("time to connect", "s", False),
+        ("idle master", "% of a core", False),
+        ("memory of an agent in the master", "kB", False),
+        ("no-ops", "tasks/s", True),
+        ("most tasks of an agent, divided by the fewest", "ratio", False),
+    )
+    figures = (Figure(f"{agents:,} agents: {title}", unit, more) for title, unit, more in titles)
+    return Workload(partial(scale, agents), tuple(figures))
+
+
 WORKLOADS = {
     "W1a": Workload(singly, (Figure("no-ops, submitted singly", "tasks/s", True),)),
     "W1b": Workload(bulk, (Figure("no-ops in bulk, best chunk", "tasks/s", True),)),
@@ -276,4 +293,6 @@ WORKLOADS = {
     "W5": Workload(queued, (Figure("memory of a queued task", "bytes", False),)),
     "W6a": Workload(launch, (Figure("launch to first result", "s", False),)),
     "W6b": Workload(death, (Figure("death of a worker to its successor's first result", "s", False),)),
+    "W7a": of_scale(1000),
+    "W7b": of_scale(4000),
 }

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peers.peer import Peer
@@ -13,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 WINDOW = 10_000
+
+SCALE = str(Path(__file__).parent.parent.parent / "scale.py")
 
 
 class MwpyLocalMaster(Peer):
@@ -61,3 +69,10 @@ class MwpyLocalMaster(Peer):
     def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:
         self._mw.submit(mwpy.task(die, path), attempts_max=1)
         return self.result(self.submit(function))
+
+    def scale(self, agents: int) -> Sequence[float]:
+        with tempfile.TemporaryDirectory() as folder:
+            options = ("--mw-master", "--mw-master-host", "127.0.0.1", "--mw-audit-file", os.devnull)
+            command = [sys.executable, SCALE, str(agents), *options, "--mw-resource-file", f"{folder}/rsc"]
+            run = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        return json.loads(run.stdout)
