@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.batch.condor_jobs import HELD, Jobs
+from tests.batch.condor_jobs import Jobs
 from tests.batch.systems import in_use, until, user_folder
 from tests.batch.test_slurm_life import Cluster
 from tests.systems.slurm import SlurmNode
@@ -70,15 +72,26 @@ def strict(jobs: Jobs) -> Iterator[Jobs]:
 
 
 def test_htcondor_holds_a_job_that_needs_more_memory_than_it_has(strict: Jobs) -> None:
-    """Without `memory_max`, the agent is evicted, and no task is charged. The queue shows the reason."""
+    """Without `memory_max`, the agent gets SIGTERM. The task is charged, and the overseer says what to do."""
     (strict.folder / "hungry.py").write_text(HUNGRY.read_text())
     master = strict.submit("master.sub", APP="hungry.py", ARGS=str(JOB_MB))
     strict.until_resource_file("hungry.rsc")
-    slaves = strict.submit("slaves.sub", APP="hungry.py", ARGS="--mw-grace-period 1", SLAVES=1, MEMORY="300 MB")
-    strict.until_all(slaves, lambda job: job["JobStatus"] == HELD, "are held")
-    [job] = strict.queue(slaves)
-    assert "MemoryUsage > RequestMemory" in job["HoldReason"], job
-    until(lambda: strict.count(master, ", evicted: AGENT-"), strict.shown_at_failure)
+    python, written = f"{strict.folder}/.venv/bin/python", strict.folder / "overseer.out"
+    slave = f"{python} {strict.folder}/hungry.py --mw-grace-period 1"
+    options = ("--with", "htcondor", "--max", 1, "--interval", 0.5, "--memory", "300MB", "--disk", "20MB", "--command")
+    command = strict.pool.command(python, "-m", "mwpy", "oversee", "hungry.rsc", *options, slave, folder=strict.folder)
+    with written.open("wb") as output, subprocess.Popen(command, stdout=output) as overseer:
+        try:
+            lost = r"gone while it ran task 1 \(grow\), attempt 1, out of memory: killed by its agent after the grace"
+            until(lambda: strict.count(master, lost), lambda: f"{written.read_text()}\n{strict.shown_at_failure()}")
+            until(lambda: "is held" in written.read_text(), strict.shown_at_failure)
+        finally:
+            overseer.kill()
+    said = (
+        r"job \S+ on \S+ is held, out of memory: it used [3-9]\d\d\.\d MiB and had asked for 300.0 MiB.*> RequestMemory"
+    )
+    assert re.search(said, written.read_text()), written.read_text()
+    assert strict.count(master, "evicted.*; its slaves used .* of memory, and its job has .* for them: ask for more")
 
 
 def test_an_agent_keeps_its_htcondor_job_within_its_memory(strict: Jobs) -> None:

@@ -386,7 +386,7 @@ def test_a_signal_near_the_time_limit_comes_because_of_the_limit(
 ) -> None:
     """A batch system sends the same signal for an eviction and for a time limit."""
     state = AgentState(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 2), ends_at=ends_at))
-    Departure(state).terminated("SIGTERM", cause, 10.0)
+    Departure(state).terminated("SIGTERM", cause, {}, 10.0)
     leaving = state.actions.to_master[0].message
     assert isinstance(leaving, messages.Leaving)
     assert leaving.cause is found

@@ -89,6 +89,31 @@ def test_a_job_in_the_queue(ad: dict[str, Any], state: JobState, running_s: floa
     assert htcondor._job(ad) == Job("17.3", "m", state, running_s, note)
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "used_kib", "memory"),
+    [
+        (34, "Job has gone over cgroup memory limit of 128 megabytes", 125 << 10, (125 << 20, 128 << 20)),
+        (34, "Disk usage exceeded", 125 << 10, None),
+        (
+            26,
+            "SYSTEM_PERIODIC_HOLD expression 'MemoryUsage > RequestMemory' is TRUE",
+            150 << 10,
+            (150 << 20, 128 << 20),
+        ),
+        (3, "'ResidentSetSize > 1024 * RequestMemory'", 150 << 10, (150 << 20, 128 << 20)),
+        (3, "MemoryUsage > 1000 || NumJobStarts > 9", 125 << 10, None),
+        (3, "NumJobStarts > 9", 150 << 10, None),
+        (1, "via condor_hold: it needs too much memory", 150 << 10, None),
+    ],
+)
+def test_a_job_that_is_held_because_of_its_memory_says_how_much_it_used(
+    code: int, reason: str, used_kib: int, memory: tuple[int, int] | None
+) -> None:
+    ad = {"ClusterId": 17, "ProcId": 3, "MwpyMark": "m", "ServerTime": 100, "JobStatus": 5, "RequestMemory": 128}
+    ad |= {"HoldReasonCode": code, "HoldReason": reason, "ResidentSetSize": used_kib}
+    assert htcondor._job(ad).memory == memory
+
+
 def test_how_a_job_ended(tmp_path: Path) -> None:
     err = tmp_path / "err"
     err.write_text("x" * 10_000 + "the end")

@@ -441,3 +441,50 @@ def test_nobody_else_is_killed_while_a_slave_is_about_to_end() -> None:
     used = {1: 520, 2: 520}
     for _ in range(2):
         assert all_use(core, used, 0.0)[1].recall == []
+
+
+# An agent that is evicted
+
+
+@pytest.mark.parametrize(
+    ("used", "causes", "says"),
+    [
+        ({1: 700, 2: 200}, [Cause.OUT_OF_MEMORY, Cause.EVICTED], True),
+        ({1: 300, 2: 400}, [Cause.EVICTED, Cause.EVICTED], True),
+        ({1: 300, 2: 300}, [Cause.EVICTED, Cause.EVICTED], False),
+        ({}, [Cause.EVICTED, Cause.EVICTED], False),
+    ],
+)
+def test_a_job_that_is_ended_while_it_uses_too_much_memory_says_so(
+    used: dict[int, int], causes: list[Cause], says: bool
+) -> None:
+    """A task is charged only if its slave alone used more than the job has. It needs no limit of memory for this."""
+    core = crew(2, 600)
+    give(core, 1, None)
+    give(core, 2, None)
+    core.handle(Terminated("evicted (SIGTERM)", used=used), 0.0)
+    core.decide(100.0)
+    core.take_actions()
+    for slave in (1, 2):
+        core.handle(SlaveExited(slave, "killed by signal 9", NO_WORDS, 1), 100.0)
+    *died, goodbye = [sent.message for sent in core.take_actions().to_master]
+    assert [message.cause for message in died if isinstance(message, messages.SlaveDied)] == causes
+    together = sum(used.values())
+    why = (
+        f"; its slaves used {together} bytes of memory, and its job has 600 bytes for them: ask for more"
+        if says
+        else ""
+    )
+    assert goodbye == messages.Goodbye(f"evicted (SIGTERM){why}", Cause.EVICTED)
+
+
+def test_a_slave_that_ends_while_its_agent_leaves_has_the_cause_of_the_departure() -> None:
+    """The kernel may have killed a process meanwhile, but the machine is taken back anyway."""
+    core = crew(1, None)
+    give(core, 1, None)
+    core.handle(Terminated("evicted (SIGTERM)"), 0.0)
+    core.take_actions()
+    core.handle(SlaveExited(1, "killed by signal 9", NO_WORDS, 1, out_of_memory=True), 0.0)
+    [died, _] = [sent.message for sent in core.take_actions().to_master]
+    assert isinstance(died, messages.SlaveDied)
+    assert died.cause is Cause.EVICTED

@@ -18,6 +18,7 @@ __all__ = ["ATTRIBUTES"]
 ATTRIBUTES = (
     *("ClusterId", "ProcId", "MwpyMark", "JobStatus", "JobCurrentStartDate", "ServerTime", "LastRejMatchReason"),
     *("HoldReason", "HoldReasonCode", "HoldReasonSubCode", "EnteredCurrentStatus"),
+    *("ResidentSetSize", "RequestMemory"),
     *("RemoveReason", "ExitBySignal", "ExitCode", "ExitSignal", "Err"),
     *("RemoteHost", "LastRemoteHost"),
 )

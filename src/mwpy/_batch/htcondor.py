@@ -55,6 +55,12 @@ STATES = {
 }
 """The states for JobStatus: idle, running, removed, completed, held, transferring output, suspended."""
 
+LIMIT_EXCEEDED = 34
+"""HoldReasonCode: the kernel killed the job because it used too much memory, or it used too much disk space."""
+
+POLICIES = (3, 26)
+"""HoldReasonCode: an expression of the job or of the pool says that the job is held."""
+
 
 class HTCondor:
     """The HTCondor of this machine.
@@ -192,7 +198,20 @@ def _job(ad: dict[str, Any]) -> Job:
         codes = f"code {ad.get('HoldReasonCode', '?')}, sub code {ad.get('HoldReasonSubCode', '?')}"
         note = f"{ad.get('HoldReason') or 'no reason is given'} ({codes})"
     running_s = max(0.0, ran_s) if state is JobState.RUNNING else 0.0
-    return Job(f"{ad['ClusterId']}.{ad['ProcId']}", ad["MwpyMark"], state, running_s, note, _host(ad))
+    memory = _too_much_memory(ad) if state is JobState.HELD else None
+    return Job(f"{ad['ClusterId']}.{ad['ProcId']}", ad["MwpyMark"], state, running_s, note, _host(ad), memory)
+
+
+def _too_much_memory(ad: dict[str, Any]) -> tuple[int, int] | None:
+    """How many bytes of memory a held job used and had asked for, if it is held because of its memory.
+
+    HTCondor rounds up what it has measured, and policies compare the rounded number.
+    """
+    used, has = 1024 * ad.get("ResidentSetSize", 0), 1024 * 1024 * ad.get("RequestMemory", 0)
+    if not re.search("memory|residentsetsize", ad.get("HoldReason", ""), re.IGNORECASE):
+        return None
+    code = ad.get("HoldReasonCode")
+    return (used, has) if code == LIMIT_EXCEEDED or (code in POLICIES and used > has) else None
 
 
 def _host(ad: dict[str, Any]) -> str:

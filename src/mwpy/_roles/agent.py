@@ -255,7 +255,10 @@ class Agent:
 
     def _hear_signals(self, caught: Sequence[signal.Signals], now: float) -> None:
         if signal.SIGTERM in caught:
-            self._core.handle(events.Terminated("evicted (SIGTERM)"), now)
+            is_limited = self._core.settings.memory_bytes is not None
+            busy = [child.number for child in self._core.children.values() if child.held and is_limited]
+            used = {number: self._slaves[number].parts.process.used_memory(0) for number in busy}
+            self._core.handle(events.Terminated("evicted (SIGTERM)", used=used), now)
         elif signal.SIGINT in caught:
             self._core.handle(events.Terminated("removed (SIGINT)", Cause.SCALED_DOWN), now)
         self._processes.look(now)

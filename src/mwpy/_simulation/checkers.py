@@ -16,6 +16,7 @@ from attrs import Factory, define, field
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.host_checker import HostChecker
 from mwpy._simulation.live_attempts import AttemptChecker
+from mwpy._simulation.overrun_checker import OverrunChecker
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.retries import RetryChecker
 from mwpy._simulation.states import StateChecker
@@ -100,6 +101,8 @@ class HistoryChecker:
     """Checks the stops because of failures."""
     hosts: HostChecker = field(factory=HostChecker)
     """Checks which hosts get no more work."""
+    overruns: OverrunChecker = field(factory=OverrunChecker)
+    """Checks which tasks are lost because of a limit."""
     _host_of: dict[str, str] = field(factory=dict)
     _alone: dict[int, bool] = field(factory=dict)
     """Whether each of these tasks was alone at the last agent that vanished with it."""
@@ -126,8 +129,6 @@ class HistoryChecker:
     _uncharged: dict[tuple[bytes, int], None] = field(factory=dict)
     """Slaves that have ended well, or were killed together with their agent, or because the task that they ran was
     cancelled."""
-    _over: dict[tuple[bytes, int], int] = field(factory=dict)
-    """Slaves that were killed when they ran a task that was over a limit, and this task."""
     _leaving: dict[bytes, None] = field(factory=dict)
     """Connections of agents that have announced that they leave. No task is charged for what happens there."""
 
@@ -280,10 +281,9 @@ class HistoryChecker:
             return
         self._dead[peer, message.slave] = None
         self.states.died(peer, message)
-        if message.running and message.cause in (Cause.TIME_LIMIT, Cause.OUT_OF_MEMORY):
-            over = self._over.get((peer, message.slave))
-            assert over == message.running, f"task {message.running} is said to be over its limit, not task {over}"
+        self.overruns.died(peer, message, leaves=peer in self._leaving)
         leaves = peer in self._leaving or self.hosts.charges_nothing(peer)
+        leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
         if message.running and message.cause.is_charged and not message.allowed and not leaves:
             together = (peer, message.slave) in self._uncharged
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
@@ -383,7 +383,7 @@ class HistoryChecker:
         slave may be killed at any time, and any slave with a limit of memory if the job of the agent is short of it.
         The slave knows from its agent that its tasks end at `ends_at`."""
         if (is_short and self._policies[task].memory_max) or now >= _over_from(self._policies[task], began, grown_at):
-            self._over[peer, slave] = task
+            self.overruns.killed(peer, slave, task)
         elif is_faulty:
             return
         elif task in self.killed_tasks:

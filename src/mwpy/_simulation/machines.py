@@ -238,9 +238,13 @@ class AgentProcess:
 
     def _is_short(self) -> bool:
         """Whether the slaves used nearly all memory of their job a moment ago."""
-        used, has = sum(slave.used_memory(0) for slave in self.slaves.values()), self._host.limits.memory_bytes
-        if has is not None and used > NEARLY * has:
+        used = {slave: slave.used_memory(0) for slave in self.slaves.values()}
+        has = self._host.limits.memory_bytes
+        if has is not None and sum(used.values()) > NEARLY * has:
             self._short_at = self._world.now
+            for slave, used_now in used.items():
+                if used_now > has:
+                    self._workload.checker.overruns.too_large(self._workload.peer, slave.number, slave.running)
         return self._world.now <= self._short_at + MOMENT_S
 
     def _running(self) -> list[int]:

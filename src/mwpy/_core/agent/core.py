@@ -144,8 +144,8 @@ class AgentCore:
                 self._shares.reported(event)
             case LookedUp(packages):
                 self._starts.looked_up(packages)
-            case Terminated(reason, cause):
-                self._departure.terminated(reason, cause, now)
+            case Terminated(reason, cause, used):
+                self._departure.terminated(reason, cause, used, now)
             case Resumed(stopped_s):
                 self._departure.resumed(stopped_s, now)
                 self._enforcement.resumed(stopped_s, now)
@@ -282,7 +282,8 @@ class AgentCore:
         started = self._trust.last_started(child, event.started)
         running, attempt = child.running(started)
         named = f"task {running}, attempt {attempt}" if running else ""
-        cause = _cause_of(child, event)
+        by_kernel = event.out_of_memory and not child.killed_because and not self.leaving
+        cause = Cause.OUT_OF_MEMORY if by_kernel else child.loss
         limit = self._enforcement.named(child, started) if cause is Cause.OUT_OF_MEMORY else ""
         reason = _reason_of(child, event.reason + limit, running)
         words = evolve(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
@@ -357,8 +358,3 @@ def _reason_of(child: Child, reason: str, running: int) -> str:
     elif child.retiring and not running:
         reason = reason_of(child, reason)
     return f"replaced, because it could not load an algorithm ({reason})" if child.load_failed else reason
-
-
-def _cause_of(child: Child, event: SlaveExited) -> Cause:
-    """The cause of the loss of the task that a slave ran when it ended."""
-    return Cause.OUT_OF_MEMORY if event.out_of_memory and not child.killed_because else child.loss

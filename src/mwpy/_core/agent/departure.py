@@ -5,6 +5,7 @@ The first reason to leave decides the exit code. The shortest grace period count
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 from attrs import define, field
@@ -16,6 +17,7 @@ from mwpy._values import messages, records
 from mwpy._values.bounds import shortened
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
+from mwpy._values.phrases import amount
 
 __all__ = ["FAREWELL_S", "Departure"]
 
@@ -55,12 +57,28 @@ class Departure:
         settings = self._state.settings
         return None if settings.ends_at is None else settings.ends_at - settings.grace_s - FAREWELL_S
 
-    def terminated(self, reason: str, cause: Cause, now: float) -> None:
-        """Leave, because a signal says so. Near the time limit of a job, its batch system sends the same signal."""
+    def terminated(self, reason: str, cause: Cause, used: Mapping[int, int], now: float) -> None:
+        """Leave, because a signal says so.
+
+        Near the time limit of a job, its batch system sends the same signal. HTCondor also sends it to a job that it
+        holds because of its memory. Then a task is charged only if its slave alone used more than the job has.
+
+        Args:
+            used: how many bytes of memory each busy slave used; empty if they were not measured.
+        """
         settings = self._state.settings
+        has, together, guilty = settings.memory_bytes, sum(used.values()), list[int]()
         if cause is Cause.EVICTED and settings.ends_at is not None and now > settings.ends_at - NEAR_THE_END_S:
             reason, cause = f"its time limit is near: {reason}", Cause.WALLTIME
+        elif cause is Cause.EVICTED and has is not None and together > has:
+            reason += (
+                f"; its slaves used {amount(together)} of memory, and its job has {amount(has)} for them: ask for more"
+            )
+            guilty = [number for number in used if used[number] > has]
         self.leave(ExitCode.EVICTED, reason, cause, settings.grace_s, now)
+        for child in self._state.living():
+            if child.number in guilty:
+                child.loss = Cause.OUT_OF_MEMORY
 
     def resumed(self, stopped_s: float, now: float) -> None:
         """This process was stopped for some seconds."""
@@ -107,7 +125,7 @@ class Departure:
             return
         living = self._state.living()
         for child in living:
-            child.kill(f"after the grace period: {self.why}", self.cause)
+            child.kill(f"after the grace period: {self.why}", child.loss)
             self._state.actions.kill.append(child.number)
         if living:
             self._deadline = now + FAREWELL_S

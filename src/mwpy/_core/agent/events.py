@@ -244,6 +244,8 @@ class Terminated(Struct, frozen=True):
 
     reason: str
     cause: Cause = Cause.EVICTED
+    used: dict[int, int] = {}
+    """How many bytes of memory each busy slave used then, by number; empty if they were not measured."""
 
 
 class Resumed(Struct, frozen=True):

@@ -77,7 +77,9 @@ class Losses:
 
     def slave_died(self, agent: ConnectedAgent, message: messages.SlaveDied) -> None:
         """Handle the end of a slave process that its agent reports."""
-        cause, reason = agent.loss if agent.leaving else message.cause, message.reason
+        cause, reason = message.cause, message.reason
+        if agent.leaving and cause is not Cause.OUT_OF_MEMORY:  # such a task is why the agent leaves
+            cause = agent.loss
         slave = agent.slaves.get(message.slave)
         if slave is None:
             self._died_before_ready(agent, message.slave, reason, message.words)

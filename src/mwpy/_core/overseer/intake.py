@@ -12,7 +12,7 @@ from mwpy._core.overseer.failures import YOUNG_S, explain, is_failure, may_pass
 from mwpy._core.overseer.files import Need
 from mwpy._core.overseer.state import OverseerState
 from mwpy._values.jobs import End, Job, JobState, Outcome
-from mwpy._values.phrases import counted, first_of
+from mwpy._values.phrases import amount, counted, first_of
 
 __all__ = ["Intake"]
 
@@ -72,7 +72,7 @@ class Intake:
             held = computation.jobs.take_list(own, now)
             computation.note_excluded()
             for job in held:
-                text = f"job {job.job_id} is held: {job.note or 'no reason is given'}"
+                text = _about_held(job)
                 self._state.say(computation, text)
                 self._count_failure(computation, Outcome(End.LOST, text, None, 0.0, host=job.host), text, now)
             self._notice_success(computation, now)
@@ -155,3 +155,15 @@ class Intake:
     def next_round_at(self) -> float:
         """When the next round is due."""
         return self._round_at + self._pause_s
+
+
+def _about_held(job: Job) -> str:
+    note = job.note or "no reason is given"
+    if job.memory is None:
+        return f"job {job.job_id} is held: {note}"
+    used, has = job.memory
+    return (
+        f"job {job.job_id} on {job.host or 'an unknown machine'} is held, out of memory: it used {amount(used)} "
+        f"and had asked for {amount(has)}. Ask for more (--memory), or give the tasks a memory_max: then agents keep "
+        f"them within the memory of their jobs. The batch system says: {note}"
+    )
