@@ -380,7 +380,7 @@ class Master:
         """
         inbox = self._inbox
         fetched = inbox.fetch(inbox.results)
-        if unrunnable:
+        if unrunnable and inbox.unrunnable:
             fetched += [task.result() for task in inbox.fetch(inbox.unrunnable)]
         self._held.fetched(fetched)
         return fetched

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -633,3 +634,19 @@ def test_large_frames_are_not_copied_when_they_are_sent_but_small_frames_are(end
         small[0] = large[0] = 1
 
     assert [frame[0] for frame in received(ends, True, change, [small, large])] == [0, 1]
+
+
+def test_the_descriptor_of_a_socket_that_was_found_empty_says_when_a_message_arrives() -> None:
+    """The agent's monitor and the requests for admission are waited for by their descriptors."""
+    context = zmq.Context()
+    with context.socket(zmq.PAIR) as reader, context.socket(zmq.PAIR) as writer:
+        reader.bind("inproc://reader")
+        writer.connect("inproc://reader")
+        for number in range(3):
+            assert not reader.poll(0)
+            assert not select.select([reader.get(zmq.FD)], [], [], 0)[0]
+            writer.send(b"%d" % number)
+            writer.send(b"more")
+            assert select.select([reader.get(zmq.FD)], [], [], SLOW_S)[0]
+            assert (reader.recv(), reader.recv()) == (b"%d" % number, b"more")
+    context.term()

@@ -163,17 +163,19 @@ class Inbox:
         The user has called the caller of this method.
         """
         self.receive()
-        if any(self.counts()):
+        counts = self.counts()
+        if any(counts):
             self.returned_at_once(stacklevel=3)
         try:
             deadline = None if timeout is None else clock.monotonic() + timeout
         except TypeError:
             raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
-        while not any(counts := self.counts()):
+        while not any(counts):
             left = None if deadline is None else deadline - clock.monotonic()
             if left is not None and left <= 0:
                 break
             self.wait(left)
+            counts = self.counts()
         return counts
 
     def cancel(self, task_ids: Iterable[TaskId], running: str) -> list[TaskId]:
@@ -233,10 +235,11 @@ class Inbox:
         self.results.extend(results)
         outcome.unrunnable = []
         self.unrunnable.extend(unrunnable)
-        connected, outcome.connected = outcome.connected, []
-        self.connected.extend(connected)
-        disconnected, outcome.disconnected = outcome.disconnected, []
-        self.disconnected.extend(disconnected)
+        if outcome.connected or outcome.disconnected:
+            connected, outcome.connected = outcome.connected, []
+            self.connected.extend(connected)
+            disconnected, outcome.disconnected = outcome.disconnected, []
+            self.disconnected.extend(disconnected)
         for call in outcome.failed:
             self._failed.keep(call)
         for command, unended in outcome.cancelled:

@@ -20,6 +20,9 @@ libzmq 4.3.5; they were measured, and `test_link_facts.py` tests them:
   has the descriptor too (SRCFD). So a connection that was accepted and ended without a message belonged to a stranger.
   The thread that reads the messages also answers the requests for admission (ZAP), so it has seen ACCEPTED before the
   first message.
+- To wait for a socket, libzmq looks at its events before and after, with two system calls each. The descriptor of a
+  socket (FD) becomes readable when something has happened to the socket since it was found empty. This is enough for a
+  socket that is always read until it is empty: the monitor of the agent, and the socket of the requests for admission.
 - When accepting fails for lack of a file descriptor, libzmq's thread tries again at once, and the monitor reports
   ACCEPT_FAILED each time. To unbind would also end all connections. But the monitor reports the listening socket
   (LISTENING), so the master can accept and close the connections that wait.

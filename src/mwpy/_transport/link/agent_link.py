@@ -70,6 +70,8 @@ class AgentLink:
         self._dealer.curve_publickey = member.public.encode()
         self._dealer.curve_secretkey = member.secret.encode()
         self._monitor = self._dealer.get_monitor_socket()
+        self._monitor_fd = int(self._monitor.get(zmq.FD))
+        self._monitor.get(zmq.EVENTS)  # from now on, its descriptor says when there is something to read
         self._offer: Offer | None = None
         with suppress(OSError):
             self._offer = Offer()
@@ -78,7 +80,7 @@ class AgentLink:
         """The passage to a master on this host; None before the master has sent or been sent large frames."""
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._poller.register(self._monitor_fd, zmq.POLLIN)
         try:
             self._dealer.connect(address)
         except zmq.ZMQError as error:
@@ -120,7 +122,7 @@ class AgentLink:
                 received.append(self._restored(frames) if is_folded(frames) else frames)
             except (ProtocolError, OSError) as error:
                 fates.append(Broken("lost", f"a message of the master cannot be read: {error}"))
-        if ready.pop(self._monitor, 0) and not received:  # all messages are read before the end is reported
+        if ready.pop(self._monitor_fd, 0) and not received:  # all messages are read before the end is reported
             for event, _ in events(self._monitor):
                 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     fates.append(Connected())

@@ -82,10 +82,11 @@ class Door:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: bytes) -> None:
         self._member = member
-        self.requests = context.socket(zmq.REP)
-        """Requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
-        self.requests.linger = 0
-        self.requests.bind("inproc://zeromq.zap.01")
+        self._requests = context.socket(zmq.REP)
+        self._requests.linger = 0
+        self._requests.bind("inproc://zeromq.zap.01")
+        self.requests = int(self._requests.get(zmq.FD))
+        """The descriptor of the requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
         self.limit = sys.maxsize
         """How many connections there should be at most."""
         self._open: set[int] = set()
@@ -110,11 +111,11 @@ class Door:
 
     def answer(self) -> None:
         """Answer all requests: members are admitted, others are not."""
-        while self.requests.poll(0):
-            version, request, _, _, _, mechanism, *credentials = self.requests.recv_multipart()
+        while self._requests.poll(0):
+            version, request, _, _, _, mechanism, *credentials = self._requests.recv_multipart()
             known = mechanism == b"CURVE" and credentials == [self._member]
             reply = (b"200", b"OK") if known else (b"400", b"not a member")
-            self.requests.send_multipart([version, request, *reply, b"", b""])
+            self._requests.send_multipart([version, request, *reply, b"", b""])
 
     def read(self) -> tuple[list[StrangerSeen | NotAccepted], bool]:
         """Read what the monitor reports. Return the strangers and the failures, and whether a connection ended.
@@ -196,7 +197,7 @@ class Door:
 
     def close(self) -> None:
         """Close the door, after the ROUTER."""
-        self.requests.close(0)
+        self._requests.close(0)
         self._monitor.close(0)
         if self._listening is not None:
             self._listening.close()
