@@ -642,11 +642,12 @@ def test_the_descriptor_of_a_socket_that_was_found_empty_says_when_a_message_arr
     with context.socket(zmq.PAIR) as reader, context.socket(zmq.PAIR) as writer:
         reader.bind("inproc://reader")
         writer.connect("inproc://reader")
+        descriptor = int(reader.get(zmq.FD))
         for number in range(3):
             assert not reader.poll(0)
-            assert not select.select([reader.get(zmq.FD)], [], [], 0)[0]
+            assert not select.select([descriptor], [], [], 0)[0]
             writer.send(b"%d" % number)
             writer.send(b"more")
-            assert select.select([reader.get(zmq.FD)], [], [], SLOW_S)[0]
+            assert select.select([descriptor], [], [], SLOW_S)[0]
             assert (reader.recv(), reader.recv()) == (b"%d" % number, b"more")
     context.term()

@@ -81,8 +81,10 @@ class AllocatedTasks:
                 raise InternalError(f"task {first} and {count - 1} more, attempt {attempt}: {sid} does not hold them")
             for span in taken:
                 number = span.algorithm.number
-                held.load[number] -= span.count
-                if not held.load[number]:
+                left = held.load[number] - span.count
+                if left:
+                    held.load[number] = left
+                else:
                     del held.load[number]
             spans += taken
         if held.ended and not held.spans:

@@ -306,14 +306,16 @@ class MasterCore:
             if jar.answered.tasks:
                 self.verification.decide(now, out_of_time=self.feeding.out_of_time)
                 self.dispatch.repeat(now)
-            self.references.decide()
+            if jar.blocked.ripe or jar.blocked.bytes:
+                self.references.decide()
             if feeds:
                 self.dispatch.decide(now)
                 if jar.speculates:
                     self.stragglers.decide(now)
             else:
                 self.dispatch.look_again = self.stragglers.deadline = None
-            self.references.decide()  # once more, because tasks that cannot be sent are handed back
+            if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
+                self.references.decide()
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:

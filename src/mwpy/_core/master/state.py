@@ -7,7 +7,7 @@ the same state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
@@ -102,6 +102,11 @@ class Actions(Struct):
     """When the master ends, if it is out of time from now on."""
 
 
+Move = Callable[[Any, Sequence[list[Any]]], list[Span]]
+Change = Callable[[Any], None]
+_NO_CHANGES: tuple[Move | None, Change | None] = None, None
+
+
 @define(eq=False)
 class MasterState:
     """Tasks, agents, slaves and actions."""
@@ -117,10 +122,17 @@ class MasterState:
     closing: messages.Shutdown | None = None
     """What the agents are sent at the end; None while the computation runs."""
     _notices: Notices = field(factory=Notices)
+    _changes: dict[type, tuple[Move | None, Change | None]] = field(init=False, repr=False)
+    """What each kind of record does to the tasks, and to agents and slaves."""
 
     @members.default
     def _share_held_tasks(self) -> Members:
         return Members(self.jar.held)
+
+    @_changes.default
+    def _list_changes(self) -> dict[type, tuple[Move | None, Change | None]]:
+        moves, changes = self.jar.changes, self.members.changes
+        return {kind: (moves.get(kind), changes.get(kind)) for kind in (*moves, *changes)}
 
     def record(self, record: records.Record, tags: Sequence[list[Any]] = ()) -> list[Span]:
         """Change the state as a record says, and add the record to the actions.
@@ -135,8 +147,7 @@ class MasterState:
         Raises:
             InternalError: the record contradicts the state; the fault of mwpy itself.
         """
-        kind = type(record)
-        move, change = self.jar.changes.get(kind), self.members.changes.get(kind)
+        move, change = self._changes.get(type(record), _NO_CHANGES)
         spans = [] if move is None else move(record, tags)
         if change is not None:
             change(record)
