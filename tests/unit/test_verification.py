@@ -293,6 +293,25 @@ def test_the_ids_of_results_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
     assert pool.each_of(records.ResultsDoubted) == [records.ResultsDoubted("a", [(10, 2), (20, 1)], 1)]
 
 
+def test_the_ids_of_results_are_limited_over_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host forgets its own oldest ids; a new host takes the place of the oldest ids of the host with most."""
+    monkeypatch.setattr(kept_answers, "RANGES_KEPT", 3)
+    pool = Pool("a")
+    kept = KeptAnswers(pool.core.state, pool.core.kinds, pool.core.totals)
+    for host, first in (("a", 1), ("a", 10), ("b", 20), ("b", 30), ("c", 40)):
+        kept.given(host, messages.Results(1, [first], [1], [1], [0.1], []))
+        kept.check()
+    assert [kept.doubt(host) for host in "abc"] == [2, 2, 1]
+    pool.decide()
+    doubted = [
+        records.ResultsDoubted(*each) for each in (("a", [(10, 1)], 1), ("b", [(30, 1)], 1), ("c", [(40, 1)], 0))
+    ]
+    assert pool.each_of(records.ResultsDoubted) == doubted
+    kept.given("a", messages.Results(1, [50, 60, 70], [1, 1, 1], [1, 1, 1], [0.1] * 3, []))
+    kept.check()
+    assert kept.doubt("a") == 3
+
+
 def test_a_result_without_structure_is_given_out_and_said_once() -> None:
     pool = Pool("a", "b")
     for task in (1, 2):

@@ -21,7 +21,8 @@ from mwpy._values.task import Origin, Result
 __all__ = ["RANGES_KEPT", "KeptAnswers"]
 
 RANGES_KEPT = 100_000
-"""How many ranges of ids of results are kept for each host, in case it is outvoted later. More are only counted."""
+"""How many ranges of ids of results are kept, of all hosts together, in case a host is outvoted later. More are only
+counted."""
 
 
 @define(eq=False)
@@ -32,13 +33,15 @@ class _Alone:
     forgotten: int = 0
     """How many are not in `ranges` any more."""
 
-    def add(self, first: int, count: int) -> None:
-        if self.ranges and sum(self.ranges[-1]) == first:
-            first, before = self.ranges.pop()
-            count += before
-        elif len(self.ranges) == RANGES_KEPT:
-            self.forgotten += self.ranges.popleft()[1]
-        self.ranges.append((first, count))
+    def continues(self, first: int, count: int) -> bool:
+        """Add results to the last range, if they continue it. Return whether they do."""
+        if not self.ranges or sum(self.ranges[-1]) != first:
+            return False
+        self.ranges[-1] = self.ranges[-1][0], self.ranges[-1][1] + count
+        return True
+
+    def forget_oldest(self) -> None:
+        self.forgotten += self.ranges.popleft()[1]
 
     @property
     def count(self) -> int:
@@ -54,18 +57,31 @@ class KeptAnswers:
     totals: Totals
     _alone: dict[str, _Alone] = field(factory=dict)
     """By host: the results that it alone computed, and that the algorithm has got."""
+    _num_ranges: int = 0
+    """How many ranges of ids there are, of all hosts."""
 
     def given(self, host: str, group: messages.Results) -> None:
         """The algorithm gets results that only this host computed."""
-        alone = self._alone.setdefault(host, _Alone())
         for first, count in zip(group.tasks, group.counts, strict=True):
-            alone.add(first, count)
+            self._add(host, first, count)
+
+    def _add(self, host: str, first: int, count: int) -> None:
+        alone = self._alone.setdefault(host, _Alone())
+        if alone.continues(first, count):
+            return
+        if self._num_ranges == RANGES_KEPT:
+            oldest = alone if alone.ranges else max(self._alone.values(), key=lambda each: len(each.ranges))
+            oldest.forget_oldest()
+        else:
+            self._num_ranges += 1
+        alone.ranges.append((first, count))
 
     def doubt(self, host: str) -> int:
         """Record which results only this host computed, and return how many these are. They are forgotten then."""
         alone = self._alone.pop(host, None)
         if alone is None or not alone.count:
             return 0
+        self._num_ranges -= len(alone.ranges)
         self.state.record(records.ResultsDoubted(host, [*alone.ranges], alone.forgotten))
         return alone.count
 
@@ -79,7 +95,7 @@ class KeptAnswers:
         for span in list(spans):
             answer = self.state.jar.answered.answers[span.first][0]
             tasks.append(span.part(span.first, 1, answer.attempt))
-            self._alone.setdefault(answer.host, _Alone()).add(span.first, 1)
+            self._add(answer.host, span.first, 1)
         if tasks:
             self.give(tasks, f"not verified, because {why}", is_sure=False)
 
@@ -116,5 +132,5 @@ class KeptAnswers:
 
     def check(self) -> None:
         """Assert that not too many ids are kept."""
-        for alone in self._alone.values():
-            assert len(alone.ranges) <= RANGES_KEPT, "too many ids are kept"
+        num_ranges = sum(len(alone.ranges) for alone in self._alone.values())
+        assert num_ranges == self._num_ranges <= RANGES_KEPT, "too many ids are kept, or they were miscounted"
