@@ -6,6 +6,7 @@ import pytest
 from tests.master_state import Books
 from tests.spans import ids_of
 
+from mwpy._core.master.checkpoints import Checkpoints
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
@@ -16,7 +17,7 @@ from mwpy._core.master.totals import Totals
 from mwpy._values import records
 from mwpy._values.causes import BLAMELESS_ALLOWED, Cause
 from mwpy._values.last_words import NO_WORDS, Death, LastWords
-from mwpy._values.messages import SlaveDied
+from mwpy._values.messages import Checkpoint, SlaveDied
 from mwpy._values.policy import ATTEMPTS_MAX, TaskPolicy
 from mwpy._values.task import SlaveState
 
@@ -190,6 +191,19 @@ def test_the_losses_of_an_agent_that_was_stopped_are_explained_when_it_comes_bac
     assert [death.cause for task in (1, 2) for death in deaths[task]] == [Cause.SUSPENDED, Cause.NETWORK]
     assert deaths[1][0].reason == "AGENT-0: it was stopped for longer than the client timeout, and resumed"
     assert [type(record) for record in books.taken()].count(records.LossesExplained) == 1
+
+
+def test_the_time_before_the_last_state_of_an_attempt_is_not_lost(books: Books, losses: Losses) -> None:
+    """The next attempt goes on from this state."""
+    slave = books.slave()
+    books.submit(2)
+    books.send(slave, 1)
+    books.state.now = 30.0
+    Checkpoints(books.state).receive(slave, Checkpoint(slave.number, 1, 1), [b"state"])
+    books.state.now = 34.0
+    dies(losses, slave, 1)
+    row = losses.totals.rows["max", "host"]
+    assert (row.lost, row.lost_s) == ({Cause.CRASH: 1}, 4.0)
 
 
 def test_explained_losses_have_their_new_cause_in_the_totals(books: Books, losses: Losses) -> None:

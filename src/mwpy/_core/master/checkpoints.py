@@ -42,5 +42,6 @@ class Checkpoints:
             return
         task = span.part(message.task, 1, message.attempt)
         self.state.record(records.TaskCheckpointed(slave.sid, task, frames))
+        slave.last_left = self.state.now
         if self.state.jar.left.bytes > LARGE_BYTES:
             self.state.notice(_ADVICE.format(amount(LARGE_BYTES)), key=_ADVICE)

@@ -186,7 +186,8 @@ class Losses:
             The tasks that are pending again.
         """
         for number, span in enumerate(held):  # the slave ran the first one at most
-            ran_s = 0.0 if number else self.state.now - slave.last_heard
+            since = slave.last_heard if span.left_now is None else max(slave.last_heard, slave.last_left)
+            ran_s = 0.0 if number else self.state.now - since
             self.totals.lost(span, slave.agent.host, loss.cause, span.count, ran_s)
             if loss.cause is Cause.OUT_OF_MEMORY:
                 self.totals.measured(span.algorithm.name, slave.agent.host, words.peak_bytes)

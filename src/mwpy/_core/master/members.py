@@ -139,6 +139,8 @@ class ConnectedSlave:
     """The tasks that are allocated to it. The taskjar owns this object."""
     last_heard: float = 0.0
     """When its last result arrived, or when it was sent tasks while it had none."""
+    last_left: float = 0.0
+    """When the last state arrived that a task left there for its next attempt."""
     state: SlaveState = SlaveState.CONNECTING
     pace: dict[int, float] = field(factory=dict)
     """The learned duration of a task of each algorithm on this slave, in seconds."""

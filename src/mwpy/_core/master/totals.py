@@ -90,7 +90,7 @@ class Totals:
         row.longest_s = max(row.longest_s, *seconds)
 
     def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
-        """Count lost attempts, and for how long the lost slave had sent no result."""
+        """Count lost attempts, and for how long the lost slave had sent neither a result nor a state of the task."""
         row = self._row(span.algorithm.name, host)
         row.asked(span.policy)
         row.lost[cause] = row.lost.get(cause, 0) + attempts
