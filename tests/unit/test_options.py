@@ -79,6 +79,15 @@ def test_slurm_sets_the_memory_of_a_job(text: str, memory: int | None) -> None:
     assert parse(["--mw-slave"], {})[0].job_memory is None
 
 
+@pytest.mark.parametrize(("cpus", "memory"), [("4", 2 << 30), ("", None), ("0", None)])
+def test_slurm_sets_the_memory_of_a_job_for_each_processor(cpus: str, memory: int | None) -> None:
+    """With `--mem-per-cpu`, it does not set `SLURM_MEM_PER_NODE`."""
+    job = {"SLURM_MEM_PER_CPU": "512", "SLURM_CPUS_ON_NODE": cpus}
+    assert parse(["--mw-slave"], job)[0].job_memory == memory
+    assert parse([], job | {"MWPY_AGENT": "[]"})[0].job_memory == memory
+    assert parse(["--mw-slave"], job | {"SLURM_MEM_PER_NODE": "100"})[0].job_memory == 100 << 20
+
+
 def test_an_agent_may_run_until_the_end_of_its_job_or_for_its_lifetime() -> None:
     """The option takes precedence over the time that the batch system gives."""
     job = {"SLURM_JOB_END_TIME": "1000"}

@@ -12,6 +12,8 @@ from mwpy._values.errors import UsageError
 __all__ = [
     "AGENT_VARIABLE",
     "BREAKPOINT_VARIABLE",
+    "CPUS_VARIABLE",
+    "CPU_MEMORY_VARIABLE",
     "END_VARIABLE",
     "EXAMINED",
     "FAULT_HANDLER",
@@ -37,7 +39,14 @@ END_VARIABLE = "SLURM_JOB_END_TIME"
 job sets it."""
 
 MEMORY_VARIABLE = "SLURM_MEM_PER_NODE"
-"""How much memory this job has, in MiB. Slurm sets it. For other batch systems the submitter of the job sets it."""
+"""How much memory this job has, in MiB. Slurm sets it for `--mem`. For other batch systems the submitter of the job
+sets it."""
+
+CPU_MEMORY_VARIABLE = "SLURM_MEM_PER_CPU"
+"""How much memory this job has for each of its processors, in MiB. Slurm sets it for `--mem-per-cpu`, instead."""
+
+CPUS_VARIABLE = "SLURM_CPUS_ON_NODE"
+"""How many processors this job has on this machine. Slurm sets it."""
 
 KEY_VARIABLE = "MWPY_KEY"
 """The key of the computation. `--mw-key-file` names a file with the same text."""

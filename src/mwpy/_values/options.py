@@ -14,7 +14,14 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from mwpy._values.environment import AGENT_VARIABLE, END_VARIABLE, KEY_VARIABLE, MEMORY_VARIABLE
+from mwpy._values.environment import (
+    AGENT_VARIABLE,
+    CPU_MEMORY_VARIABLE,
+    CPUS_VARIABLE,
+    END_VARIABLE,
+    KEY_VARIABLE,
+    MEMORY_VARIABLE,
+)
 from mwpy._values.errors import UsageError
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.option_table import (
@@ -175,7 +182,8 @@ def parse(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> 
     environment = environment or {}
     if (directions := environment.get(AGENT_VARIABLE)) is not None:
         given = _directions(directions)
-        directed, _ = parse(given, {name: environment.get(name, "") for name in (KEY_VARIABLE, MEMORY_VARIABLE)})
+        kept = KEY_VARIABLE, MEMORY_VARIABLE, CPU_MEMORY_VARIABLE, CPUS_VARIABLE
+        directed, _ = parse(given, {name: environment.get(name, "") for name in kept})
         return directed, rest
     return _options(values, frozenset(after_file), environment), rest
 
@@ -237,8 +245,16 @@ def job_end(environment: Mapping[str, str]) -> float | None:
 
 def job_memory(environment: Mapping[str, str]) -> int | None:
     """Return how much memory this job has, in bytes; None if the batch system does not say it, or says 0."""
-    text = environment.get(MEMORY_VARIABLE, "")
-    return (int(text) << 20 or None) if text.isdecimal() else None
+    of_node, of_cpu, cpus = (
+        _number_in(environment, name) for name in (MEMORY_VARIABLE, CPU_MEMORY_VARIABLE, CPUS_VARIABLE)
+    )
+    return (of_node or of_cpu * cpus) << 20 or None
+
+
+def _number_in(environment: Mapping[str, str], name: str) -> int:
+    """The number in a variable; 0 if it contains none."""
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def help_text(program: str) -> str:
