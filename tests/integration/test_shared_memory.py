@@ -1,4 +1,4 @@
-"""Arrays between processes of one host travel in sealed files, and between hosts in messages."""
+"""Arrays between processes of one host travel in files, and between hosts in messages."""
 
 from __future__ import annotations
 

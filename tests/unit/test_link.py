@@ -344,21 +344,21 @@ def test_large_frames_of_one_host_pass_in_files(ends: Loopback) -> None:
 
 def test_a_peer_that_announces_files_and_passes_none_is_malformed(ends: Loopback) -> None:
     master, agent, peer = ends.pair()
-    agent.link.send([FOLDED + encode([[(1, 1)], []]), b"header"])
+    agent.link.send([FOLDED + encode([[(1, 1, 0)], []]), b"header"])
     ends.until(lambda: isinstance(master.events[-1], Malformed), "refusal")
     last = master.events[-1]
     assert isinstance(last, Malformed)
     assert (last.peer, last.address) == (peer, "127.0.0.1")
-    assert last.reason.startswith("a message with 1 sealed files, but 0 can be received")
+    assert last.reason.startswith("a message with 1 shared files, but 0 can be received")
 
 
 def test_an_agent_leaves_a_master_that_announces_files_and_passes_none(ends: Loopback) -> None:
     master, agent, peer = ends.pair()
-    master.link.send(peer, [FOLDED + encode([[(1, 1)], []]), b"header"])
+    master.link.send(peer, [FOLDED + encode([[(1, 1, 0)], []]), b"header"])
     ends.until(lambda: agent.broken, "end")
     last = agent.fates[-1]
     assert isinstance(last, Broken)
-    assert last.reason.startswith("a message of the master cannot be read: a message with 1 sealed files")
+    assert last.reason.startswith("a message of the master cannot be read: a message with 1 shared files")
 
 
 @pytest.mark.parametrize("over", [-1, 0])

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from mwpy._system.open_files import count
+from mwpy._transport import shared
 from mwpy._transport.passage import (
     FOLDED,
     MOST_FILES,
@@ -22,7 +23,7 @@ from mwpy._transport.passage import (
     unfold,
     with_offer,
 )
-from mwpy._transport.shared import LARGE_BYTES, part_of, seal, write_sealed
+from mwpy._transport.shared import LARGE_BYTES, part_of, seal
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import encode
@@ -38,13 +39,13 @@ def open_files() -> int:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Passage, Passage]]:
-    before = open_files()
+    before = open_files() - len(shared._free)
     here, there = make_passage()
     other = Passage(there)
     yield here, other
     here.close()
     other.close()
-    assert open_files() == before
+    assert open_files() - len(shared._free) == before
 
 
 Ends = tuple[Passage, Passage]
@@ -87,7 +88,7 @@ def test_a_sealed_file_is_passed_on_without_a_copy(ends: Ends) -> None:
     first = restored(ends[0].fold(views), ends[1], passes_on=True)
     again = ends[1].fold([first[1], b"between", first[0]])
     references = read_references(again, MOST_BYTES)
-    assert references.files == [(os.fstat(part.file.fd).st_ino, part.file.size)]
+    assert references.files == [(os.fstat(part.file.fd).st_ino, part.file.size, 0)]
     assert restored(again, ends[0]) == [LARGE[::-1], b"between", LARGE]
 
 
@@ -130,12 +131,12 @@ def test_more_files_than_the_kernel_passes_at_once_travel_in_the_message(ends: E
 
 def sent_file(passage: Passage) -> tuple[int, int]:
     """Pass a file without a message. Return its inode and size."""
-    written = write_sealed([LARGE])
-    assert written is not None
-    socket.send_fds(passage._socket, [FOLDED], [written[0]])
-    facts = os.fstat(written[0])
-    os.close(written[0])
-    return facts.st_ino, facts.st_size
+    views = seal([LARGE])
+    part = part_of(views[0]) if views else None
+    assert part is not None
+    assert part.file.fd is not None
+    socket.send_fds(passage._socket, [FOLDED], [part.file.fd])
+    return os.fstat(part.file.fd).st_ino, part.file.size
 
 
 def message(files: object, frames: object) -> list[Buffer]:
@@ -150,17 +151,18 @@ SIZE = LARGE_BYTES
     [
         ([FOLDED], "a malformed list"),
         ([FOLDED + b"\xc1", b"header"], "a malformed list"),
-        ([FOLDED + bytes(LARGE_BYTES)], "a list of sealed files of 65537 bytes"),
-        (message([(1, -1)], []), "a malformed list"),
-        (message([(1, 2**60)], []), "a malformed list"),
-        (message([(1, 1)] * (MOST_FILES + 1), []), "a malformed list"),
-        (message([(1, 2**40)], []), "sealed files of 1099511627776 bytes for frames of 0 bytes"),
-        (message([(1, SIZE)], [(0, 0, 0, 0)]), "sealed files of 65536 bytes for frames of 0 bytes"),
-        (message([(1, SIZE)], [(0, 0, 0, 2**29)] * 3), "for frames of 1610612736 bytes"),
-        (message([(1, SIZE)], [(2, 0, 0, 1)]), "does not fit its message"),
-        (message([(1, SIZE)], [(1, 0, 0, 1), (0, 0, 0, 1)]), "does not fit its message"),
-        (message([(1, SIZE)], [(0, 0, 0, 1), (0, 0, 0, 1)]), "does not fit its message"),
-        (message([(1, SIZE)], [(0, 1, 0, 1)]), "does not fit its message"),
+        ([FOLDED + bytes(LARGE_BYTES)], "a list of shared files of 65537 bytes"),
+        (message([(1, -1, 0)], []), "a malformed list"),
+        (message([(1, 2**60, 0)], []), "a malformed list"),
+        (message([(1, SIZE, 3)], []), "a malformed list"),
+        (message([(1, 1, 0)] * (MOST_FILES + 1), []), "a malformed list"),
+        (message([(1, 2**40, 0)], []), "shared files of 1099511627776 bytes for frames of 0 bytes"),
+        (message([(1, SIZE, 0)], [(0, 0, 0, 0)]), "shared files of 65536 bytes for frames of 0 bytes"),
+        (message([(1, SIZE, 0)], [(place, 0, 0, 2**29) for place in range(3)]), "for frames of 1610612736 bytes"),
+        (message([(1, SIZE, 0)], [(2, 0, 0, 1)]), "does not fit its message"),
+        (message([(1, SIZE, 0)], [(1, 0, 0, 1), (0, 0, 0, 1)]), "does not fit its message"),
+        (message([(1, SIZE, 0)], [(0, 0, 0, 1), (0, 0, 0, 1)]), "does not fit its message"),
+        (message([(1, SIZE, 0)], [(0, 1, 0, 1)]), "does not fit its message"),
         (message([], [(0, 0, 0, 1)]), "does not fit its message"),
     ],
 )
@@ -171,17 +173,17 @@ def test_nonsense_is_refused_before_a_file_is_taken(frames: list[Buffer], reason
 
 def test_files_that_were_not_passed_are_refused(ends: Ends) -> None:
     inode, size = sent_file(ends[0])
-    for files in ([(inode, size), (inode, size)], [(inode, size)]):
-        with pytest.raises(ProtocolError, match=f"with {len(files)} sealed files"):
+    for files in ([(inode, size, 0), (inode, size, 0)], [(inode, size, 0)]):
+        with pytest.raises(ProtocolError, match=f"with {len(files)} shared files"):
             restored(message(files, []), ends[1])
     with pytest.raises(ProtocolError, match="without a passage"):
-        restored(message([(inode, size)], []), None)
+        restored(message([(inode, size, 0)], []), None)
 
 
 def test_a_file_with_another_content_than_announced_is_refused(ends: Ends) -> None:
     inode, size = sent_file(ends[0])
     with pytest.raises(ProtocolError, match="not the one"):
-        restored(message([(inode + 1, size)], [(0, 0, 0, 1)]), ends[1])
+        restored(message([(inode + 1, size, 0)], [(0, 0, 0, 1)]), ends[1])
 
 
 def test_too_many_passed_files_leave_nothing_open(ends: Ends) -> None:
@@ -189,8 +191,8 @@ def test_too_many_passed_files_leave_nothing_open(ends: Ends) -> None:
     socket.send_fds(ends[0]._socket, [FOLDED], fds)
     for fd in fds:
         os.close(fd)
-    with pytest.raises(ProtocolError, match="with 1 sealed files"):
-        restored(message([(1, 1)], []), ends[1])
+    with pytest.raises(ProtocolError, match="with 1 shared files"):
+        restored(message([(1, 1, 0)], []), ends[1])
 
 
 # ---- offers ----

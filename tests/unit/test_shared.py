@@ -8,22 +8,26 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from mwpy._system.open_files import count
-from mwpy._transport import shared
-from mwpy._transport.shared import LARGE_BYTES, part_of, received, seal, write_sealed
+from mwpy._transport import mappings, shared
+from mwpy._transport.shared import LARGE_BYTES, SharedFile, lend, part_of, received, seal
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
 LARGE = bytes(range(256)) * 256
 assert len(LARGE) == LARGE_BYTES
+MEGABYTE = 1 << 20
 
 
 def open_files() -> int:
+    """Count them without the files that wait for the next content."""
     gc.collect()
+    while shared._free:
+        shared._drop(shared._free.pop())
     return count()
 
 
@@ -34,27 +38,113 @@ def nothing_stays_open() -> Iterator[None]:
     assert open_files() == before
 
 
-def passed(*buffers: Buffer) -> tuple[int, int, int, list[tuple[int, int]]]:
-    """Make a sealed file. Return what its receiver gets."""
-    written = write_sealed(buffers)
-    assert written is not None
-    fd, starts = written
-    facts = os.fstat(fd)
-    return fd, facts.st_ino, facts.st_size, list(zip(starts, map(len, buffers), strict=True))
+Passed = tuple[int, int, int, int, list[tuple[int, int]]]
 
 
-def test_what_a_receiver_writes_is_private() -> None:
-    written = write_sealed([LARGE, b"second" * 20_000])
-    assert written is not None
-    fd, starts = written
-    facts = os.fstat(fd)
-    parts = [(starts[0], len(LARGE)), (starts[1], 120_000)]
-    one, two = (received(os.dup(fd), facts.st_ino, facts.st_size, parts, passes_on=False) for _ in range(2))
-    os.close(fd)
+def file_of(views: list[memoryview] | None) -> SharedFile:
+    assert views is not None
+    part = part_of(views[0])
+    assert part is not None
+    return part.file
+
+
+def passed(views: list[memoryview] | None) -> Passed:
+    """Return what the receiver of a file gets."""
+    file = file_of(views)
+    assert views is not None
+    assert file.fd is not None
+    parts = [(part.start, len(view)) for view in views if (part := part_of(view)) is not None]
+    return os.dup(file.fd), os.fstat(file.fd).st_ino, file.size, file.about_to_pass(), parts
+
+
+def content(views: list[memoryview] | None) -> list[bytes]:
+    return [bytes(view) for view in views or []]
+
+
+def inode_of(views: list[memoryview] | None) -> int:
+    return os.fstat(file_of(views).fd or 0).st_ino
+
+
+@pytest.mark.parametrize("make", [seal, lend])
+def test_what_a_receiver_writes_is_private(make: Callable[[list[Buffer]], list[memoryview] | None]) -> None:
+    views = make([LARGE, b"second" * 20_000])
+    one, two = (received(*passed(views), passes_on=False) for _ in range(2))
     assert one == two == [LARGE, b"second" * 20_000]
     one[0][:3] = b"new"
     assert bytes(one[0][:4]) == b"new\x03"
     assert two[0] == LARGE
+    assert content(views) == [LARGE, b"second" * 20_000]
+
+
+def test_a_released_file_is_written_again() -> None:
+    views = lend([LARGE])
+    inode = inode_of(views)
+    (copy,) = received(*passed(views), passes_on=False)
+    del views
+    again = lend([LARGE[::-1]])
+    assert inode_of(again) == inode
+    assert copy == LARGE
+    assert content(again) == [LARGE[::-1]]
+
+
+def test_a_file_is_written_again_only_when_nobody_needs_its_content() -> None:
+    """An agent passes it on to a slave. Both must have released it."""
+    views = lend([LARGE])
+    inode = inode_of(views)
+    at_agent = received(*passed(views), passes_on=True)
+    del views
+    at_slave = passed(at_agent)
+    others = lend([LARGE[::-1]])
+    assert inode_of(others) != inode
+    del at_agent, others
+    second = lend([LARGE[::-1]])
+    assert inode_of(second) != inode
+    (copy,) = received(*at_slave, passes_on=False)
+    del second
+    found = [lend([LARGE[::-1]]) for _ in range(3)]
+    assert inode in {inode_of(each) for each in found}
+    assert copy == LARGE
+
+
+def test_a_file_that_was_passed_twice_is_never_written_again() -> None:
+    views = lend([LARGE])
+    inode = inode_of(views)
+    at_agent = received(*passed(views), passes_on=True)
+    del views
+    for _ in range(2):
+        received(*passed(at_agent), passes_on=False)
+    del at_agent
+    found = [lend([LARGE]) for _ in range(10)]
+    assert inode not in {inode_of(each) for each in found}
+
+
+def test_a_fork_does_not_write_into_the_files_of_its_parent() -> None:
+    views = lend([LARGE])
+    inode = inode_of(views)
+    kept = lend([LARGE])
+    del views
+    child = os.fork()
+    if not child:
+        del kept
+        os._exit(bool(shared._free) or inode_of(lend([LARGE])) == inode)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert inode_of(lend([LARGE])) == inode
+    assert content(kept) == [LARGE]
+
+
+def test_a_large_content_is_sealed() -> None:
+    views = lend([bytes(shared.REUSED_BYTES + 1)])
+    assert file_of(views).about_to_pass() == 0
+    received(*passed(views), passes_on=False)
+
+
+def test_little_memory_is_kept() -> None:
+    files = [lend([bytes(MEGABYTE)]) for _ in range(40)]
+    copies = [received(*passed(each), passes_on=False) for each in files]
+    files.clear()
+    copies.clear()
+    assert sum(free.size for free in shared._free) <= shared.FREE_BYTES * 2
+    assert sum(size for _, size in mappings._spare) <= mappings.SPARE_BYTES
 
 
 def test_a_sealed_file_is_a_copy_that_nobody_can_change() -> None:
@@ -62,15 +152,14 @@ def test_a_sealed_file_is_a_copy_that_nobody_can_change() -> None:
     views = seal([source])
     assert views is not None
     source[0] = 7
-    part = part_of(views[0])
+    fd = file_of(views).fd
     assert views == [LARGE]
     assert views[0].readonly
-    assert part is not None
-    assert part.file.fd is not None
+    assert fd is not None
     with pytest.raises(PermissionError):
-        os.pwrite(part.file.fd, b"x", 0)
+        os.pwrite(fd, b"x", 0)
     with pytest.raises(PermissionError):
-        os.ftruncate(part.file.fd, 0)
+        os.ftruncate(fd, 0)
 
 
 def test_only_a_whole_view_of_a_sealed_file_is_passed_on() -> None:
@@ -84,26 +173,29 @@ def test_only_a_whole_view_of_a_sealed_file_is_passed_on() -> None:
 def test_a_process_keeps_a_limited_number_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     """It copies further buffers into its own memory, and passes on files that it has received as copies."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (shared.FILES_SHARE * 2, hard))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (shared.FILES_SHARE * 4, hard))
     kept = [seal([LARGE]), seal([LARGE])]
     assert None not in kept
     assert seal([LARGE]) is None
-    (view,) = received(*passed(LARGE), passes_on=True)
+    kept += [seal([LARGE], briefly=True), seal([LARGE], briefly=True)]
+    assert seal([LARGE], briefly=True) is None
+    (view,) = received(*passed(kept[0]), passes_on=True)
     assert view == LARGE
     assert part_of(view) is None
-    kept.pop()
+    del kept[1:]
     assert seal([LARGE]) is not None
 
 
 def test_a_view_keeps_the_memory_of_its_file() -> None:
-    (view,) = received(*passed(LARGE), passes_on=False)
+    (view,) = received(*passed(seal([LARGE])), passes_on=False)
     end = view[-10:]
     del view
     gc.collect()
     assert end == LARGE[-10:]
 
 
-NOT_SEALED = "a file that is not sealed"
+SHORTER = "a shared file that can get shorter"
+REVERSE = "a sealed file that is passed as a reused file, or the reverse"
 ANOTHER = "not the one that the message names"
 
 
@@ -117,11 +209,11 @@ def unsealed(seals: int) -> int:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: unsealed(fcntl.F_SEAL_SHRINK), NOT_SEALED),
-        (lambda: unsealed(fcntl.F_SEAL_WRITE), NOT_SEALED),
-        (lambda: os.open("/proc/self/exe", os.O_RDONLY), "a descriptor that is no sealed file"),
-        (lambda: os.open("/dev/zero", os.O_RDWR), "a descriptor that is no sealed file"),
-        (lambda: os.open("/proc/self", os.O_PATH), "a descriptor that is no sealed file"),
+        (lambda: unsealed(fcntl.F_SEAL_SHRINK), REVERSE),
+        (lambda: unsealed(fcntl.F_SEAL_WRITE), SHORTER),
+        (lambda: os.open("/proc/self/exe", os.O_RDONLY), "a descriptor that is no shared file"),
+        (lambda: os.open("/dev/zero", os.O_RDWR), "a descriptor that is no shared file"),
+        (lambda: os.open("/proc/self", os.O_PATH), "a descriptor that is no shared file"),
     ],
     ids=["can be written", "can be cut", "a program", "a device", "a path"],
 )
@@ -130,7 +222,7 @@ def test_a_descriptor_of_anything_else_is_refused(make: object, reason: str) -> 
     fd = make()
     facts = os.fstat(fd)
     with pytest.raises(ProtocolError, match=reason):
-        received(fd, facts.st_ino, facts.st_size, [(0, 10)], passes_on=False)
+        received(fd, facts.st_ino, facts.st_size, 0, [(0, 10)], passes_on=False)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +231,16 @@ def test_a_descriptor_of_anything_else_is_refused(make: object, reason: str) -> 
     ids=["another file", "another size", "a part that is too long"],
 )
 def test_a_file_that_is_not_as_described_is_refused(inode: int, size: int, length: int, reason: str) -> None:
-    fd, own_inode, own_size, _ = passed(LARGE)
+    fd, own_inode, own_size, _, _ = passed(seal([LARGE]))
     with pytest.raises(ProtocolError, match=reason):
-        received(fd, own_inode + inode, own_size + size, [(0, length)], passes_on=False)
+        received(fd, own_inode + inode, own_size + size, 0, [(0, length)], passes_on=False)
 
 
 IN_BAND = """
 import resource, sys
-from mwpy._transport.shared import seal
+from mwpy._transport.shared import lend, seal
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-print(seal([bytes(200_000)]), seal([bytes(200_000)]))
+print(seal([bytes(200_000)]), lend([bytes(200_000)]))
 """
 
 
@@ -164,15 +256,15 @@ def test_a_file_for_which_there_is_no_room_is_reported_once() -> None:
 
 FULL = """
 import os
-from mwpy._transport.shared import SealedFile, received, write_sealed
-fd, _ = write_sealed([bytes(100) + b"end"])
-inode, size = os.fstat(fd).st_ino, os.fstat(fd).st_size
-files = []
+from mwpy._transport.shared import SharedFile, part_of, received, seal
+views = seal([bytes(100) + b"end"])
+file = part_of(views[0]).file
+inode, files = os.fstat(file.fd).st_ino, []
 try:
     while True:
-        files.append(SealedFile(os.dup(fd), size, passes_on=False))
+        files.append(SharedFile(os.dup(file.fd), file.size, passes_on=False))
 except OSError as error:
-    (view,) = received(os.dup(fd), inode, size, [(98, 5)], passes_on=False)
+    (view,) = received(os.dup(file.fd), inode, file.size, 0, [(98, 5)], passes_on=False)
     files.clear()
     print(error.errno, bytes(view), view.readonly)
 """

@@ -23,7 +23,7 @@ from typing import Any
 from attrs import frozen
 
 from mwpy._transport.error_texts import describe_error, encodable, text_of
-from mwpy._transport.shared import LARGE_BYTES, seal
+from mwpy._transport.shared import LARGE_BYTES, lend
 from mwpy._values.bounds import shortened
 from mwpy._values.digest import digest_of
 from mwpy._values.digested import Digested, read_digested
@@ -154,7 +154,7 @@ class Codec:
     def dumps_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> tuple[bytes, Sequence[Buffer]]:
         """Encode the arguments of a task as they are now. Later changes of the arguments do not reach the task.
 
-        Large buffers are copied into a sealed file, which slaves on this host can map.
+        Large buffers are copied into a file that can be passed to slaves on this host.
 
         Args:
             name: the name of the task algorithm, for the error message.
@@ -300,7 +300,7 @@ class Codec:
 
 
 def _copied(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    return seal(buffers) or [bytes(buffer) for buffer in buffers]
+    return lend(buffers) or [bytes(buffer) for buffer in buffers]
 
 
 def loads(entry: object, buffers: Sequence[Buffer] = ()) -> Any:

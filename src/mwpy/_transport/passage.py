@@ -1,6 +1,6 @@
-"""Passages: sockets through which two processes of a host pass sealed files beside their messages.
+"""Passages: sockets through which two processes of a host pass shared files beside their messages.
 
-`fold` replaces the large frames of a message by references: it passes the sealed files through the passage, and puts a
+`fold` replaces the large frames of a message by references: it passes the files through the passage, and puts a
 frame before the message that says which frame is which part of which file. `unfold` takes the files and restores the
 message. The files are passed before the message is sent, so they are there when it is read. They survive their sender
 in the passage, as the message does in its socket. So there is no message whose files are missing, and the sender keeps
@@ -22,12 +22,12 @@ import re
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from mwpy._transport.shared import LARGE_BYTES, part_of, received, write_sealed
+from mwpy._transport.shared import HOPS, LARGE_BYTES, SharedFile, lend, part_of, received
 from mwpy._values.bounds import Name, Number
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -41,18 +41,25 @@ FOLDED = b"\0"
 MOST_FILES = 253
 """The largest number of files that the kernel passes at once (`SCM_MAX_FD`)."""
 
-SLACK_BYTES = 1 << 20
-"""Bytes of a file between its buffers."""
+MOST_FOLDED = 2000
+"""The largest number of frames that pass in files: the list of them is small enough for a frame of the message."""
+
+SLACK = 3
+"""A file may be larger than its buffers, because it was larger before, but not more than so many times."""
 
 _NAME = re.compile(r"mwpy-[0-9a-f]{32}")
 _CREDENTIALS = struct.Struct("3i")
 
 
+Hop = Annotated[int, Meta(ge=0, le=HOPS)]
+
+
 class References(Struct, frozen=True, array_like=True):
     """What the frame before a folded message says."""
 
-    files: Annotated[list[tuple[Number, Number]], Meta(max_length=MOST_FILES)]
-    """Inode and size of each file, in the order in which they were passed."""
+    files: Annotated[list[tuple[Number, Number, Hop]], Meta(max_length=MOST_FILES)]
+    """Inode and size of each file, and which of its receivers this is (0 if the file is sealed), in the order in which
+    they were passed."""
     frames: list[tuple[Number, Number, Number, Number]]
     """The place of each frame in the message, in ascending order; its file, its start there, and its size."""
     offer: Name = ""
@@ -82,40 +89,34 @@ class Passage:
         large = [place for place, frame in enumerate(frames) if len(frame) >= LARGE_BYTES]
         if not large:
             return frames
-        fds: dict[tuple[int, int], int] = {}
-        """The position of each file. A file is passed twice if a part of it is in the message twice: then the receiver
-        maps it twice, and what it writes into one frame does not change the other."""
-        uses: defaultdict[tuple[int, int], int] = defaultdict(int)
-        folded: list[tuple[int, int, int, int]] = []
-        loose: list[int] = []
-        for place in large:
-            part = part_of(frames[place])
-            if part is None or part.file.fd is None:
-                loose.append(place)
-            else:
-                file = fds.setdefault((part.file.fd, uses[part.file.fd, part.start]), len(fds))
-                uses[part.file.fd, part.start] += 1
-                folded.append((place, file, part.start, len(frames[place])))
-        made = write_sealed([frames[place] for place in loose]) if loose else None
-        if made is not None:
-            file = fds.setdefault((made[0], 0), len(fds))
-            folded += [(place, file, start, len(frames[place])) for place, start in zip(loose, made[1], strict=True)]
+        views = {place: frames[place] for place in large}
+        loose = [place for place in large if part_of(frames[place]) is None]
+        if loose:
+            copies = lend([frames[place] for place in loose], briefly=True)
+            views.update(zip(loose, copies or (), strict=False))
         try:
-            return self._passed(frames, [fd for fd, _ in fds], sorted(folded))
+            return self._passed(frames, views)
         except OSError:
             return frames
-        finally:
-            if made is not None:
-                os.close(made[0])
 
-    def _passed(
-        self, frames: Sequence[Buffer], fds: list[int], folded: list[tuple[int, int, int, int]]
-    ) -> Sequence[Buffer]:
-        facts = [os.fstat(fd) for fd in fds]
-        first = FOLDED + encode(References([(each.st_ino, each.st_size) for each in facts], folded))
-        if not 0 < len(fds) <= MOST_FILES or len(first) >= LARGE_BYTES:
+    def _passed(self, frames: Sequence[Buffer], views: Mapping[int, Buffer]) -> Sequence[Buffer]:
+        """Pass the files of these frames, given by their places. A file is passed twice if a part of it is in the
+        message twice: then what the receiver writes into one frame does not change the other."""
+        files: dict[tuple[int, int], tuple[int, SharedFile]] = {}
+        uses: defaultdict[tuple[int, int], int] = defaultdict(int)
+        folded: list[tuple[int, int, int, int]] = []
+        for place, view in views.items():
+            part = part_of(view)
+            if part is not None and part.file.fd is not None:
+                fd, use = part.file.fd, uses[part.file.fd, part.start]
+                uses[fd, part.start] += 1
+                number, _ = files.setdefault((fd, use), (len(files), part.file))
+                folded.append((place, number, part.start, len(view)))
+        if not 0 < len(files) <= MOST_FILES or len(folded) > MOST_FOLDED:
             return frames
-        socket.send_fds(self._socket, [FOLDED], fds)
+        facts = [(os.fstat(fd).st_ino, file.size, file.about_to_pass()) for (fd, _), (_, file) in files.items()]
+        first = FOLDED + encode(References(facts, folded))
+        socket.send_fds(self._socket, [FOLDED], [fd for fd, _ in files])
         away = {place for place, *_ in folded}
         return [first, *(frame for place, frame in enumerate(frames) if place not in away)]
 
@@ -140,7 +141,7 @@ class Passage:
         for fd in fds:
             os.close(fd)
         raise ProtocolError(
-            f"a message with {count} sealed files, but {len(fds)} can be received: they were not passed, or this "
+            f"a message with {count} shared files, but {len(fds)} can be received: they were not passed, or this "
             f"process has too many open files"
         )
 
@@ -182,13 +183,13 @@ def unfold(
     if not references.files:
         return message
     if passage is None:
-        raise ProtocolError("a message with sealed files, but without a passage")
+        raise ProtocolError("a message with shared files, but without a passage")
     fds = passage.take(len(references.files))
     views: list[list[memoryview]] = []
     try:
-        for file, (inode, size) in enumerate(references.files):
+        for file, (inode, size, hop) in enumerate(references.files):
             parts = [(start, length) for _, which, start, length in references.frames if which == file]
-            views.append(received(fds.pop(0), inode, size, parts, passes_on=passes_on))
+            views.append(received(fds.pop(0), inode, size, hop, parts, passes_on=passes_on))
     finally:
         for fd in fds:
             os.close(fd)
@@ -207,18 +208,18 @@ def read_references(frames: Sequence[Buffer], most_bytes: int) -> References:
         ProtocolError: it is malformed; the sender's fault.
     """
     if len(frames[0]) >= LARGE_BYTES:
-        raise ProtocolError(f"a list of sealed files of {len(frames[0])} bytes")
+        raise ProtocolError(f"a list of shared files of {len(frames[0])} bytes")
     try:
         references = _decode(memoryview(frames[0])[1:])
     except MALFORMED as error:
-        raise ProtocolError(f"a malformed list of sealed files: {error}") from error
-    sizes = [size for _, size in references.files], [size for *_, size in references.frames]
-    if max(map(sum, sizes)) > most_bytes + SLACK_BYTES or 0 in (*sizes[0], *sizes[1]):
-        raise ProtocolError(f"sealed files of {sum(sizes[0])} bytes for frames of {sum(sizes[1])} bytes")
+        raise ProtocolError(f"a malformed list of shared files: {error}") from error
+    sizes = [size for _, size, _ in references.files], [size for *_, size in references.frames]
+    if sum(sizes[0]) > SLACK * most_bytes or sum(sizes[1]) > most_bytes or 0 in (*sizes[0], *sizes[1]):
+        raise ProtocolError(f"shared files of {sum(sizes[0])} bytes for frames of {sum(sizes[1])} bytes")
     places = [place for place, *_ in references.frames]
     is_in_order = places == sorted({*places}) and all(place < len(places) + len(frames) - 1 for place in places)
     if not is_in_order or any(file >= len(references.files) for _, file, _, _ in references.frames):
-        raise ProtocolError("a list of sealed files that does not fit its message")
+        raise ProtocolError("a list of shared files that does not fit its message")
     return references
 
 

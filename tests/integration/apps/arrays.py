@@ -21,11 +21,11 @@ ITEMS = 20_000
 
 
 def is_mapped(array: np.ndarray) -> bool:
-    """Whether the memory of an array is a sealed file."""
+    """Whether the memory of an array was received through a file."""
     owner: object = array
     while isinstance(owner, np.ndarray):
         owner = owner.base
-    return isinstance(owner, memoryview) and hasattr(owner.obj, "part")
+    return isinstance(owner, memoryview) and hasattr(owner.obj, "owner")
 
 
 def files_of(pid: int) -> int:

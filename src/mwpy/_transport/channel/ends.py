@@ -99,7 +99,7 @@ class AgentEnd:
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send as much of a message as can be sent at once; the rest waits for `flush`.
 
-        Large frames are passed in sealed files. The frames are not copied: do not change them any more. A message to a
+        Large frames are passed in shared files. The frames are not copied: do not change them any more. A message to a
         slave that is gone is dropped without an error, because the slave's exit is noticed anyway.
         """
         self._unsent.extend(pack(self._passage.fold(frames)))

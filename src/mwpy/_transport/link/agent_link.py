@@ -19,7 +19,7 @@ __all__ = ["AgentLink", "Broken", "Connected"]
 
 
 MAX_BYTES = 1 << 36
-"""The largest size of all large frames of a message that the master passes in sealed files."""
+"""The largest size of all large frames of a message that the master passes in shared files."""
 
 
 class Connected(Struct, frozen=True):
@@ -136,7 +136,7 @@ class AgentLink:
     def send(self, frames: Sequence[Buffer]) -> None:
         """Send to the master without waiting. Only an answer shows that the message arrived.
 
-        If the master is on this host, large frames are passed in sealed files. The first message offers it a passage.
+        If the master is on this host, large frames are passed in shared files. The first message offers it a passage.
         """
         if not self._is_offered and self._offer is not None:
             frames = with_offer(frames, self._offer)

@@ -211,7 +211,7 @@ class MasterLink:
                 return
 
     def _restored(self, peer: bytes, address: str, frames: Sequence[Buffer]) -> Frames | Malformed:
-        """Restore a message whose large frames were passed in sealed files."""
+        """Restore a message whose large frames were passed in shared files."""
         try:
             references = read_references(frames, self._most_bytes)
             if references.offer:
@@ -242,7 +242,7 @@ class MasterLink:
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent.
 
-        If the peer is on this host, large frames are passed in sealed files.
+        If the peer is on this host, large frames are passed in shared files.
         """
         if peer in self._gone:
             return
