@@ -648,3 +648,16 @@ def test_fixed_groups_are_obeyed(stage: Stage, group: int) -> None:
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with Stage(tmp_path) as stage:
         yield stage
+
+
+def test_one_agent_serves_64_slaves_at_once(tmp_path: Path) -> None:
+    """64 tasks wait for each other, so each of them needs a slave of its own."""
+
+    def meet(number: int) -> int:
+        (tmp_path / str(number)).touch()
+        while len(list(tmp_path.iterdir())) < 64:
+            time.sleep(0.01)
+        return os.getpid()
+
+    with mwpy.local_master(slaves=64) as mw:
+        assert len(set(mw.map(meet, range(64)))) == 64
