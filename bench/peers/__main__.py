@@ -39,18 +39,20 @@ def main() -> None:
     libraries = [OWN, *options.peers.split(",")] if options.peers else [*LIBRARIES]
     if unknown := {*libraries} - {*LIBRARIES}:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(LIBRARIES)}")
-    if options.combine:
-        measurements = combined(options.combine)
-    else:
-        measurements = []
-        for each in run(workloads, libraries, options.rounds):
-            print(each, file=sys.stderr, flush=True)
-            measurements.append(each)
-    found = {"machine": machine(), "figures": summary(measurements), "measurements": measurements}
-    options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    measurements = combined(options.combine)
+    for each in run(workloads, libraries, 0 if options.combine else options.rounds):
+        print(each, file=sys.stderr, flush=True)
+        measurements.append(each)
+        write(options.output, measurements)  # what was measured is kept if the run is interrupted
+    write(options.output, measurements)
     print(markdown(measurements))
     if options.page:
         options.page.write_text(with_table(options.page.read_text(encoding="utf-8"), measurements), encoding="utf-8")
+
+
+def write(output: Path, measurements: list[Measurement]) -> None:
+    found = {"machine": machine(), "figures": summary(measurements), "measurements": measurements}
+    output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def with_table(page: str, measurements: list[Measurement]) -> str:

@@ -251,7 +251,8 @@ def launch(peer: Peer) -> Figures:
 
 
 def death(peer: Peer) -> Figures:
-    """Let the only worker crash, and wait for the first value of its successor."""
+    """Let the only worker crash, and wait for the first value of its successor. The script imports NumPy and SciPy."""
+    functions.worker()
     with tempfile.TemporaryDirectory() as folder, started(peer, 1):
         died = Path(folder, "died")
         first = peer.result(peer.submit(functions.worker))

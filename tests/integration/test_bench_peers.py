@@ -35,7 +35,10 @@ def test_a_table_compares_mwpy_with_each_library_and_names_the_missing_ones(tmp_
         table = compare("--rounds", "1", "--workloads", "W6a", "--peers", "concurrent.futures,parsl", "--output", file)
         assert table.count("\n| ") == 3
     combined = tmp_path / "combined.json"
-    lines = compare("--combine", *files, "--output", str(combined)).splitlines()
+    page = tmp_path / "page.md"
+    page.write_text("before\n\n<!-- table -->\n\n| an | old |\n|---|---|\n\nafter\n")
+    lines = compare("--combine", *files, "--output", str(combined), "--page", str(page)).splitlines()
+    assert page.read_text().splitlines() == ["before", "", "<!-- table -->", "", *lines[:5], "", "after"]
     assert [line.split(" | ")[1] for line in lines[2:5]] == ["mwpy", "concurrent.futures", "parsl"]
     assert lines[2].startswith("| W6a: launch to first result, s (less is better) | mwpy | ")
     assert lines[3].startswith("|  | concurrent.futures | ")

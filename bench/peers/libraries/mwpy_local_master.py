@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 WINDOW = 10_000
 
-SCALE = str(Path(__file__).parent.parent.parent / "scale.py")
+PEERS = Path(__file__).parent.parent
+SUCCESSOR = str(PEERS / "successor.py")
+SCALE = str(PEERS.parent / "scale.py")
 
 
 class MwpyLocalMaster(Peer):
@@ -66,9 +68,12 @@ class MwpyLocalMaster(Peer):
         shared = array if self.sends_each_time else self._mw.share(array)
         return self._mw.starmap(function, ((shared, part, parts) for part in range(parts)))
 
-    def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:
-        self._mw.submit(mwpy.task(die, path), attempts_max=1)
-        return self.result(self.submit(function))
+    def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:  # noqa: ARG002
+        """Use a script that imports the packages, as users write it: the agent forks its slaves from a template."""
+        command = [sys.executable, SUCCESSOR, path, "--mw-local", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
+            assert script.stdout is not None
+            return int(script.stdout.readline())
 
     def scale(self, agents: int) -> Sequence[float]:
         with tempfile.TemporaryDirectory() as folder:
