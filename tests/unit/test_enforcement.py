@@ -13,6 +13,7 @@ from mwpy._core.agent.events import (
     AgentActions,
     AgentSettings,
     ExitSeen,
+    Forked,
     Heard,
     Measured,
     MemoryRead,
@@ -338,13 +339,16 @@ def test_a_slave_that_has_ended_or_is_not_trusted_is_not_measured(core: AgentCor
 # Shortage of memory
 
 
-def crew(slaves: int, memory: int | None) -> AgentCore:
-    """An agent with some slaves, which are ready, in a job that has some memory for them."""
-    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", slaves=slaves), memory_bytes=memory))
+def crew(slaves: int, memory: int | None, template_bytes: int = 0) -> AgentCore:
+    """An agent with some slaves, which are ready, in a job that has some memory for them and their template."""
+    hello = messages.Hello("m", "g", "host", 1, "3.11", slaves=slaves)
+    core = AgentCore(AgentSettings(hello, memory_bytes=memory, forks=bool(template_bytes)))
     core.handle(heard(messages.Welcome("AGENT-0", 1, 1000, 30.0)), 0.0)
     core.handle(heard(messages.Algorithms([messages.AlgorithmDefinition(0, "f", "m:f", "", "3.11")])), 0.0)
     for number in range(1, slaves + 1):
         ready = messages.SlaveReady(number)
+        if template_bytes:
+            core.handle(Forked(number, template_bytes=template_bytes), 0.0)
         core.handle(SlaveHeard(number, ready, wire.encode(ready)), 0.0)
     core.take_actions()
     return core
@@ -391,6 +395,17 @@ def test_a_slave_is_killed_before_the_batch_system_kills_the_job() -> None:
         "used 340 bytes, and may use 333 bytes in such a case: give the job more memory or fewer slaves, or let such "
         "tasks need less"
     )
+
+
+@pytest.mark.parametrize(("template_bytes", "recalled"), [(500, [(1, None)]), (0, [])])
+def test_the_memory_of_the_template_is_not_there_for_the_slaves(
+    template_bytes: int, recalled: list[tuple[int, None]]
+) -> None:
+    core = crew(2, 1500, template_bytes)
+    give(core, 1, ROOMY)
+    give(core, 2, ROOMY)
+    all_use(core, {1: 500, 2: 450}, 0.0)
+    assert all_use(core, {1: 500, 2: 450}, MEASURE_S)[1].recall == recalled
 
 
 def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from mwpy._values.environment import SlaveSettings, thread_limits
+from mwpy._values.environment import SlaveSettings, TemplateSettings, slave_or_template, thread_limits
 from mwpy._values.errors import UsageError
 
 
 def test_slave_settings_survive_the_environment() -> None:
     settings = SlaveSettings(3, 4, 5, slave=1, agent_pid=99, result_group=10, max_result_bytes=1000)
-    assert SlaveSettings.from_json(settings.to_json()) == settings
+    assert SlaveSettings.from_json(settings.to_json()) == slave_or_template(settings.to_json()) == settings
+
+
+def test_the_settings_of_a_template_survive_the_environment() -> None:
+    settings = TemplateSettings(orders=3, agent_pid=99)
+    assert slave_or_template(settings.to_json()) == settings
 
 
 @pytest.mark.parametrize("text", ["", "1", "{", '{"stream": 3}', '{"shoe": 1}'])
 def test_settings_that_no_agent_wrote_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="MWPY_SLAVE is set, but not by an agent"):
-        SlaveSettings.from_json(text)
+        slave_or_template(text)
 
 
 @pytest.mark.parametrize(("cores", "slaves", "share"), [(64, 64, "1"), (64, 6, "10"), (2, 8, "1"), (8, 1, "8")])

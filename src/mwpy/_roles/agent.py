@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from attrs import evolve
 from msgspec.structs import replace
 
 from mwpy._core.agent import events
@@ -66,8 +67,8 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
     open_files.raise_limit()
-    if options.forks:
-        forks.adopt_orphans()
+    if options.forks and not forks.adopt_orphans():
+        options = evolve(options, slave_start="spawn")
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:

@@ -90,7 +90,7 @@ class SlaveProcesses:
                 self.leave_template()
             slave.parts = evolve(slave.parts, process=process)
             self._has_process(slave)
-            self._core.handle(events.Forked(slave.number, answer.unsafe), now)
+            self._core.handle(events.Forked(slave.number, answer.unsafe, answer.own_bytes), now)
 
     def look(self, now: float) -> None:
         """Report the slaves whose processes have ended. One SIGCHLD may report several ends."""

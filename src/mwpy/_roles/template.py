@@ -13,14 +13,14 @@ import os
 import signal
 from collections.abc import Sequence
 
-from mwpy._system import fork_safety, forks
+from mwpy._system import fork_safety, forks, memory
 from mwpy._transport.orders import Answer, TemplateOrders
 from mwpy._values.environment import SlaveSettings, TemplateSettings
 from mwpy._values.errors import ExitCode
 
 __all__ = ["serve"]
 
-NAME = "mwpy-template"
+NAME = b"mwpy-template"
 """The name of the template in `ps`."""
 
 
@@ -36,7 +36,7 @@ def serve(settings: TemplateSettings) -> SlaveSettings:
         signal.signal(number, signal.SIG_IGN)
     orders = TemplateOrders(settings.orders)
     own_name = forks.name_process(NAME)
-    unsafe = fork_safety.why_unsafe([orders.fileno()])
+    unsafe = _why_unsafe(orders)
     if not unsafe:
         forks.prepare_forks()
     while (order := orders.take()) is not None:
@@ -51,6 +51,13 @@ def serve(settings: TemplateSettings) -> SlaveSettings:
     os._exit(ExitCode.OK)
 
 
+def _why_unsafe(orders: TemplateOrders) -> str:
+    try:
+        return fork_safety.why_unsafe([orders.fileno()])
+    except Exception as error:  # an object of the script behaves strangely
+        return f"it cannot be found out whether the script can be forked ({type(error).__name__}: {error})"
+
+
 def _fork(slave: SlaveSettings, outputs: Sequence[int]) -> Answer | None:
     """Fork a slave, and return the answer to the order; None in the slave."""
     forks.flush()
@@ -58,7 +65,7 @@ def _fork(slave: SlaveSettings, outputs: Sequence[int]) -> Answer | None:
         _have_outputs(*outputs)
     try:
         pid = forks.fork_orphan()
-        answer = Answer(slave.slave, pid)
+        answer = Answer(slave.slave, pid, own_bytes=memory.resident_bytes())
     except OSError as error:
         answer = Answer(slave.slave, failure=str(error))
     else:

@@ -151,7 +151,7 @@ def _is_shareable(fd: int, target: str) -> bool:
 
 def _modules() -> Iterator[types.ModuleType]:
     for name, module in list(sys.modules.items()):
-        if name == "__main__" or is_of_user(name, module):
+        if issubclass(type(module), types.ModuleType) and (name == "__main__" or is_of_user(name, module)):
             yield module
 
 

@@ -31,8 +31,11 @@ __all__ = [
     "reap_orphans",
 ]
 
-SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
+SET_PDEATHSIG, SET_NAME, GET_NAME, SET_CHILD_SUBREAPER = 1, 15, 16, 36
 """Numbers of `prctl`."""
+
+NAME_BYTES = 16
+"""The size of the name of a process, with a zero at its end."""
 
 ADOPTED_S = 0.0002
 """How long an orphan waits before it looks again whether it has been adopted, in seconds."""
@@ -46,17 +49,17 @@ def die_with_parent(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def adopt_orphans() -> None:
-    """Become the parent of each descendant whose own parent ends."""
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
+def adopt_orphans() -> bool:
+    """Become the parent of each descendant whose own parent ends. Return whether this is possible here."""
+    return os.path.isdir("/proc/self/task") and not ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
 
 
-def name_process(name: str) -> str:
-    """Give this process a name for `ps` and `top`, of at most 15 characters. Return its name until now."""
-    with open("/proc/self/comm", "r+", encoding="utf-8", errors="surrogateescape") as file:
-        before = file.read().strip()
-        file.write(name)
-    return before
+def name_process(name: bytes) -> bytes:
+    """Give this process a name for `ps` and `top`, of at most 15 bytes. Return its name until now."""
+    before = ctypes.create_string_buffer(NAME_BYTES)
+    ctypes.CDLL(None).prctl(GET_NAME, before)
+    ctypes.CDLL(None).prctl(SET_NAME, ctypes.create_string_buffer(name))
+    return before.value
 
 
 def reap_orphans(known: Container[int]) -> None:
@@ -74,7 +77,6 @@ def reap_orphans(known: Container[int]) -> None:
 
 def prepare_forks() -> None:
     """Let forks share as many pages as possible: no garbage collection will write into the objects that exist now."""
-    gc.collect()
     gc.freeze()
 
 

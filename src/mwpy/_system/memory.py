@@ -1,8 +1,9 @@
 """How much memory this process uses, and each child with its descendants; and a control group that limits a child.
 
-The memory of mapped files does not count: the kernel can drop it at any time. Pages that several processes share count
-in equal parts. To find these parts, the kernel visits each page, which takes 0.04 seconds for a gigabyte. So the exact
-number is read only if the resident memory, a number that the kernel keeps, is over a bound.
+The memory of mapped files does not count: the kernel can drop it at any time. Pages that a lone process shares with the
+process from which it was forked do not count. If it has descendants, pages that several processes share count in equal
+parts. To find this out, the kernel visits each page, which takes 0.04 seconds for a gigabyte. So the exact number is
+read only if the resident memory, a number that the kernel keeps, is over a bound.
 
 A control group is made only where the agent may do so: below its own group, if this group is writable. In version 2, a
 group that has processes cannot limit groups below it. But HTCondor since 24.8 starts a job in `NAME.slice/NAME.scope`:
@@ -44,7 +45,14 @@ GROUPS = "/sys/fs/cgroup"
 OWN = "/proc/self/cgroup"
 """The file that names the control groups of this process."""
 
-_EXACT = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+SHARED_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
+"""How the names of mappings of shared memory begin."""
+
+_SHARED, _OF_FILE = ("Pss:", "SwapPss:"), ("Private_Dirty:", "SwapPss:")
+_OF_NO_FILE = (*_OF_FILE, "Private_Clean:")
+"""The rows of a mapping in `smaps` that count, for shared memory, for files, and for all others."""
+
+_PROPORTIONAL = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 """The rows of `smaps_rollup` that count: what belongs to processes, shared memory, and what was swapped out."""
 
 
@@ -85,7 +93,9 @@ def used_by(pid: int, exact_above: int) -> int:
     """
     pids = family(pid)
     resident = sum(map(_resident, pids))
-    return resident if resident <= exact_above else sum(map(_exact, pids))
+    if resident <= exact_above:
+        return resident
+    return _private(pid) if len(pids) == 1 else sum(map(_proportional, pids))
 
 
 def _resident(pid: int) -> int:
@@ -93,9 +103,22 @@ def _resident(pid: int) -> int:
     return int(fields[1]) * PAGE_BYTES if fields else 0
 
 
-def _exact(pid: int) -> int:
+def _proportional(pid: int) -> int:
     rows = [line.split() for line in read(f"/proc/{pid}/smaps_rollup").splitlines()]
-    return sum(int(row[1]) * 1024 for row in rows if row[0] in _EXACT)
+    return sum(int(row[1]) * 1024 for row in rows if row[0] in _PROPORTIONAL)
+
+
+def _private(pid: int) -> int:
+    """The memory of a process, without the pages that it shares with others, except for shared memory."""
+    total, counted = 0, tuple[str, ...]()
+    for line in read(f"/proc/{pid}/smaps").splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):  # another mapping: addresses, rights, start, device, inode, and perhaps its name
+            is_shared = len(words) > 5 and words[5].startswith(SHARED_MEMORY)
+            counted = _SHARED if is_shared else _OF_FILE if words[4] != "0" else _OF_NO_FILE
+        elif words[0] in counted:
+            total += int(words[1]) * 1024
+    return total
 
 
 _unused: dict[str, None] = {}

@@ -33,6 +33,8 @@ class Answer:
     """The process id of the slave; 0 if there is none."""
     unsafe: str = ""
     """Why the template must not fork. If so, the template has become this slave."""
+    own_bytes: int = 0
+    """How much memory the template has, without files."""
     failure: str = ""
     """Why there is no slave."""
 

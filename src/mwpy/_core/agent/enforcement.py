@@ -119,6 +119,8 @@ class Enforcement:
     def _relieve(self, now: float) -> None:
         """If the slaves use nearly all memory of their job, kill the one that is furthest beyond what it may use."""
         has = self._state.settings.memory_bytes
+        if has is not None:
+            has = max(1, has - self._state.template_bytes)
         children = self._state.children.values()
         users = [child for child in children if any(child.memory_limits)]
         used = sum(child.used for child in users)

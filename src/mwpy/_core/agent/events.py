@@ -184,6 +184,8 @@ class Forked(Struct, frozen=True):
     slave: int
     unsafe: str = ""
     """Why the template must not fork. If so, the template itself has become this slave, and there is no template."""
+    template_bytes: int = 0
+    """How much memory the template has. Its slaves share it, and it does not count for them."""
 
 
 class NotForked(Struct, frozen=True):

@@ -24,6 +24,8 @@ class AgentState:
     children: dict[int, Child] = field(factory=dict)
     """The slave processes, by number."""
     actions: AgentActions = field(factory=AgentActions)
+    template_bytes: int = 0
+    """How much memory the template has, which slaves share."""
 
     def living(self) -> list[Child]:
         """The slaves that have a process and were not killed."""
