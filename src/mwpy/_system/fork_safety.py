@@ -12,6 +12,9 @@ copied or shared. These things may not:
 - A random number generator gives the same numbers in all forks. Those that Python, NumPy and PyTorch share are seeded
   again (see `randomness.py`), but not those in variables of the script. A temporary directory in a variable is deleted
   at the end of the first fork. A lock of multiprocessing in a variable becomes one lock for all forks.
+
+Other sources of random numbers and names need no treatment: `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the
+operating system each time, and `tempfile` and OpenSSL notice a fork.
 """
 
 from __future__ import annotations
