@@ -128,9 +128,8 @@ class AgentCore:
                 self._watch.exit_seen(self.children[number], by_sigkill, self.leaving, now)
             case SlaveExited():
                 self._slave_exited(self.children[event.slave], event, now)
-            case Forked(number, unsafe, template_bytes):
-                self._state.template_bytes = template_bytes
-                self._starts.forked(number, unsafe, now)
+            case Forked():
+                self._starts.forked(event, now)
             case NotForked(number, reason):
                 self._starts.not_forked(reason)
                 end = SlaveExited(number, f"cannot be started: {reason}", NO_WORDS, 0)

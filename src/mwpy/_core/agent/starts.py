@@ -17,7 +17,7 @@ from itertools import chain, islice
 from attrs import define, field
 
 from mwpy._core.agent.child import Child, ChildEvent, ChildState
-from mwpy._core.agent.events import Outgoing
+from mwpy._core.agent.events import Forked, Outgoing
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages, records
 from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES
@@ -89,19 +89,15 @@ class Starts:
             everything = Outgoing(messages.Algorithms([*definitions]), [*chain.from_iterable(payloads)])
             self._state.actions.to_slaves.append((child.number, everything))
 
-    def forked(self, slave: int, unsafe: str, now: float) -> None:
-        """The template has started a slave, or, if it must not fork, has become this slave.
-
-        Args:
-            unsafe: why it must not fork; empty if it may.
-        """
-        assert slave == self._forked, "the template starts one slave at a time"
-        self._forked = 0
-        child = self._state.children[slave]
+    def forked(self, event: Forked, now: float) -> None:
+        """The template has started a slave, or, if it must not fork, has become this slave."""
+        assert event.slave == self._forked, "the template starts one slave at a time"
+        self._forked, self._state.template_bytes = 0, event.template_bytes
+        child = self._state.children[event.slave]
         if child.ready_by is not None:  # its messages are read from now on
             child.ready_by = now + self._state.settings.start_timeout_s
-        if unsafe:
-            self._give_up_forks(unsafe)
+        if event.unsafe:
+            self._give_up_forks(event.unsafe)
         elif self._is_stale:
             self._state.actions.end_template = True
         self._is_stale = False
