@@ -9,6 +9,7 @@ from mwpy._core.master.core import MasterCore
 from mwpy._core.master.spans import Span
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.messages import AlgorithmDefinition
+from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
 
@@ -41,6 +42,11 @@ def span(
     """`count` new tasks with the same arguments. They have counts of their own, not those of a core."""
     own = [buffers] * count if buffers else []
     return Span(TaskId(first), count, Defined(algorithm), policy, [payload] * count, own, [tag] * count, refers=refers)
+
+
+def portion(first: int, calls: PackedCalls, tag: object = None) -> Span:
+    """The new tasks of a portion, with `max` as their algorithm."""
+    return Span(TaskId(first), len(calls), Defined(MAX), DEFAULT_POLICY, calls, [], [tag] * len(calls))
 
 
 def ids_of(spans: Iterable[Span]) -> list[int]:

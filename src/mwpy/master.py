@@ -7,7 +7,8 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
@@ -16,15 +17,8 @@ from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox, LoopCounts
-from mwpy._roles.map_run import (
-    NO_KEYWORDS,
-    Call,
-    MapOptions,
-    MapRun,
-    algorithm_of_call,
-    calls_of,
-    check_chunksize,
-)
+from mwpy._roles.map_run import MapOptions, MapRun, algorithm_of_call, most_of
+from mwpy._roles.portions import MOST_ITEMS, Call, MapItems, items_of, with_terms
 from mwpy._roles.progress import Progress, Report, progress_of
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
 from mwpy._roles.terms import TermsOf
@@ -207,8 +201,8 @@ class Master:
         Args:
             function: a task algorithm or any other function.
             iterables: one iterable for each argument of the function. The shortest one ends the map.
-            chunksize: the most items that may be one task, for code that was written for other pools. Here each item
-                is a task, and mwpy chooses how many of them travel together.
+            chunksize: the most items that may travel together, for code that was written for other pools. Each item is
+                a task, and mwpy chooses how many of them travel together.
             progress: True shows a line on standard error. A function `(done, total)` is called at most ten times a
                 second, in this thread, while values are requested.
             total: how many items there are, for `progress`; None asks the iterables. It may be unknown.
@@ -224,10 +218,10 @@ class Master:
             >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
             332833500
         """
-        check_chunksize(chunksize)
-        calls = self._calls(function, iterables, policy)
+        most = most_of(chunksize)
+        items = self._items(function, iterables, policy)
         shown = progress_of(progress, total, iterables, algorithm_of(function).name)
-        return self._run(calls, ordered=True, values=True, progress=shown)
+        return self._run(items, ordered=True, values=True, progress=shown, most=most)
 
     def starmap(
         self,
@@ -242,10 +236,9 @@ class Master:
             >>> list(mw.starmap(pow, [(2, 5), (3, 2)]))        # doctest: +SKIP
             [32, 9]
         """
-        check_chunksize(chunksize)
-        defined, checked, extras = self._terms.of_map(function, policy)
-        calls: Iterator[Call] = ((defined, checked, extras, tuple(args), NO_KEYWORDS, args) for args in tuples)
-        return self._run(calls, ordered=True, values=True)
+        most, terms = most_of(chunksize), self._terms.of_map(function, policy)
+        items = with_terms(terms, iter(tuples), partial(map, tuple), self._inbox.settings)
+        return self._run(items, ordered=True, values=True, most=most)
 
     def imap_unordered(
         self,
@@ -255,8 +248,8 @@ class Master:
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
         """Like `map` with one iterable, but yield the values as they arrive."""
-        check_chunksize(chunksize)
-        return self._run(self._calls(function, (iterable,), policy), ordered=False, values=True)
+        most = most_of(chunksize)
+        return self._run(self._items(function, (iterable,), policy), ordered=False, values=True, most=most)
 
     @overload
     def map_results(
@@ -306,7 +299,7 @@ class Master:
                 that did not run: `mw.map_results(f, error.remaining)` continues.
         """
         limit = MaxFailures.of(max_failures)
-        return self._run(self._calls(function, iterables, policy), ordered=ordered, limit=limit)
+        return self._run(self._items(function, iterables, policy), ordered=ordered, limit=limit)
 
     def as_completed(
         self, calls: Iterable[TaskCall[R]], max_failures: FailureLimit = None, **policy: Unpack[Policies]
@@ -325,26 +318,29 @@ class Master:
             ...     print(result.algorithm, result.value)
         """
         TaskPolicy.of(**policy)
-        named = ((self._terms.of(algorithm_of_call(call, "mw.as_completed"), policy), call) for call in calls)
-        tasks = ((*terms, call.args, call.kwargs, call) for terms, call in named)
-        return self._run(tasks, ordered=False, limit=MaxFailures.of(max_failures))
 
-    def _calls(
-        self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies
-    ) -> Iterator[Call]:
-        return calls_of(self._terms.of_map(function, policy), iterables)
+        def named(some: Sequence[TaskCall[R]]) -> Iterator[Call]:
+            for call in some:
+                terms = self._terms.of(algorithm_of_call(call, "mw.as_completed"), policy)
+                yield *terms, call.args, call.kwargs
+
+        return self._run(MapItems(iter(calls), named), ordered=False, limit=MaxFailures.of(max_failures))
+
+    def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
+        return items_of(self._terms.of_map(function, policy), iterables, self._inbox.settings)
 
     def _run(
         self,
-        calls: Iterator[Call],
+        items: MapItems,
         *,
         ordered: bool,
         values: bool = False,
         progress: Progress | None = None,
         limit: MaxFailures | None = None,
+        most: int = MOST_ITEMS,
     ) -> Generator[Any, None, None]:
         shared = self._access, self._inbox, self._held, self._codec
-        return MapRun(*shared, calls, ordered, values, progress, limit).start()
+        return MapRun(*shared, items, ordered, values, progress, limit, most).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 

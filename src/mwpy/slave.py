@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-from mwpy._roles.task_runner import FOREVER_S, ResultNotPicklable, ResultTooLarge, TaskRunner
+from mwpy._roles.task_runner import FOREVER_S, TaskRunner
+from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
 from mwpy._system.forks import die_with_parent
 from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds

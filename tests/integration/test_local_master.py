@@ -45,7 +45,7 @@ def test_a_map_over_an_endless_iterable_reads_a_bounded_number_of_items_ahead(mw
     values = mw.map(lambda number: number * 2, pulled)
     assert list(itertools.islice(values, FEW)) == [*range(0, 2 * FEW, 2)]
     values.close()
-    assert next(pulled) < FEW + 20_000
+    assert next(pulled) <= FEW + map_run.MAP_WINDOW
     assert list(mw.map(lambda word: word + "!", ["a"])) == ["a!"]
     until(lambda: mw.num_runnable_tasks() == 0, "the end of the tasks of the map that was left")
     assert mw.results() == []
@@ -138,6 +138,36 @@ def test_a_map_of_large_items_keeps_few_bytes_in_flight(mw: mwpy.Master, monkeyp
         assert next(sizes) == 100_000
         assert next(pulled) <= 2 * fetched + 12  # `next` pulls the next item
     sizes.close()
+
+
+def test_short_items_do_not_wait_for_a_long_one_in_their_portion(mw: mwpy.Master, tmp_path: Path) -> None:
+    """Those before it are finished, and run again elsewhere. Those behind it are taken back."""
+    others_came = tmp_path / "others came"
+
+    def work(number: int) -> int:
+        while number == 0 and not others_came.exists():
+            time.sleep(0.01)
+        return number
+
+    numbers = [*range(1, 2000), 0, *range(2000, FEW)]
+    values = mw.imap_unordered(work, numbers)
+    assert sorted(itertools.islice(values, FEW - 1)) == [*range(1, FEW)]
+    others_came.touch()
+    assert list(values) == [0]
+
+
+def test_an_item_of_a_portion_that_kills_its_slave_is_charged_alone(mw: mwpy.Master) -> None:
+    """All others have a result each, in order."""
+
+    def work(number: int) -> int:
+        if number == 1000:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1 // (number - 2000)
+
+    results = [*mw.map_results(work, range(FEW), ordered=True)]
+    assert [result.tag for result in results] == [*range(FEW)]
+    kinds = {result.tag: result.error.type_name for result in results if result.error is not None}
+    assert kinds == {1000: "TaskUnrunnable", 2000: "ZeroDivisionError"}
 
 
 def test_two_maps_and_other_tasks_each_get_their_own_results(mw: mwpy.Master) -> None:
@@ -566,7 +596,7 @@ def test_a_slave_imports_nothing_that_only_masters_and_agents_need(way: str) -> 
     unneeded = {"cloudpickle", "tempfile", "zmq", "mwpy.audit", "mwpy.master"}
     assert "mwpy.slave" in names
     assert not unneeded & {*names}
-    roles = ("checkpoints", "given_shares", "loaded", "task_runner", "waiting_tasks")
+    roles = ("checkpoints", "given_shares", "loaded", "stretches", "task_runner", "unsendable", "waiting_tasks")
     allowed = ["_core.holding", *(f"_roles.{role}" for role in roles), "_system", "_values"]
     if way == "fork":
         allowed += ["_roles.template", "_transport.orders"]

@@ -276,6 +276,31 @@ def test_after_a_recall_no_task_starts_until_its_message_was_received(ends: Ends
     assert slave.start(2)
 
 
+def test_tasks_of_a_portion_are_started_one_after_the_other(ends: Ends) -> None:
+    """They stop at a recall, at an exception, and at a value that another task could change."""
+    agent, slave = ends
+    values: list[object] = []
+    kinds: set[type] = set()
+    started: list[int] = []
+
+    def work(what: object) -> object:
+        started.append(agent.started)
+        if what == "recall":
+            agent.recall()
+        return 1 // 0 if what == "fail" else what
+
+    slave.run_each(work, [(1,), (2.5,), ([],), (3,)], 5, values, kinds)
+    assert (values, kinds, started) == ([1, 2.5, []], {int, float, list}, [5, 6, 7])
+    with pytest.raises(ZeroDivisionError):
+        slave.run_each(work, [(1,), ("fail",), (3,)], 8, values, kinds)
+    assert (values[3:], started[3:]) == ([1], [8, 9])
+    slave.run_each(work, [(1,), ("recall",), (3,)], 10, values, kinds)
+    assert (values[4:], started[5:], agent.started) == ([1, "recall"], [10, 11], 12)
+    slave.recall_heard()
+    slave.run_each(work, [(3,)], 12, values, kinds)
+    assert values[6:] == [3]
+
+
 def test_each_task_is_either_started_or_taken_back() -> None:
     """A slave process starts tasks as fast as it can while the agent recalls tasks."""
     agent, fds = open_channel()

@@ -7,7 +7,7 @@ import pickle
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import count, islice
 from queue import SimpleQueue
 from typing import Any, cast
@@ -26,17 +26,19 @@ from mwpy._roles.access import Access
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import RETURNS_IN_VAIN, Inbox
-from mwpy._roles.map_run import Call, MapRun
-from mwpy._roles.map_tasks import MapTasks
+from mwpy._roles.map_run import MapRun
+from mwpy._roles.map_tasks import MapTasks, Portion
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.portions import Call, MapItems, items_of
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
 from mwpy._values.causes import Cause
-from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, UsageError
+from mwpy._values.errors import InternalError, TaskFailed, TaskUnrunnable, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import decode
 from mwpy._values.policy import DEFAULT_POLICY
+from mwpy._values.stretch import Stretch
 from mwpy._values.task import Origin, Result, UnrunnableTask
 
 SID = SlaveId("SLAVE-0")
@@ -84,6 +86,7 @@ class _Io:
         self.runs = True
         """Whether submitted tasks are run."""
         self.holds_back = False
+        self.num_slaves = 2
         self.fetched_bytes = 0
         self.most_open = 0
         """The most tasks that were open at once."""
@@ -151,18 +154,21 @@ def test_the_outcomes_of_a_maps_tasks_go_to_that_map(io: _Io, access: Access) ->
     """An unrunnable task of a map is a failed result there. Outcomes of other tasks stay in the inbox."""
     inbox = Inbox(access, SETTINGS)
     mine = inbox.open_map()
-    closed = MapTasks(closed=True)
-    results = [_result(1), _result(2, mine), _result(5, closed)]
-    io.outcomes.put(Actions(results=results, unrunnable=[_unrunnable(3), _unrunnable(4, mine)]))
+    portion = Portion(mine, 2, 0, ["a", "b", "c"], 3, 3)
+    closed = Portion(MapTasks(closed=True), 5, 0, ["d"], 1, 1)
+    results = [_result(1), _result(2, portion), _result(5, closed)]
+    io.outcomes.put(Actions(results=results, unrunnable=[_unrunnable(3), _unrunnable(4, portion)]))
     inbox.wait()
     assert inbox.counts() == (1, 1, 0, 0)
     value, failure = mine.arrived
-    assert (value.value, value.tag) == (2, mine)
+    assert isinstance(value, Result)
+    assert isinstance(failure, Result)
+    assert (value.value, value.tag) == (2, portion)
     assert isinstance(failure.error, TaskUnrunnable)
-    assert (failure.task_id, failure.tag, failure.error.type_name) == (4, mine, "TaskUnrunnable")
+    assert (failure.task_id, failure.tag, failure.error.type_name) == (4, portion, "TaskUnrunnable")
     assert [death.sid for death in failure.error.deaths] == [SID]
     assert "last words" in str(failure.error)
-    assert not closed.arrived
+    assert not closed.tasks.arrived
 
 
 def test_a_cancellation_waits_for_its_own_answer(io: _Io, access: Access) -> None:
@@ -239,8 +245,11 @@ def _results(
     ordered: bool = False,
     values: bool = False,
 ) -> Generator[Any, None, None]:
-    calls: Iterator[Call] = ((ALGORITHM, DEFAULT_POLICY, None, (item,), {}, item) for item in items)
-    return MapRun(inbox.access, inbox, HeldResults(inbox.access, inbox), Codec(), calls, ordered, values).start()
+    def calls(some: Sequence[Any]) -> Iterator[Call]:
+        return ((ALGORITHM, DEFAULT_POLICY, None, (item,), {}) for item in some)
+
+    shared = inbox.access, inbox, HeldResults(inbox.access, inbox), Codec()
+    return MapRun(*shared, MapItems(items, calls), ordered, values).start()
 
 
 @pytest.fixture
@@ -353,10 +362,129 @@ def test_a_result_that_arrives_twice_counts_once(io: _Io, inbox: Inbox) -> None:
     """An interrupt can leave it in the map twice."""
     results = _results(io, inbox, iter([1, 2]))
     [span] = io.submissions.take()
+    arrived = [_result(number, tag) for number, tag in zip(span.ids, span.tags, strict=True)]
     for _ in range(2):
-        arrived = zip(span.ids, span.tags, strict=True)
-        io.outcomes.put(Actions(results=[_result(number, tag) for number, tag in arrived]))
+        io.outcomes.put(Actions(results=arrived[:]))
     assert [result.tag for result in results] == [1, 2]
+
+
+def _portions(
+    inbox: Inbox, items: Iterable[int], *, ordered: bool = True, values: bool = True, packs: bool = True
+) -> Generator[Any, None, None]:
+    """A map whose items are packed."""
+    source = items_of((ALGORITHM, DEFAULT_POLICY, None), (items,), SETTINGS)
+    source.rows = source.rows if packs else None
+    shared = inbox.access, inbox, HeldResults(inbox.access, inbox), Codec()
+    return MapRun(*shared, source, ordered, values).start()
+
+
+def _stretches(io: _Io) -> list[Stretch]:
+    """Run what is submitted, each portion as one stretch: each value is ten times its item."""
+    found = []
+    for span in io.submissions.take():
+        values = [10 * cast("list[int]", decode(call))[0] for call in span.payloads]
+        found.append(Stretch(TaskId(span.first), values, span.tags[0], ORIGIN, [1e-6 * span.count], 100))
+    io.jar.away = io.submissions.total
+    return found
+
+
+@pytest.fixture
+def runs_stretches(io: _Io, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the algorithm waits, everything runs. The last portion finishes first."""
+
+    def run_tasks() -> None:
+        if stretches := _stretches(io):
+            io.outcomes.put(Actions(stretches=stretches[::-1]))
+
+    monkeypatch.setattr(io, "run_tasks", run_tasks)
+
+
+@pytest.mark.usefixtures("runs_stretches")
+def test_the_values_of_portions_are_given_out_in_order_or_as_they_arrive(io: _Io, inbox: Inbox) -> None:
+    expected = [10 * item for item in range(3000)]
+    assert [*_portions(inbox, range(3000))] == expected
+    unordered = [*_portions(inbox, range(3000), ordered=False)]
+    assert unordered != expected
+    assert sorted(unordered) == expected
+    results = [*_portions(inbox, range(3000), values=False)]
+    assert [(result.tag, result.value) for result in results] == [(item, 10 * item) for item in range(3000)]
+    assert [result.task_id for result in results] == [*range(6001, 9001)]
+    assert not io.commands
+
+
+def test_the_io_thread_is_woken_for_the_last_items(io: _Io, inbox: Inbox) -> None:
+    """An iterable may end with a portion that is not full."""
+    values = _portions(inbox, [1, 2])
+    assert io.link.wakes == 2
+    values.close()
+
+
+@pytest.mark.usefixtures("runs_stretches")
+def test_an_endless_map_of_portions_keeps_a_limited_number_of_items_in_flight(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while a stretch is given out."""
+    monkeypatch.setattr(map_run, "MAP_WINDOW", 2000)
+    monkeypatch.setattr(map_run, "LOOK_S", 0.0)
+    values = _portions(inbox, count())
+    for taken in range(1, 3001):
+        next(values)
+        assert io.submissions.total <= taken + 2 * 2000
+
+
+def test_a_stretch_that_arrives_twice_counts_once(io: _Io, inbox: Inbox) -> None:
+    """An interrupt can leave it in the map twice."""
+    values = _portions(inbox, range(1, 4))
+    stretches = _stretches(io)
+    for _ in range(2):
+        io.outcomes.put(Actions(stretches=stretches[:]))
+    assert [*values] == [10, 20, 30]
+
+
+def test_a_portion_may_end_in_parts(io: _Io, inbox: Inbox) -> None:
+    """A slave may send several stretches of it, and a failure alone. The error names the item."""
+    monkey = _portions(inbox, range(1, 31), ordered=False)
+    parts = []
+    for stretch in _stretches(io):
+        for at in range(0, stretch.count, 2):
+            number = TaskId(stretch.first + at)
+            parts.append(Stretch(number, stretch.values[at : at + 2], stretch.tag, ORIGIN, [1e-6], 8))
+    last = parts.pop()
+    failure = TaskFailed("max", SID, "ValueError", "negative")
+    ids = map(TaskId, range(last.first, last.first + last.count))
+    ill: list[Result[Any]] = [Result(number, ORIGIN, last.tag, 0.1, True, failure) for number in ids]
+    io.outcomes.put(Actions(stretches=parts[::-1], results=ill))
+    found: list[Any] = []
+    with pytest.raises(TaskFailed) as caught:
+        found.extend(monkey)
+    assert len(found) % 2 == 0
+    assert caught.value.item in (29, 30)
+    assert not io.commands or _cancelled(io)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_items_that_were_not_given_out_remain_if_the_whole_run_is_stopped(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    """Whether they are of the stretch that is given out, of an early one, of none, or were not read."""
+    monkeypatch.setattr(map_run, "MAP_PENDING", 200)
+    monkeypatch.setattr(map_run, "READ_EVERY", 10)
+    monkeypatch.setattr(map_run, "LOOK_S", 0.0)
+    values = _portions(inbox, range(1000), ordered=ordered)
+    first, *others = _stretches(io)
+    early = [stretch for place, stretch in enumerate(others) if place % 2]
+    io.outcomes.put(Actions(stretches=[first, others[0], *early]))
+    found = [next(values) for _ in range(3)]
+
+    def stop(_: Inbox) -> None:
+        raise TooManyFailures("5", 5, 9, [], [])
+
+    monkeypatch.setattr(Inbox, "receive", stop)
+    with pytest.raises(TooManyFailures) as caught:
+        found.extend(values)
+    remaining = [*caught.value.remaining]
+    assert sorted([value // 10 for value in found] + remaining) == [*range(1000)]
+    assert found == sorted(found) or not ordered
 
 
 def test_a_failed_item_is_raised_in_its_turn_and_named(io: _Io, inbox: Inbox) -> None:

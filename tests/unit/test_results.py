@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 from tests.master_state import Books, kinds_of
-from tests.spans import MIN, ids_of
+from tests.spans import MIN, ids_of, portion
 
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.handback import HandBack
@@ -20,6 +20,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.message_checks import check
 from mwpy._values.messages import AlgorithmFailed, Revoked, payload, spans_of
 from mwpy._values.messages import Results as Group
+from mwpy._values.packed import ARGUMENTS, PackedCalls
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveState
 
@@ -110,6 +111,78 @@ def test_compute_times_teach_the_pace_of_each_algorithm(books: Books, results: R
     receive(results, slave, [(3, 2, 1)], seconds=1.5)
     assert slave.pace == pytest.approx({0: 0.800005, 1: 1.500005})
     assert books.state.members.pace == slave.pace
+
+
+@pytest.fixture
+def runner(books: Books) -> ConnectedSlave:
+    """A slave that holds the tasks 1 to 4 of a portion, and the tasks 5 and 6."""
+    slave = books.slave()
+    calls = PackedCalls.of(ARGUMENTS, [7] * 4)
+    books.state.record(records.TasksSubmitted([portion(1, calls).facts()]), [["tag"] * 4])
+    books.tasks = 4
+    books.send(slave, 4)
+    books.give(slave, 2)
+    return slave
+
+
+def test_plain_values_of_a_portion_are_given_out_together(
+    books: Books, results: Results, runner: ConnectedSlave
+) -> None:
+    """Tasks of no portion have a result each. If only the sum of the times is known, each has its share."""
+    group = Group(1, [2], [4], [1], [2.0], [], plain=True)
+    check(group, [payload(4, [b"\7"] * 4)])
+    results.receive(runner, group, [payload(4, [b"\7"] * 4)], 0.0)
+    [stretch] = books.state.actions.stretches
+    assert (stretch.first, stretch.values, stretch.tag, stretch.seconds) == (2, [7] * 3, "tag", [1.5])
+    assert [(each.tag, each.compute_seconds, each.value) for each in stretch.results("abc")] == [
+        ("a", 0.5, 7),
+        ("b", 0.5, 7),
+        ("c", 0.5, 7),
+    ]
+    [result] = books.state.actions.results
+    assert (result.task_id, result.value, result.compute_seconds) == (5, 7, 0.5)
+    [row] = results.totals.rows.values()
+    assert (row.tasks, row.seconds, row.longest_s) == (4, 2.0, 0.5)
+    assert runner.pace == {0: pytest.approx(0.5000005)}
+    assert ids_of(runner.held.spans) == [1, 6]
+    books.state.check()
+
+
+def test_values_that_were_timed_one_by_one_keep_their_times(
+    books: Books, results: Results, runner: ConnectedSlave
+) -> None:
+    group = Group(1, [1], [2], [1], [0.5, 1.0], [], plain=True)
+    results.receive(runner, group, [payload(2, [b"\7"] * 2)], 0.0)
+    [stretch] = books.state.actions.stretches
+    assert [each.compute_seconds for each in stretch.results("ab")] == [0.5, 1.0]
+    assert stretch.count == 2
+
+
+def test_a_failure_in_a_stretch_is_a_result_with_its_call(
+    books: Books, results: Results, runner: ConnectedSlave
+) -> None:
+    group = Group(1, [1], [3], [1], [0.3], [1])
+    frames = [payload(3, [b"\7", CODEC.dumps_failure(ValueError("wrong")), b"\7"])]
+    check(group, frames)
+    results.receive(runner, group, frames, 0.0)
+    assert not books.state.actions.stretches
+    assert [(result.task_id, result.ok) for result in books.state.actions.results] == [(1, True), (2, False), (3, True)]
+    [call] = books.state.actions.failed
+    assert (call.task_id, call.payload) == (2, b"\x91\7")
+    [algorithm] = {span.algorithm for span in runner.held.spans}
+    assert algorithm.succeeded == 2
+    assert algorithm.succeeded_s == pytest.approx(0.2)
+
+
+def test_late_tasks_are_pending_again(books: Books, results: Results, runner: ConnectedSlave) -> None:
+    """The slave may still be asked to give unstarted tasks back."""
+    runner.asked_back = True
+    results.take_back(runner, Revoked(1, [1], [2], [1], late=True))
+    assert runner.asked_back
+    [queue] = books.state.jar.pending.queues.values()
+    assert [(span.first, span.count, span.payloads[0]) for span in queue] == [(1, 2, b"\x91\7")]
+    assert runner.sid not in books.state.members.hungry
+    books.state.check()
 
 
 def test_measured_peaks_are_counted_for_the_algorithm_of_their_task(

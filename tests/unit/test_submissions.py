@@ -10,11 +10,13 @@ from tests.interrupts import moments
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.pending import MAX_SPAN
+from mwpy._core.master.spans import portion_of
 from mwpy._core.master.submissions import Submissions
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId
+from mwpy._values.packed import ARGUMENTS, PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import TaskRange
 from mwpy._values.task import SlaveKind
@@ -65,6 +67,30 @@ def test_a_task_that_refers_to_results_is_a_span_of_its_own(
     submissions.check()
     submissions.add(lowest, DEFAULT_POLICY, b"f", (), "F")
     assert [(each.first, each.refers) for each in submissions.take()] == [(6, ())]
+
+
+def test_a_portion_is_a_span_of_its_own(
+    submissions: Submissions, jar: Taskjar, algorithms: tuple[Defined, Defined]
+) -> None:
+    """Whatever is added before and after it. Each of its tasks has an id, and all have the same tag."""
+    highest, _ = algorithms
+    calls = PackedCalls.of(ARGUMENTS, [5, 6, 7])
+    submissions.add(highest, DEFAULT_POLICY, b"a", (), "A")
+    submissions.add_portion(highest, DEFAULT_POLICY, calls, "P")
+    submissions.add_portion(highest, DEFAULT_POLICY, calls[1:], "Q")
+    assert submissions.add(highest, DEFAULT_POLICY, b"d", (), "D") == 7
+    assert (submissions.pending(), submissions.pending(highest)) == (7, 7)
+    submissions.check()
+    taken = submissions.take()
+    assert [(each.first, each.count, [*each.payloads], each.tags) for each in taken] == [
+        (1, 1, [b"a"], ["A"]),
+        (2, 3, [b"\x91\5", b"\x91\6", b"\x91\7"], ["P"] * 3),
+        (5, 2, [b"\x91\6", b"\x91\7"], ["Q"] * 2),
+        (7, 1, [b"d"], ["D"]),
+    ]
+    jar.changes[records.TasksSubmitted](records.TasksSubmitted([span.facts() for span in taken]), ())
+    assert [(span.first, portion_of(span)) for span in jar.pending.queues[0]] == [(1, 0), (2, 3), (5, 2), (7, 0)]
+    submissions.check()
 
 
 def test_tasks_that_differ_only_in_arguments_and_tag_are_one_span(

@@ -17,7 +17,7 @@ from tests.spans import MAX, span
 
 import mwpy
 from mwpy._core.master.spans import LeftState
-from mwpy._roles import task_runner
+from mwpy._roles import task_runner, unsendable
 from mwpy._roles.task_runner import MEASURE_S, TaskRunner
 from mwpy._system import memory
 from mwpy._transport import shared_objects, wire
@@ -58,6 +58,7 @@ class _End:
         self.position = 0
         self.ends_at = inf
         self.eof = self.forked = False
+        self.run_each = None
 
     def arrive(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
         self.incoming.append(wire.encode(message, frames))
@@ -248,7 +249,7 @@ def test_whatever_a_task_raises_is_a_failed_result(end: _End) -> None:
     assert "its result, a generator, cannot be pickled" in found[2][1]
     assert "its result is 103 bytes, the limit is 100 bytes" in found[3][1]
     assert found[4] == b"fine"
-    assert isinstance(found[3][3], task_runner.ResultTooLarge)
+    assert isinstance(found[3][3], unsendable.ResultTooLarge)
 
 
 def test_a_task_can_ask_for_the_time_that_is_left(end: _End) -> None:

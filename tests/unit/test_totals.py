@@ -30,8 +30,8 @@ def stated(books: Books) -> list[records.Total]:
 
 def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) -> None:
     kept = Totals(books.state)
-    kept.finished(F, "node1", [0.5, 0.25], 1)
-    kept.finished(F, "node1", [2.0], 0)
+    kept.finished(span(1, MAX, 2), "node1", 0.75, 0.5, 1)
+    kept.finished(F, "node1", 2.0, 2.0, 0)
     kept.lost(F, "node1", Cause.CRASH, 1, 3.0)
     kept.lost(F, "node1", Cause.CRASH, 2, 0.5)
     kept.lost(G, "node2", Cause.TIME_LIMIT, 1, 1.0)
@@ -47,7 +47,7 @@ def test_what_the_policies_ask_for_is_compared_with_what_was_used(books: Books) 
     """The largest numbers count, of results and of lost attempts."""
     kept = Totals(books.state)
     timed, large = TaskPolicy(seconds_max=60.0, memory_max=1000, seconds_expected=7.0), TaskPolicy(memory_max=4000)
-    kept.finished(span(1, MAX, policy=timed), "node1", [0.5], 0)
+    kept.finished(span(1, MAX, policy=timed), "node1", 0.5, 0.5, 0)
     kept.measured("max", "node1", 700)
     kept.measured("max", "node1", 500)
     kept.lost(span(2, MAX, policy=large), "node1", Cause.OUT_OF_MEMORY, 1, 0.5)
@@ -59,13 +59,13 @@ def test_what_the_policies_ask_for_is_compared_with_what_was_used(books: Books) 
 def test_totals_are_stated_from_time_to_time_if_they_have_changed(books: Books) -> None:
     kept = Totals(books.state)
     kept.decide(1000.0)
-    kept.finished(F, "node1", [1.0], 0)
-    kept.finished(G, "node1", [1.0], 0)
+    kept.finished(F, "node1", 1.0, 1.0, 0)
+    kept.finished(G, "node1", 1.0, 1.0, 0)
     kept.decide(999.0 + STATED_EVERY_S)
     assert stated(books) == []
     kept.decide(1000.0 + STATED_EVERY_S)
     assert len(stated(books)) == 2
-    kept.finished(G, "node1", [1.0], 0)
+    kept.finished(G, "node1", 1.0, 1.0, 0)
     kept.decide(1000.0 + 2 * STATED_EVERY_S)
     assert [(total.algorithm, total.tasks) for total in stated(books)] == [("min", 2)]
 
@@ -75,7 +75,7 @@ def test_a_limited_number_of_rows_is_kept(books: Books, monkeypatch: pytest.Monk
     monkeypatch.setattr(totals, "ROWS_KEPT", 2)
     kept = Totals(books.state)
     for number in range(5):
-        kept.finished(F, f"node{number}", [1.0], 0)
+        kept.finished(F, f"node{number}", 1.0, 1.0, 0)
     kept.check()
     assert {host: row.tasks for (_, host), row in kept.rows.items()} == {"node0": 1, "node1": 1, OTHERS: 3}
 

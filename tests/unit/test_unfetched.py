@@ -13,6 +13,7 @@ from mwpy._core.master.commands import Command
 from mwpy._core.master.state import Actions, MasterSettings
 from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox
+from mwpy._roles.map_tasks import Portion
 from mwpy._roles.master_io import MasterIo
 from mwpy._values.ids import TaskId
 from mwpy._values.task import Origin, Result
@@ -78,7 +79,8 @@ def test_few_bytes_are_not_counted_at_once(io: _Io, inbox: Inbox) -> None:
 def test_results_of_a_map_count_until_they_are_given_out_or_the_map_is_closed(io: _Io, inbox: Inbox) -> None:
     """Each of them counts for their mean. Results that wait for their turn count, and other results count apart."""
     first, second = inbox.open_map(), inbox.open_map()
-    io.put(1000, "a", first, first, first, second)
+    a, b = (Portion(tasks, 1, 0, [1, 2, 3], 3, 3) for tasks in (first, second))
+    io.put(1000, "a", a, a, a, b)
     inbox.receive()
     assert io.fetched_bytes == 0
     inbox.fetch(inbox.results)
@@ -94,7 +96,7 @@ def test_results_of_a_map_count_until_they_are_given_out_or_the_map_is_closed(io
     inbox.receive()
     assert io.fetched_bytes == 800
     second.arrived.clear()
-    io.put(400, first)
+    io.put(400, a)
     inbox.receive()
     assert io.fetched_bytes == 1400, "a result for a closed map is dropped"
 

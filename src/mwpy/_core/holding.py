@@ -139,19 +139,19 @@ def take(held: deque[H], first: int, count: int, attempt: int) -> list[H]:
     return taken
 
 
-def take_named(held: deque[H], message: messages.Results | messages.Revoked | messages.AlgorithmFailed) -> list[int]:
+def take_named(held: deque[H], message: messages.Results | messages.Revoked | messages.AlgorithmFailed) -> list[range]:
     """Remove the tasks that a message names and that are held in exactly the named attempts.
 
     Returns:
-        The positions in the message of the removed tasks.
+        The positions in the message of the removed tasks, as ranges.
     """
-    positions: list[int] = []
+    positions: list[range] = []
     start = 0
     every = take_each(held, message.tasks, message.counts, message.attempts)
     for taken, first, count in zip(every, message.tasks, message.counts, strict=True):
         for span in taken:
             begin = start + span.first - first
-            positions.extend(range(begin, begin + span.count))
+            positions.append(range(begin, begin + span.count))
         start += count
     return positions
 

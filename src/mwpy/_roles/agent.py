@@ -343,7 +343,7 @@ class Agent:
 
     def _read_journal(self, slave: SlaveHandle, now: float) -> None:
         """Report the results that a slave has finished and not sent."""
-        found = slave.channel.journal.read(slave.number)
+        started, found = slave.channel.started, slave.channel.journal.read(slave.number)
         if found is None:
             self._core.handle(events.JournalRead(slave.number, None), now)
             return
@@ -353,7 +353,7 @@ class Agent:
         except ProtocolError as error:
             self._core.handle(events.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
         else:
-            self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found)), now)
+            self._core.handle(events.JournalRead(slave.number, found[0], wire.encode(*found), started), now)
 
     def _is_intact(self, slave: SlaveHandle, now: float) -> bool:
         """Compare the numbers in the shared memory that only the agent writes. Report the slave if one was changed."""

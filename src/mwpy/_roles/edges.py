@@ -7,8 +7,8 @@ the fakes of `_simulation` satisfy them. So the simulator runs the same loops as
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from attrs import frozen
 
@@ -146,6 +146,10 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
+RunEach = Callable[[Callable[..., Any], Iterable[Sequence[Any]], int, list[Any], set[type]], None]
+"""`SlaveEnd.run_each`"""
+
+
 class SlaveChannel(Protocol):
     """The slave's end of the channel to its agent: `SlaveEnd`."""
 
@@ -164,6 +168,8 @@ class SlaveChannel(Protocol):
     def start(self, position: int) -> bool: ...
     def start_timed(self, position: int) -> bool: ...
     def rest(self) -> None: ...
+    @property
+    def run_each(self) -> RunEach | None: ...
     @property
     def task_ends_at(self) -> Callable[[float | None], float] | None: ...
     def recall_heard(self) -> None: ...

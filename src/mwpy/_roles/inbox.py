@@ -19,7 +19,7 @@ from attrs import define, field
 from mwpy._core.master.commands import CancelTasks, GoOn, HoldResults, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
-from mwpy._roles.map_tasks import MapTasks
+from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._roles.replay import calls_of_newest_master
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
@@ -221,16 +221,22 @@ class Inbox:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
+        if self._has_mapped and outcome.unrunnable:
+            of_maps = [task.result() for task in outcome.unrunnable if type(task.tag) is Portion]
+            others = [task for task in outcome.unrunnable if type(task.tag) is not Portion]
+            of_maps = [*outcome.results, *of_maps]
+            # no interrupt comes between, so each becomes one result
+            outcome.results, outcome.unrunnable = of_maps, others
         results, unrunnable = outcome.results, outcome.unrunnable
         if self.settings.max_failures is not None:
             _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
         if self._has_mapped:
             results = _without_those_of_maps(results)
-            if unrunnable:
-                _without_those_of_maps([task.result() for task in unrunnable if type(task.tag) is MapTasks])
-                unrunnable = [task for task in unrunnable if type(task.tag) is not MapTasks]
+            for stretch in outcome.stretches:
+                _pass_on(stretch)
         self._unfetched.arrived(outcome, len(results))
         # no interrupt comes between emptying a list and the end of the call after it
+        outcome.stretches = []
         outcome.results = []
         self.results.extend(results)
         outcome.unrunnable = []
@@ -302,12 +308,10 @@ class Inbox:
         if not self.access.usable:
             return
         for tasks in list(self.abandoned):
-            ids = [number for number in tasks.open if number <= tasks.last]
+            ids = tasks.ids(tasks.last)
             if ids:
                 self.access.io.command(CancelTasks.of(ids, Running.DISCARD))
-            tasks.open.clear()
-            tasks.arrived.clear()
-            tasks.early.clear()
+            tasks.forget()
             self.abandoned.pop(tasks, None)
 
 
@@ -315,8 +319,8 @@ def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> Non
     for result in results:
         error = result.error if failed(result) else None
         if error is not None and not isinstance(error, TaskCancelled | DependencyFailed):
-            if isinstance(result.tag, MapTasks) and result.task_id in result.tag.open:
-                _, error.item, _ = result.tag.open[result.task_id]
+            if type(result.tag) is Portion:
+                error.item = result.tag.item(result.task_id)
             failures.add(error)
 
 
@@ -324,9 +328,15 @@ def _without_those_of_maps(results: list[Result[Any]]) -> list[Result[Any]]:
     """Give the results of maps to their maps. Return the others."""
     others: list[Result[Any]] = []
     for result in results:
-        tasks = result.tag
-        if type(tasks) is not MapTasks:
+        if type(result.tag) is Portion:
+            _pass_on(result)
+        else:
             others.append(result)
-        elif not tasks.closed:
-            tasks.arrived.append(result)
     return others
+
+
+def _pass_on(arrived: Arrived) -> None:
+    """Give what arrived to its map. After an interrupt, the map may have it already, and may have taken it."""
+    if type(arrived.tag) is Portion and not arrived.tag.tasks.closed:
+        arrived.tag.tasks.arrived.append(arrived)
+        arrived.tag.tasks.num_arrived += count_of(arrived)

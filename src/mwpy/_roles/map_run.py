@@ -9,7 +9,7 @@ to the generator any more. Closing cancels the tasks that have not ended.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from operator import index, itemgetter
@@ -17,47 +17,36 @@ from typing import Any, SupportsIndex
 
 from attrs import define, field
 
-from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._roles.access import Access
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
-from mwpy._roles.map_tasks import MapTasks
+from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
+from mwpy._roles.portions import MOST_ITEMS, MapItems, PortionSizes
 from mwpy._roles.progress import Progress, Report
-from mwpy._roles.terms import Extras, Terms
 from mwpy._system import clock
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import Algorithm, TaskCall
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import TaskId
 from mwpy._values.max_failures import FailuresByKind, MaxFailures
-from mwpy._values.policy import Policies, TaskPolicy
+from mwpy._values.policy import Policies
 from mwpy._values.seeds import seed_at
+from mwpy._values.stretch import Stretch
 from mwpy._values.task import Result, failed, size_of
 
-__all__ = [
-    "NO_KEYWORDS",
-    "Call",
-    "MapOptions",
-    "MapRun",
-    "algorithm_of_call",
-    "calls_of",
-    "check_chunksize",
-]
-
-Call = tuple[Defined, TaskPolicy, Extras | None, tuple[Any, ...], dict[str, Any], Any]
-"""A task to submit: its terms, positional and keyword arguments, and the item that the user knows it by."""
-
-NO_KEYWORDS: dict[str, Any] = {}
-"""The keyword arguments of all calls of a map. Nobody changes it."""
+__all__ = ["MapOptions", "MapRun", "algorithm_of_call", "most_of"]
 
 MAP_PENDING = 1000
-"""How many of its tasks a map keeps pending in the master or finished, beyond the tasks that slaves hold."""
+"""How many of its tasks a map keeps pending in the master or finished, beyond the tasks that slaves hold. If they are
+short, this is at least `PORTIONS_PENDING` portions for each slave."""
+
+PORTIONS_PENDING = 2
 
 MAP_BYTES = 256 << 20
 """Bytes of arguments in flight, and of results that wait for their turn, at which a map reads no more items."""
 
-MAP_WINDOW = 20_000
+MAP_WINDOW = 100_000
 """How many items an ordered map may run ahead of the item that it waits for."""
 
 READ_S = 0.05
@@ -66,6 +55,12 @@ items that it has given already, and the call of a map returns soon."""
 
 READ_EVERY = 100
 """After this many results, a map reads more items. So slaves stay busy while the user works on the results."""
+
+READS = 5
+"""Reading the items of a portion should take at most one in this many parts of `READ_S`."""
+
+LOOK_S = 0.002
+"""While values of a stretch are given out, a map reads more items at most this often, in seconds."""
 
 
 class MapOptions(Policies, total=False):
@@ -91,29 +86,17 @@ def algorithm_of_call(call: TaskCall[Any], method: str) -> Algorithm:
         ) from None
 
 
-def calls_of(terms: Terms, iterables: tuple[Iterable[Any], ...]) -> Iterator[Call]:
-    """Make one call for each row of items.
-
-    Raises:
-        UsageError: there is no iterable; the caller's fault.
-    """
-    if not iterables:
-        raise UsageError("a map needs at least one iterable: mw.map(f, items)")
-    defined, policy, extras = terms
-    rows = zip(*iterables, strict=False)
-    if len(iterables) == 1:
-        return ((defined, policy, extras, args, NO_KEYWORDS, args[0]) for args in rows)
-    return ((defined, policy, extras, args, NO_KEYWORDS, args) for args in rows)
-
-
-def check_chunksize(chunksize: object) -> None:
-    """Check the size of the portions that a caller allows; each item is a task here, so every size is kept.
+def most_of(chunksize: object) -> int:
+    """Return how many items a portion may have.
 
     Raises:
         UsageError: it is not a positive number; the caller's fault.
     """
-    if chunksize is not None and not (isinstance(chunksize, SupportsIndex) and index(chunksize) > 0):
+    if chunksize is None:
+        return MOST_ITEMS
+    if not (isinstance(chunksize, SupportsIndex) and index(chunksize) > 0):
         raise UsageError(f"chunksize={chunksize!r}: give a number of items from 1 on, or None")
+    return index(chunksize)
 
 
 @define(eq=False)
@@ -121,24 +104,33 @@ class MapRun:
     """The state of one run.
 
     Args:
-        calls: the tasks, in the order of the items.
+        source: the items.
         ordered: whether results are given out in the order of the items, or as they arrive.
         values: whether values are given out, and the first failure is raised; else results.
         progress: what shows the progress, or None.
         max_failures: at how many failures the run stops; None for no limit. It needs results, not values.
+        most: how many items a portion may have.
     """
 
     access: Access
     inbox: Inbox
     held: HeldResults
     codec: Codec
-    calls: Iterator[Call]
+    source: MapItems
     ordered: bool
     values: bool = False
     progress: Progress | None = None
     max_failures: MaxFailures | None = None
+    most: int = MOST_ITEMS
     _tasks: MapTasks = field(init=False)
+    _sizes: PortionSizes = field(init=False)
     _submitted: int = 0
+    _packs: bool = False
+    """Whether the items that were submitted last are one portion."""
+    _turn: int = 0
+    """If results are given out in order: the position of the next one."""
+    _look_at: float = 0.0
+    """When to read more items while values are given out."""
     _bytes: int = 0
     """Bytes of arguments in flight, and of early results."""
     _exhausted: bool = False
@@ -151,6 +143,10 @@ class MapRun:
     @_tasks.default
     def _open_map(self) -> MapTasks:
         return self.inbox.open_map()
+
+    @_sizes.default
+    def _limited(self) -> PortionSizes:
+        return PortionSizes(self.most)
 
     def start(self) -> Generator[Any, None, None]:
         """Submit the first items. Return the generator of the values or results."""
@@ -165,8 +161,7 @@ class MapRun:
 
     def _run(self) -> Generator[Any, None, None]:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
-        tasks, submissions = self._tasks, self.access.io.submissions
-        values, early, turn = self.values, tasks.early, 0
+        tasks, submissions, values = self._tasks, self.access.io.submissions, self.values
         try:
             self._read(at_call=True)
             yield  # `start` takes it
@@ -174,20 +169,15 @@ class MapRun:
                 self._receive()
                 self._read()
                 if self.progress is not None:
-                    self.progress.update(self._submitted - len(tasks.open))
+                    self.progress.update(self._submitted - tasks.num_open)
                 if not tasks.arrived and tasks.open:
                     self._receive(wait=True)
-                for position, result in self._arrived() if self.max_failures is None else self._counted():
-                    if self.ordered and position != turn:
-                        early[position] = result
-                        self._bytes += size_of(result)
-                        continue
-                    turn += 1
-                    yield result.value if values else result
-                    while early and (waited := early.pop(turn, None)) is not None:
-                        turn += 1
-                        self._bytes -= size_of(waited)
-                        yield waited.value if values else waited
+                arrived = self._arrived() if self.max_failures is None else self._counted()
+                for given in self._in_turn(arrived) if self.ordered else map(_ARRIVED, arrived):
+                    if isinstance(given, Stretch):
+                        yield from self._of_stretch(given)
+                    else:
+                        yield given.value if values else given
         finally:
             # no interrupt comes before the end of the third line, so an interrupt cannot leave the tasks running
             tasks.closed = True
@@ -195,10 +185,39 @@ class MapRun:
             self.inbox.abandoned[tasks] = None
             self.inbox.end_abandoned()
             if self.progress is not None:
-                self.progress.end(self._submitted - len(tasks.open))
+                self.progress.end(self._submitted - tasks.num_open)
 
-    def _receive(self, wait: bool = False) -> None:
-        """Let results arrive. If the whole computation is stopped, the run ends with the results that have arrived."""
+    def _of_stretch(self, stretch: Stretch) -> Iterator[Any]:
+        """Give out the values of a stretch, or its results. Read more items meanwhile, if the user is slow."""
+        given = stretch.values if self.values else [*stretch.results(stretch.tag)]
+        for start in range(0, len(given), READ_EVERY):
+            yield from given[start : start + READ_EVERY]
+            if clock.monotonic() > self._look_at:
+                self._receive(rest=stretch.tag[start + READ_EVERY :])
+                self._read()
+                self._look_at = clock.monotonic() + LOOK_S
+
+    def _in_turn(self, arrived: Iterator[tuple[int, Arrived]]) -> Iterator[Arrived]:
+        """Keep what arrived early, and yield what has its turn."""
+        early = self._tasks.early
+        for position, given in arrived:
+            if position != self._turn:
+                early[position] = given
+                self._bytes += _size(given)
+                continue
+            self._turn += count_of(given)
+            yield given
+            while early and (waited := early.pop(self._turn, None)) is not None:
+                self._turn += count_of(waited)
+                self._bytes -= _size(waited)
+                yield waited
+
+    def _receive(self, wait: bool = False, rest: Sequence[Any] = ()) -> None:
+        """Let results arrive. If the whole computation is stopped, the run ends with the results that have arrived.
+
+        Args:
+            rest: the items of results that have arrived and have their turn.
+        """
         try:
             if wait:
                 self.inbox.wait()
@@ -206,32 +225,30 @@ class MapRun:
                 self.inbox.receive()
         except TooManyFailures as error:
             if self.values:
-                unended = [(position, item) for position, item, _ in self._tasks.open.values()]
-                unended += [(position, result.tag) for position, result in self._tasks.early.items()]
-                error.remaining = chain([item for _, item in sorted(unended, key=itemgetter(0))], self._unread())
+                error.remaining = chain(rest, self._tasks.unended(), self._unread())
                 raise
             self._stopped, self._exhausted = error, True
 
     def _unread(self) -> Iterator[Any]:
         """The items that were not read."""
-        return (item for *_, item in self.calls)
+        return self.source.items
 
-    def _counted(self) -> Iterator[tuple[int, Result[Any]]]:
+    def _counted(self) -> Iterator[tuple[int, Arrived]]:
         """Take some of the results that arrived, and stop at the last failure that is allowed."""
         limit, tasks = self.max_failures, self._tasks
         assert limit is not None
-        for position, result in self._arrived():
-            error = result.error if failed(result) else None
+        for position, given in self._arrived():
+            error = given.error if isinstance(given, Result) and failed(given) else None
             if error is not None and self._stopped is None:
                 self._failures.add(error)
                 self._failed += 1
-                ended = self._submitted - len(tasks.open)
+                ended = self._submitted - tasks.num_open
                 if limit.is_reached(self._failed, ended):
                     running = Running.FINISH if limit.finish else Running.KILL
-                    self.inbox.ask(CancelTasks.of([*tasks.open], running))
+                    self.inbox.ask(CancelTasks.of(tasks.ids(self.access.io.submissions.total), running))
                     self._stopped = TooManyFailures(str(limit), self._failed, ended, self._failures.take(), [])
                     self._exhausted = True
-            yield position, result
+            yield position, given
 
     def _until_stopped(self, given: Generator[Result[Any], None, None]) -> Generator[Result[Any], None, None]:
         """Give out results. If the run is stopped, leave out those of tasks that did not run, and raise at the end."""
@@ -251,49 +268,90 @@ class MapRun:
         """Submit the next items, until the window is full, no item is left, or results should not wait longer."""
         if self._exhausted:
             return
-        io, opened, dumps = self.access.io, self._tasks.open, self.codec.dumps_call
-        submissions, link = io.submissions, io.link
-        until, room = clock.monotonic() + READ_S, self._room()
-        enough = self._submitted + room
-        if room <= 0 or self._bytes >= MAP_BYTES:
-            return
-        for defined, policy, extras, args, kwargs, item in islice(self.calls, room):
-            payload, buffers = dumps(args, kwargs, defined.name)
+        io, sizes, source = self.access.io, self._sizes, self.source
+        link, slaves, began = io.link, io.num_slaves, clock.monotonic()
+        until = began + READ_S
+        largest = max(1, MAP_WINDOW // (4 * (slaves + 1)))  # so that each slave has several in the window
+        usual = min(sizes.usual, largest)
+        most = max(MAP_PENDING, PORTIONS_PENDING * (slaves + 1) * usual) if self._packs else MAP_PENDING
+        while (room := self._room(most)) > 0 and self._bytes < MAP_BYTES:
+            left = None if source.total is None else source.total - self._submitted
+            count = min(largest, sizes.next(left, MAP_BYTES - self._bytes, slaves))
+            if room < count and room < min(most, MAP_WINDOW) // 4 and self._tasks.open:
+                return  # a portion would be too small
+            count = min(room, count)
+            items = [*islice(source.items, count)]
+            if items:
+                size = self._submit(items)
+                now = clock.monotonic()
+                sizes.read(len(items), size, now - began, READ_S / READS)
+                began = now
+            self._exhausted = len(items) < count
+            if link.asleep:  # the I/O thread has no work, as with a slow iterable
+                link.wake()
+                if began > until and (at_call or self._tasks.arrived or not io.outcomes.empty()):
+                    return
+            if self._exhausted:
+                return
+
+    def _submit(self, items: Sequence[Any]) -> int:
+        """Submit items, together if they can be packed. Return the bytes of their arguments."""
+        submissions, before = self.access.io.submissions, self._bytes
+        packed = self.source.packed(items)
+        self._packs = packed is not None
+        if packed is not None and self.source.terms is not None:
+            defined, policy, _ = self.source.terms
+            # first, so that an interrupt leaves no task that is not known here
+            portion = self._open(submissions.total + 1, items, packed.size)
+            submissions.add_portion(defined, policy, packed, portion)
+            return packed.size
+        for item, (defined, policy, extras, args, kwargs) in zip(items, self.source.calls(items), strict=True):
+            payload, buffers = self.codec.dumps_call(args, kwargs, defined.name)
             if extras is not None:
                 seed = None if extras.seed is None else seed_at(extras.seed, self._submitted)
                 payload = extras.add(payload, seed)
             size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
             refers = self.held.refer(buffers) if buffers else ()
-            # first, so that an interrupt leaves no task that is not known here
-            opened[submissions.total + 1] = self._submitted, item, size
+            portion = self._open(submissions.total + 1, (item,), size)
             if refers:
-                submissions.add_referring(defined, policy, payload, buffers, self._tasks, refers)
+                submissions.add_referring(defined, policy, payload, buffers, portion, refers)
             else:
-                submissions.add(defined, policy, payload, buffers, self._tasks)
-            self._submitted += 1
-            self._bytes += size
-            if self._bytes >= MAP_BYTES:
-                return
-            if link.asleep:  # the I/O thread has no work, as with a slow iterable
-                link.wake()
-                if clock.monotonic() > until and (at_call or self._tasks.arrived or not io.outcomes.empty()):
-                    return
-        self._exhausted = self._submitted < enough
+                submissions.add(defined, policy, payload, buffers, portion)
+        return self._bytes - before
 
-    def _room(self) -> int:
-        """How many items may be submitted now; at least one if no task is open."""
+    def _open(self, first: int, items: Sequence[Any], size: int) -> Portion:
+        """Make a portion, whose tasks are submitted next."""
+        tasks, count = self._tasks, len(items)
+        portion = tasks.open[first] = Portion(tasks, first, self._submitted, items, size, count)
+        tasks.num_open += count
+        self._submitted += count
+        self._bytes += size
+        return portion
+
+    def _room(self, most: int) -> int:
+        """How many items may be submitted now, if `most` may be pending; at least one if no task is open."""
         tasks = self._tasks
         pending = self.access.io.submissions.pending()  # of the whole master, so at most all open tasks are own ones
-        room = MAP_PENDING - min(pending + len(tasks.arrived), len(tasks.open))
-        return min(room, MAP_WINDOW - len(tasks.open) - len(tasks.early)) if self.ordered else room
+        room = most - min(pending + tasks.num_arrived, tasks.num_open)
+        return min(room, MAP_WINDOW - (self._submitted - self._turn)) if self.ordered else room
 
-    def _arrived(self) -> Iterator[tuple[int, Result[Any]]]:
-        """Take some of the results that arrived, each with its position."""
-        arrived, opened = self._tasks.arrived, self._tasks.open
-        for _ in range(min(len(arrived), READ_EVERY)):
-            result = arrived.popleft()
-            known = opened.pop(result.task_id, None)
-            if known is not None:  # else it was here twice
-                position, result.tag, size = known
-                self._bytes -= size
-                yield position, result
+    def _arrived(self) -> Iterator[tuple[int, Arrived]]:
+        """Take some of what arrived, each with its position."""
+        tasks = self._tasks
+        for _ in range(min(len(tasks.arrived), READ_EVERY)):
+            given = tasks.arrived.popleft()
+            count, portion = count_of(given), given.tag
+            tasks.num_arrived -= count
+            if type(portion) is Portion:  # else it was here twice
+                position = portion.take(given, count)
+                if not portion.left:
+                    self._bytes -= portion.size
+                self._sizes.ended(count, given.total_s if isinstance(given, Stretch) else given.compute_seconds)
+                yield position, given
+
+
+_ARRIVED = itemgetter(1)
+
+
+def _size(given: Arrived) -> int:
+    return given.size if isinstance(given, Stretch) else size_of(given)

@@ -113,6 +113,11 @@ class MasterIo:
         self._end_by: float | None = None
         self.thread = threading.Thread(target=self._run, name="mwpy-io", daemon=True)
 
+    @property
+    def num_slaves(self) -> int:
+        """How many slaves are connected. Any thread may ask."""
+        return len(self.core.state.members.slaves)
+
     def _run(self) -> None:
         try:
             while not self.iterate():
@@ -223,7 +228,8 @@ class MasterIo:
             self.link.forget(peer)
         for peer in actions.disconnect:
             self.link.disconnect(peer)
-        fetchable = actions.results or actions.unrunnable or actions.connected or actions.disconnected
+        ended = actions.results or actions.stretches or actions.unrunnable
+        fetchable = ended or actions.connected or actions.disconnected
         self._handed_bytes += actions.result_bytes
         if fetchable or actions.cancelled or actions.stopped or actions.ends_at is not None:
             self._news = actions

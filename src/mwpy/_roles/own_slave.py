@@ -64,6 +64,8 @@ class _Channel:
     eof: bool = False
     task_ends_at: None = None
     """Nobody ends a task."""
+    run_each: None = None
+    """No portion comes here."""
     _pid: int = field(factory=os.getpid)
 
     @property

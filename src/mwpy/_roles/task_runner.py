@@ -22,6 +22,8 @@ from mwpy._core.holding import count_of, take_named
 from mwpy._roles.checkpoints import RunningTasks
 from mwpy._roles.given_shares import GivenShares
 from mwpy._roles.loaded import NEVER_DEFINED, Unavailable, load_algorithm
+from mwpy._roles.stretches import Stretches
+from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
 from mwpy._system.clock import monotonic
@@ -46,7 +48,7 @@ from mwpy._values.seeds import RUNNING
 if TYPE_CHECKING:
     from mwpy._roles.edges import SlaveChannel
 
-__all__ = ["FOREVER_S", "GATHER_S", "ResultNotPicklable", "ResultTooLarge", "TaskRunner"]
+__all__ = ["FOREVER_S", "GATHER_S", "TaskRunner"]
 
 GATHER_S = 0.01
 """How long finished results are gathered, in seconds. This time and the silence that the agent measures begin at the
@@ -65,17 +67,7 @@ cycle: a function that is found by its name refers to its algorithm, and a recur
 
 CODEC = Codec()
 
-
-class ResultTooLarge(Exception):
-    """A result is over the master's limit."""
-
-    __module__ = "mwpy.slave"  # users see the name in the results of their tasks
-
-
-class ResultNotPicklable(Exception):
-    """A result cannot be sent; the cause says why."""
-
-    __module__ = "mwpy.slave"
+_NO_STATE: Sequence[Buffer] = ()
 
 
 class TaskRunner:
@@ -126,6 +118,7 @@ class TaskRunner:
         """How many tasks ever arrived; also the position of the last one."""
         self._due = 0.0
         """When the gathered results must be sent."""
+        self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
         self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
         self._ready = False
         self.completed = 0
@@ -210,6 +203,11 @@ class TaskRunner:
             function = self._unpack(span.number)
             if function is None:
                 return self._refuse(span)
+        if span.portion and end.run_each is not None:
+            self.flush()
+            self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
+            self._measure()
+            return ran
         group, limit, attempt = self.result_group, self._limit, span.attempt
         journal = end.journal
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
@@ -234,14 +232,14 @@ class TaskRunner:
                 ended = monotonic()
                 result, large = dumps(value)
                 if large or len(result) > limit:
-                    self._check_size(len(result) + sum(map(len, large)))
+                    check_size(len(result) + sum(map(len, large)), limit)
             except self._ends_the_turn:
                 RUNNING.seed = None
                 raise
             except BaseException as error:
                 if isinstance(error, EndIsNear):
                     _give_up(self, end, task_id, error)
-                kind, result = self._failure(call, error if not ended else _not_sendable(error, value))
+                kind, result = self._failure(call, error if not ended else not_sendable(error, value))
                 large, ended = (), ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
@@ -253,6 +251,14 @@ class TaskRunner:
         RUNNING.seed = None
         self.completed += ran
         return ran
+
+    def _look(self, task_id: int, error: BaseException | None) -> bool:
+        """Look at a task of a stretch that has ended. Return whether the next one may start."""
+        if self._end.forked:
+            _end_fork(task_id)
+        if isinstance(error, EndIsNear):
+            _give_up(self, self._end, task_id, error)
+        return not self._end.eof
 
     def _failure(self, call: object, error: BaseException) -> tuple[int, bytes]:
         """Encode the failure of a task, and find out whether it is one after which the task is tried again.
@@ -298,21 +304,14 @@ class TaskRunner:
             group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
             self._send(group, [messages.payload(1, [result]), *large])
 
-    def _check_size(self, size: int) -> None:
-        if size > self._limit:
-            raise ResultTooLarge(
-                f"its result is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): "
-                f"write it to a file and return the name, or raise the limit"
-            )
-
     def flush(self, *, in_task: bool = False) -> None:
         """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
 
         If it is time and no task runs, also measure the memory of this process.
         """
-        if self._measure_at < inf and not in_task:
-            self._measure()
         journal = self._end.journal
+        if self._measure_at < inf and journal.count and not in_task:
+            self._measure()
         if journal.count and (noted := journal.read(self._number)) is not None:
             self._send(*noted)
             if not self._end.eof:
@@ -322,7 +321,7 @@ class TaskRunner:
     def _measure(self) -> None:
         """If this process has too much memory after a task, report this to the agent once."""
         now = monotonic()
-        if now >= self._measure_at and self._end.journal.count:
+        if now >= self._measure_at:
             self._measure_at = now + MEASURE_S
             resident_bytes = memory.resident_bytes()
             if resident_bytes > self._max_memory_bytes:
@@ -368,12 +367,14 @@ class TaskRunner:
         start = 0
         limits = group.limits or repeat(None, len(group.tasks))
         needed = [share.digest for share in group.shares]
-        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, strict=True)
-        for first, count, attempt, number, own_limits in columns:
-            own = slice(start, start + count)
+        portions = group.portions or repeat(0, len(group.tasks))
+        columns = zip(group.tasks, group.counts, group.attempts, group.algorithms, limits, portions, strict=True)
+        for first, count, attempt, number, own_limits, portion in columns:
+            own, left = slice(start, start + count), _NO_STATE
             seconds_max = None if own_limits is None else own_limits.seconds
-            calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
-            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed)
+            if not portion:
+                calls[start], buffers[start], left = split_resumed(calls[start], buffers[start])
+            position, columns_of = self._arrived + 1, (calls[own], buffers[own], left, needed, portion)
             span = WaitingTasks(first, count, attempt, position, number, seconds_max, False, *columns_of)
             if group.digests:
                 self._waiting.extend(divided(span, [place - start for place in group.digests]))
@@ -413,6 +414,7 @@ def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNe
     if time_left.RUNNING.end_at is None or end.forked or time_left.seconds_left() == inf:
         return
     print(f"mwpy: task {task_id} gives up: {error}", file=sys.stderr, flush=True)
+    runner.stretches.flush()
     runner.flush(in_task=True)
     while not runner.ended:
         runner.receive(FOREVER_S)
@@ -430,17 +432,6 @@ def _is_met(pickled: bytes, error: Exception) -> bool:
     with undisturbed():
         condition = loads_condition(pickled)
     return isinstance(error, condition) if isinstance(condition, tuple) else bool(condition(error))
-
-
-def _not_sendable(error: BaseException, value: object) -> BaseException:
-    """The error for the failed result of a task that returned `value`: an error was raised after that."""
-    if isinstance(error, ResultTooLarge) or not isinstance(error, Exception):
-        return error
-    failure = ResultNotPicklable(
-        f"its result, a {type(value).__qualname__}, cannot be pickled ({error}): return what it is made from"
-    )
-    failure.__cause__ = error
-    return failure
 
 
 def _end_fork(task_id: int) -> NoReturn:

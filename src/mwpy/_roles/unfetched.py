@@ -58,7 +58,7 @@ class Unfetched:
 
     def arrived(self, outcome: Actions, alone: int) -> None:
         """Results arrived. This many of them belong to no map."""
-        count = len(outcome.results)
+        count = len(outcome.results) + sum(stretch.count for stretch in outcome.stretches)
         if count:
             # no call from here on, so that no interrupt comes between
             size, outcome.result_bytes = outcome.result_bytes, 0
@@ -73,7 +73,7 @@ class Unfetched:
     def settle(self, alone: Sized) -> None:
         """Count the results that wait. Those outside of maps are `alone`."""
         self._alone.keep(len(alone))
-        self._of_maps.keep(sum(len(tasks.arrived) + len(tasks.early) for tasks in self.maps if not tasks.closed))
+        self._of_maps.keep(sum(tasks.num_waiting for tasks in self.maps if not tasks.closed))
         io = self.access.io
         waiting = self._alone.size + self._of_maps.size
         self.is_much = waiting * SHARE > self.most

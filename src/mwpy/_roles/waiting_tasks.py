@@ -34,6 +34,8 @@ class WaitingTasks(Struct, frozen=True, eq=False):
     """The state that an earlier attempt of the only task left; empty if there is none."""
     shares: Sequence[str] = ()
     """The digests of the shared objects that must be here before a task of their group starts."""
+    portion: int = 0
+    """If they are run in stretches: what `calls` are, see `packed.py`; else 0."""
 
     def cut(self, count: int) -> tuple[WaitingTasks, WaitingTasks]:
         """Split into the first `count` tasks and the others."""
@@ -49,6 +51,7 @@ class WaitingTasks(Struct, frozen=True, eq=False):
             self.buffers[count:],
             self.left,
             self.shares,
+            self.portion,
         )
         return replace(self, count=count, calls=self.calls[:count], buffers=self.buffers[:count]), rest
 

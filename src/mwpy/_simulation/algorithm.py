@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 
 from attrs import evolve
 
+from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
@@ -29,6 +31,7 @@ from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
+from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.references import ReferringBuffers, ResultReference
 from mwpy._values.task import SlaveKind
@@ -141,6 +144,9 @@ class SimulatedAlgorithm:
             for result in outcome.results:
                 self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
                 self._checker.finished(result)
+            for result in [each for own in outcome.stretches for each in own.results(repeat(own.tag))]:
+                self._world.note(f"task {result.task_id} ends: result")
+                self._checker.finished(result)
             for task in outcome.unrunnable:
                 self._world.note(f"task {task.task_id} ends: unrunnable, {task.reason}")
                 self._checker.given_up(task)
@@ -165,8 +171,12 @@ class SimulatedAlgorithm:
         self._replay.check(self._io.core.state)
         random = self._world.random
         first = self._io.submissions.total + 1
-        for _ in range(min(self._total + 1 - first, random.randint(1, 25))):
-            self._submit_one()
+        left = min(self._total + 1 - first, random.randint(1, 25))
+        if random.random() < 0.3 and not self._io.core.state.settings.verify:
+            self._submit_portion(left)
+        else:
+            for _ in range(left):
+                self._submit_one()
         last = self._io.submissions.total
         if last >= first:
             self._world.note(f"submit tasks {first} to {last}")
@@ -257,10 +267,8 @@ class SimulatedAlgorithm:
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
-        by_name = random.random() < 0.7
-        captured = None if by_name else self._shares.handle()
-        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
-        defined = self._definitions.define(algorithm_of(function))
+        captured = None if random.random() < 0.7 else self._shares.handle()
+        defined = self._chosen(captured)
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)
         number, handles = self._io.submissions.total + 1, self._shares.handles()
         self._checker.shares[number] = [each.shared.share.digest for each in (captured, *handles) if each is not None]
@@ -272,6 +280,26 @@ class SimulatedAlgorithm:
         else:
             buffers = ReferringBuffers((), dict.fromkeys(handles)) if handles else ()
             self._io.submissions.add(defined, policy, payload, buffers, tag)
+
+    def _submit_portion(self, count: int) -> None:
+        """Submit tasks as a map does, together."""
+        random, first = self._world.random, self._io.submissions.total + 1
+        policy, defined, tag = TaskPolicy(attempts_max=random.choice((1, 3))), self._chosen(), object()
+        for task in range(first, first + count):
+            kills = "slave" if random.random() < 0.02 else ""
+            self._checker.submitted(task, policy, kills, 0, defined.record)
+            self._checker.tags[task] = tag
+        kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
+        arguments = ["x" * random.randint(0, size) for _ in range(count)]
+        calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
+        self._io.submissions.add_portion(defined, policy, calls, tag)
+
+    def _chosen(self, captured: object = None) -> Defined:
+        """The algorithm of the next task. A function by value may have captured a shared object."""
+        random = self._world.random
+        by_name = captured is None and random.random() < 0.7
+        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
+        return self._definitions.define(algorithm_of(function))
 
 
 def _work_with(state: int, captured: object) -> Callable[[], object]:

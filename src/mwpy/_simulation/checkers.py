@@ -112,7 +112,7 @@ class HistoryChecker:
     _announced: dict[str, None] = field(factory=dict)
     """Agents that the master knows to leave."""
     _policies: dict[int, TaskPolicy] = field(factory=dict)
-    _tags: dict[int, object] = field(factory=dict)
+    tags: dict[int, object] = field(factory=dict)
     _algorithms: dict[int, records.AlgorithmDefined] = field(factory=dict)
     """The definition with which each task was submitted."""
     edits: int = 0
@@ -170,11 +170,11 @@ class HistoryChecker:
         self._policies[task] = policy
         self._algorithms[task] = algorithm
         self._edits_before[task] = self.edits
-        self._tags[task] = object()
+        self.tags[task] = object()
         self.retries.errors[task] = errors
         if kills:
             (self.killers if kills == "slave" else self.agent_killers)[task] = None
-        return self._tags[task]
+        return self.tags[task]
 
     def edited(self) -> None:
         """A module was edited. No slave that has started may run a task that is submitted from now on."""
@@ -350,7 +350,7 @@ class HistoryChecker:
         """The algorithm learns which of the tasks that it has cancelled had not ended, after it got all that ended."""
         for task in unended:
             if command.running is Running.DISCARD:
-                self._end(task, "discarded", self._tags[task])
+                self._end(task, "discarded", self.tags[task])
             if command.running is not Running.FINISH:
                 self.killed_tasks[task] = now
                 assert self.ended.get(task) in ("cancelled", "discarded"), f"task {task} does not come back"
@@ -397,7 +397,7 @@ class HistoryChecker:
 
     def _end(self, task: int, how: str, tag: object) -> None:
         assert task not in self.ended, f"task {task} ended twice"
-        assert tag is self._tags[task], f"task {task} has another's tag"
+        assert tag is self.tags[task], f"task {task} has another's tag"
         self.ended[task] = how
 
     def check_end(self, total: int) -> None:

@@ -23,6 +23,7 @@ from mwpy._simulation.network import SimulatedAgentLink
 from mwpy._simulation.outputs import SimulatedOutlet, SimulatedPipe
 from mwpy._simulation.shares import SharesOfSlave
 from mwpy._simulation.states import StatesOfSlave
+from mwpy._simulation.stretches import SimulatedStretch
 from mwpy._simulation.wear import Wear
 from mwpy._simulation.workload import Workload
 from mwpy._transport import wire
@@ -205,13 +206,14 @@ class SimulatedSlave:
         """The algorithms that it knows, by number: why it cannot run them, if so; their references and pickles."""
         self._tasks: deque[tuple[int, int, int, int]] = deque()
         """Position, task, attempt and algorithm of each task that it has not started."""
+        self._stretch = SimulatedStretch(self._world, number, self.channel.reply)
         self._digested: dict[int, None] = {}
         """The tasks whose results travel with a digest."""
         self._timed: dict[int, None] = {}
         """The positions of tasks with a limit of time."""
         self._passed_on = 0
         self._recalls_heard = 0
-        self.running = 0
+        self.running = self._position = 0
         self._attempt = 0
         self._seconds = 0.0
         self._began = self._finishes_at = 0.0
@@ -324,11 +326,15 @@ class SimulatedSlave:
                 break
             self.channel.began = self._world.now if position in self._timed else 0.0
             self.channel.started = position
-            if self.channel.recalls != self._recalls_heard:
+            recalled = self.channel.recalls != self._recalls_heard
+            if recalled or position not in self._stretch.positions:
+                self._stretch.send()
+            if recalled:
                 return  # the message that names the recalled tasks wakes the slave
             self._tasks.popleft()
             failure = self.algorithms[algorithm][0]
             if failure is None:
+                self._position = position
                 self._shares.start(position, self._work.checker.shares.get(task, ()))
                 self._run(task, attempt, algorithm)
                 return
@@ -357,10 +363,13 @@ class SimulatedSlave:
                 algorithms = chain.from_iterable(map(repeat, message.algorithms, message.counts))
                 limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
                 self._digested.update((task, None) for task in _digested(message))
-                columns = zip(messages.each_task(message), algorithms, limits, strict=True)
-                for (task, attempt), algorithm, limit in columns:
+                portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
+                columns = zip(messages.each_task(message), algorithms, limits, portions, strict=True)
+                for (task, attempt), algorithm, limit, portion in columns:
                     self._passed_on += 1
                     self._shares.passed_on(self._passed_on, message)
+                    if portion:
+                        self._stretch.positions[self._passed_on] = None
                     self._tasks.append((self._passed_on, task, attempt, algorithm))
                     if limit is not None and limit.seconds is not None:
                         self._timed[self._passed_on] = None
@@ -418,7 +427,11 @@ class SimulatedSlave:
         if kind == VALUE:
             entry = self._work.checker.verify.value(task, attempt, self._work.host, digested=digested)
         result = task, attempt, self._seconds, kind, entry
-        journal.results.append(result)
+        in_stretch = self._position in self._stretch.positions and kind == VALUE
+        if in_stretch:
+            self._stretch.add(task, attempt, self._seconds, entry)
+        else:
+            journal.results.append(result)
 
         def check_promptness() -> None:
             """Check that the result does not wait long for the next task: the agent must read it in the journal."""
@@ -428,7 +441,7 @@ class SimulatedSlave:
 
         if self._world.now > self._send_by or self._world.random.random() < 0.3:
             self._send()
-        else:
+        elif not in_stretch:
             self._world.after(PROMISED_S, check_promptness)
         if self.wear.finish(wanted=task not in killed_tasks):
             self.channel.reply(messages.SlaveGrown(self.number, 1 << 30))
@@ -442,7 +455,9 @@ class SimulatedSlave:
         return True
 
     def _send(self) -> None:
-        """Send the results in the journal."""
+        """Send all results."""
+        if self._stretch.send():
+            self._send_by = self._world.now + GATHER_S
         journal = self.channel.journal
         if journal.results:
             self.channel.reply(*journal.group(self.number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from attrs import define, field
@@ -116,7 +117,7 @@ class StatesOfSlave:
     def hear(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         """Tasks arrive, some of them with states, and some with values to which they refer."""
         entries, buffers = messages.entries(group, frames)
-        for named, entry, own in zip(messages.each_task(group), entries, buffers, strict=True):
+        for named, entry, own in zip(messages.each_task(group), entries, buffers or repeat(()), strict=False):
             call, rest, left = split_resumed(entry, own)
             if type(call) is Pickled and call.kind == REFERRING:
                 (numbers, *values), _ = loads_call(call, rest)

@@ -35,6 +35,7 @@ from mwpy._values.messagepack import (
     DIGESTED,
     FAILURE,
     NOT_ENCODABLE,
+    PLAIN,
     REFERRING,
     RESUMED,
     SEEDED,
@@ -81,9 +82,6 @@ MAX_CONDITION_BYTES = 64 * 1024
 CONDITIONS_KEPT = 16
 """How many conditions a slave keeps."""
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-"""The types of plain values. They are checked first, because most values are plain."""
-
 
 @frozen
 class Codec:
@@ -106,7 +104,7 @@ class Codec:
         Raises:
             Exception: any error of pickling; the object's fault.
         """
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             try:
                 return encode(value), ()
             except NOT_ENCODABLE:
@@ -166,7 +164,7 @@ class Codec:
             ArgumentNotPicklable: an argument cannot be pickled, and the message names it; the caller's fault.
         """
         for value in args:
-            if type(value) not in _PLAIN:
+            if type(value) not in PLAIN:
                 break
         else:
             try:

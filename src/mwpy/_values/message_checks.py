@@ -23,19 +23,21 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Tasks():
             count = _num_tasks(message)
             spans = len(message.tasks)
-            fits = len(message.algorithms) == spans and len(message.limits) in (0, spans)
+            fits = len(message.algorithms) == spans and {len(message.limits), len(message.portions)} <= {0, spans}
             _check_group(message, frames, count, fits)
             if message.digests:
                 _check_places("Tasks: `digests`", message.digests, count)
         case Results():
             count = _num_tasks(message)
-            _check_group(message, frames, count, len(message.seconds) == count)
+            _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
             if message.failed:
                 _check_places("Results: `failed`", message.failed, count)
             if message.peaks:
                 _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
             if message.again and message.again != sorted({*message.again} & {*message.failed}):
                 raise ProtocolError("Results: `again` names positions that are not failures")
+            if message.plain and (message.failed or message.buffers):
+                raise ProtocolError("Results: plain values among which are failures or large buffers")
             if count and not (min(message.seconds) >= 0 and isfinite(sum(message.seconds))):
                 raise ProtocolError("Results: a compute time is negative or no number")
         case Revoked() | AlgorithmFailed():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,17 +24,21 @@ __all__ = [
     "CONDITIONAL",
     "DIGESTED",
     "FAILURE",
+    "LIST_OF_ONE",
     "LIST_PREFIX",
     "MALFORMED",
     "NOT_ENCODABLE",
+    "PLAIN",
     "REFERRING",
     "RESUMED",
     "SEEDED",
     "SIZE_BYTES",
     "SMALL_BYTES",
+    "Encoded",
     "Pickled",
     "as_conditional",
     "as_digested",
+    "as_encoded",
     "as_failure",
     "as_pickle",
     "as_read",
@@ -42,10 +46,14 @@ __all__ = [
     "as_resumed",
     "as_seeded",
     "decode",
+    "decode_calls",
     "decode_list",
+    "decode_plain",
     "decoder",
     "encode",
+    "encode_entries",
     "has_containers",
+    "split_entries",
     "split_list",
 ]
 
@@ -78,11 +86,18 @@ REFERRING = 7
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""
 
+LIST_OF_ONE = b"\x91"
+"""How a list begins that has one entry."""
+
 MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding raises when the bytes are not MessagePack, or not of the expected type."""
 
 NOT_ENCODABLE = (OverflowError, UnicodeEncodeError)
 """What encoding raises for an integer of more than 64 bits and for half a surrogate pair."""
+
+
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+"""The types of plain values."""
 
 
 class Pickled(Struct, gc=False):
@@ -129,11 +144,50 @@ def as_read(value: object) -> object:
 decode: Callable[[Buffer], object] = msgspec.msgpack.Decoder(ext_hook=Pickled).decode
 """Read one value."""
 
+decode_calls: Callable[[Buffer], list[tuple[Any, ...]]] = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
+"""Read a list of calls with plain arguments."""
+
+_decode_texts: Callable[[Buffer], list[Any]] = msgspec.msgpack.Decoder(list[bool | int | float | str | None]).decode
+_decode_bytes: Callable[[Buffer], list[Any]] = msgspec.msgpack.Decoder(list[bool | int | float | bytes | None]).decode
+
+Encoded = msgspec.Raw
+"""The type of a value that is encoded already, as part of what is encoded."""
+
+as_encoded: Callable[[bytes], object] = msgspec.Raw
+"""Mark bytes as such a value."""
+
 decode_list: Callable[[Buffer], list[object]] = msgspec.msgpack.Decoder(list, ext_hook=Pickled).decode
 """Read a list of values."""
 
 split_list: Callable[[Buffer], Sequence[Buffer]] = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 """Split a list into the bytes of its values, which stay encoded."""
+
+
+def decode_plain(data: Buffer) -> list[Any]:
+    """Read a list of plain values, among which are no texts or no bytes. It never takes much more memory than they do.
+
+    Raises:
+        Exception: one of `MALFORMED`, also if it has other values.
+    """
+    try:
+        return _decode_texts(data)
+    except msgspec.ValidationError:
+        return _decode_bytes(data)
+
+
+def encode_entries(values: Sequence[object]) -> bytes:
+    """Encode values one after the other, with one call.
+
+    Raises:
+        Exception: one of `NOT_ENCODABLE`.
+    """
+    data, count = encode(values), len(values)
+    return data[1 if count < 16 else 3 if count < 1 << 16 else 5 :]
+
+
+def split_entries(data: bytes, count: int) -> list[bytes]:
+    """Divide values that were encoded one after the other."""
+    return [bytes(entry) for entry in split_list(LIST_PREFIX + count.to_bytes(4, "big") + data)]
 
 
 SMALL_BYTES = 64 * 1024

@@ -26,7 +26,17 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import LastWords
-from mwpy._values.messagepack import LIST_PREFIX, MALFORMED, SMALL_BYTES, decode_list, has_containers, split_list
+from mwpy._values.messagepack import (
+    LIST_PREFIX,
+    MALFORMED,
+    SMALL_BYTES,
+    decode_calls,
+    decode_list,
+    decode_plain,
+    has_containers,
+    split_list,
+)
+from mwpy._values.packed import ROWS
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.policy import Limits
 from mwpy._values.share_messages import Share, ShareForgotten, ShareGiven, ShareGone, SharePart, ShareWanted
@@ -71,7 +81,7 @@ __all__ = [
     "spans_of",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -159,6 +169,9 @@ class Tasks(Struct, frozen=True):
     """The positions in this group of the tasks whose results travel with a digest, in ascending order."""
     shares: list[Share] = field(default_factory=list)
     """The shared objects that a slave needs before it starts one of these tasks."""
+    portions: list[int] = field(default_factory=list)
+    """For each span of a portion what its entries are, see `packed.py`; else 0. Empty if no span is of a portion. The
+    arguments are plain, and the tasks may be run as a stretch."""
 
 
 class Results(Struct, frozen=True):
@@ -169,6 +182,7 @@ class Results(Struct, frozen=True):
     counts: Spans
     attempts: Spans
     seconds: Seconds
+    """The compute time of each task; or one entry, the time of all tasks of a stretch."""
     failed: Spans
     """The positions in this group of the results that are failures, in ascending order."""
     buffers: Spans = field(default_factory=list)
@@ -177,6 +191,8 @@ class Results(Struct, frozen=True):
     """
     peaks: Peaks = field(default_factory=list)
     """The tasks whose memory the agent has measured: position, in ascending order, and the most memory, in bytes."""
+    plain: bool = False
+    """Whether all results are values that `decode_plain` reads."""
 
 
 class Checkpoint(Struct, frozen=True):
@@ -204,7 +220,10 @@ class Revoke(Struct, frozen=True):
 
 
 class Revoked(Struct, frozen=True):
-    """Agent to master and to slave: these tasks were not started and will not be started."""
+    """Agent to master and to slave: these tasks were not started and will not be started.
+
+    Or, if they are late: they are finished, but their results wait in the slave behind a long task.
+    """
 
     slave: Number
     tasks: Spans
@@ -212,6 +231,8 @@ class Revoked(Struct, frozen=True):
     attempts: Spans
     cancelled: bool = False
     """Whether this is the answer to a `Cancel`. Otherwise it is the answer to a `Revoke`."""
+    late: bool = False
+    """Whether this is no answer, and the tasks are late."""
 
 
 class Cancel(Struct, frozen=True):
@@ -370,16 +391,21 @@ def payload(count: int, parts: Iterable[Buffer]) -> bytes:
 
 
 def entries(group: Tasks | Results, frames: Sequence[Buffer]) -> tuple[list[Any], list[Sequence[Buffer]]]:
-    """Read the frames of a checked group: the entry of each task and its large buffers, in the group's order.
+    """Read the frames of a checked group: the entry of each task and its large buffers, in the group's order. There are
+    no lists of buffers if all values are plain, or all tasks are of portions.
 
     Raises:
         ProtocolError: the first frame is not a list with one entry for each task; the sender's fault.
     """
     count = sum(group.counts)
     name = type(group).__name__
-    if frames[0][:5] != LIST_PREFIX + count.to_bytes(4, "big"):
+    if count > len(frames[0]) - 5 or frames[0][:5] != LIST_PREFIX + count.to_bytes(4, "big"):
         raise ProtocolError(f"{name}: its payload is not a list of {count} entries")
     try:
+        if type(group) is Results and group.plain:
+            return decode_plain(frames[0]), []
+        if type(group) is Tasks and group.portions and {*group.portions} == {ROWS}:
+            return decode_calls(frames[0]), []
         if len(frames[0]) > SMALL_BYTES and type(group) is Results and has_containers(frames[0]):
             raise ProtocolError("Results: an entry is a list or dict, but these travel as pickles")
         found = decode_list(frames[0])
@@ -426,12 +452,21 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         tasks=firsts,
         counts=counts,
         attempts=attempts,
-        seconds=[group.seconds[at] for at in kept],
+        seconds=_seconds_at(group, kept),
         failed=[new for new, at in enumerate(kept) if at in failed],
         buffers=[group.buffers[at] for at in kept] if group.buffers else [],
         again=[new for new, at in enumerate(kept) if at in again],
         peaks=[(new, peaks[at]) for new, at in enumerate(kept) if at in peaks],
+        plain=group.plain,
     )
     own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
     buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]
     return smaller, [payload(len(kept), [raw[at] for at in kept]), *buffers]
+
+
+def _seconds_at(group: Results, kept: Sequence[int]) -> list[float]:
+    """The compute times of the results at these positions, or their sum if only the sum of all is known."""
+    count = sum(group.counts)
+    if len(group.seconds) == count:
+        return [group.seconds[at] for at in kept]
+    return [group.seconds[0] * len(kept) / count] if kept else []

@@ -42,11 +42,13 @@ class SubmittedTasks(Struct, frozen=True):
     """The number of the algorithm's definition."""
     policy: TaskPolicy
     payloads: Sequence[bytes]
-    """The encoded arguments of each task."""
+    """The encoded arguments of each task; if they are packed, one entry with all of them."""
     buffers: Sequence[Any]
     """The large buffers of each task's arguments; empty if no task has any."""
     refers: Sequence[int] = ()
     """If it is one task: the ids of the tasks to whose results its arguments refer, each once."""
+    packed: int = 0
+    """If they are a portion of a map: how their arguments are packed, see `packed.py`; else 0."""
 
 
 class Charge(Struct, frozen=True):

@@ -58,6 +58,12 @@ class Checkpoints:
                 self._send(child)
             child.unsent = None
 
+    def send_newest(self, child: Child) -> None:
+        """Some of a slave's tasks go back to the master. Send the newest state before: it may be of one of them."""
+        if child.unsent is not None:
+            child.unread = True
+            self._send(child)
+
     def slave_ended(self, child: Child) -> None:
         """A slave has ended, and still holds the task that it ran, unless this task is cancelled."""
         if child.unsent is not None and _holds(child, child.unsent[0]):

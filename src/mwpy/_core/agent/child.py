@@ -24,7 +24,7 @@ from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.policy import Limits
 
-__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState", "Doom"]
+__all__ = ["TRANSITIONS", "Child", "ChildEvent", "ChildState", "Doom", "HeldSpan"]
 
 
 class ChildState(PlainEnum):
@@ -73,11 +73,14 @@ class HeldSpan(Struct, frozen=True, eq=False):
     """Position of the first of these tasks. Positions count the tasks passed on to this slave, from 1."""
     limits: Limits | None = None
     """The limits of each of these tasks."""
+    is_portion: bool = False
+    """Whether they are of a portion. Then results may wait in the slave, outside of its journal."""
 
     def cut(self, count: int) -> tuple[HeldSpan, HeldSpan]:
         """Split into the first `count` tasks and the others."""
         left = self.count - count
-        rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, self.limits)
+        kind = self.limits, self.is_portion
+        rest = HeldSpan(self.first + count, left, self.attempt, self.position + count, *kind)
         return replace(self, count=count), rest
 
 
@@ -175,6 +178,8 @@ class Child:
     """How many of its processes the kernel had killed then for lack of memory."""
     memory_limit: int | None = None
     """The limit that the kernel enforces for it, if it can."""
+    stood_at: int = 0
+    """Position of the task that it had started last when its journal was read during a silence."""
     missing_from: float | None = None
     """Since when results are missing, and the slave is silent; None if there are none."""
     started: int = 0
@@ -215,22 +220,24 @@ class Child:
         """Record that a group is passed on to it."""
         position = self.passed_on + 1
         limits = group.limits or repeat(None, len(group.tasks))
-        for first, count, attempt, own in zip(group.tasks, group.counts, group.attempts, limits, strict=True):
-            self.held.append(HeldSpan(first, count, attempt, position, own))
+        portions = group.portions or repeat(0, len(group.tasks))
+        columns = zip(group.tasks, group.counts, group.attempts, limits, portions, strict=True)
+        for first, count, attempt, own, kind in columns:
+            self.held.append(HeldSpan(first, count, attempt, position, own, bool(kind)))
             position += count
         self.passed_on = position - 1
 
-    def end(self, message: messages.Results | messages.AlgorithmFailed) -> list[int]:
+    def end(self, message: messages.Results | messages.AlgorithmFailed) -> list[range]:
         """Remove the tasks that a message of the slave names from those that it holds.
 
         Returns:
-            The positions, among the tasks of the message, of those that it held.
+            The positions, among the tasks of the message, of those that it held, as ranges.
         """
         if self.doomed is not None and _names(message, self.doomed):
             self.doomed = self.spared_until = None
         ended = take_named(self.held, message)
         if isinstance(message, messages.AlgorithmFailed):
-            self.unrun += len(ended)
+            self.unrun += sum(map(len, ended))
         return ended
 
     def note_peak(self, used: int) -> None:

@@ -1,8 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Checkpoints`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure` and `Dues`. This module
-only distributes the events.
+`Shares`, `Checkpoints`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure` and `Dues`.
+This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from mwpy._core.agent.events import (
     StreamEnded,
     Terminated,
 )
+from mwpy._core.agent.late import LateResults
 from mwpy._core.agent.output import StartOutput
 from mwpy._core.agent.shares import Shares
 from mwpy._core.agent.starts import Starts
@@ -74,6 +75,7 @@ class AgentCore:
         self._traffic = Traffic(self._state, self._checkpoints)
         self._shares = Shares(self._state)
         self._watch = Watch(self._state)
+        self._late = LateResults(self._state, self._checkpoints, self._watch)
         self._trust = Trust(self._state)
         self._enforcement = Enforcement(self._state, self._trust)
         self._wear = Wear(self._state)
@@ -257,6 +259,7 @@ class AgentCore:
             self._watch.journal_emptied(child, now)
         elif not child.condemned:
             self._traffic.results(child, event.results, event.frames)
+            self._late.look(child, event.started, now)
             if child.retiring:
                 self._wear.settle(child)
 
@@ -334,8 +337,7 @@ class AgentCore:
 
     def take_actions(self) -> AgentActions:
         """Everything to do now. Each action is returned once."""
-        actions = self._state.actions
-        self._state.actions = AgentActions()
+        actions, self._state.actions = self._state.actions, AgentActions()
         return actions
 
     def check(self) -> None:

@@ -131,6 +131,8 @@ class JournalRead(Struct, frozen=True):
     """None if the slave emptied its journal during the read; then the slave has sent the results itself."""
     frames: Sequence[Buffer] = ()
     """The results as a message, the header first."""
+    started: int = 0
+    """Position of the last task that the slave had started just before; 0 if it started none."""
 
 
 class MemoryRead(Struct, frozen=True):

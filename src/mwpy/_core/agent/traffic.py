@@ -15,6 +15,7 @@ A group that is passed on as a whole is not encoded again: its frames are sent a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from attrs import define
 from msgspec.structs import replace
@@ -115,12 +116,13 @@ class Traffic:
             return
         self._checkpoints.ended(child, group)
         actions = self._state.actions
-        actions.records.append(records.ResultsSent(child.name, len(kept)))
-        if len(kept) == sum(group.counts):
+        count = sum(map(len, kept))
+        actions.records.append(records.ResultsSent(child.name, count))
+        if count == sum(group.counts):
             outgoing = Outgoing(group, received[1:]) if peaks else Outgoing(group, (), received)
             actions.to_master.append(outgoing)
         else:
-            actions.to_master.append(Outgoing(*messages.select(group, received[1:], kept)))
+            actions.to_master.append(Outgoing(*messages.select(group, received[1:], [*chain.from_iterable(kept)])))
 
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
         """A slave cannot run an algorithm: it no longer holds the tasks that the message names.

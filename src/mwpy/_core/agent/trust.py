@@ -13,6 +13,7 @@ from __future__ import annotations
 from attrs import define
 
 from mwpy._core.agent.child import Child
+from mwpy._core.agent.late import num_missing
 from mwpy._core.agent.state import AgentState
 from mwpy._values import records
 from mwpy._values.causes import Cause
@@ -55,7 +56,7 @@ class Trust:
 
     def check(self, child: Child, unsent: int, now: float) -> None:
         """Check a silent slave that has `unsent` results in its journal."""
-        if sum(count for _, count, _ in child.lost(child.started)) <= unsent:
+        if num_missing(child, child.started) <= unsent:
             child.missing_from = None
         elif child.missing_from is None:
             child.missing_from = now

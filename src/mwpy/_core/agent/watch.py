@@ -61,6 +61,10 @@ class Watch:
         """The slave emptied its journal while the agent read it: read it again."""
         child.read_journal_at = now if child.held else None
 
+    def look_again(self, child: Child, now: float) -> None:
+        """Results wait in the slave, outside of its journal: look once more where it is."""
+        child.read_journal_at = now + SILENT_S if self.reads_journals else None
+
     def stream_ended(self, child: Child, now: float) -> None:
         """The slave closed its stream."""
         child.kill_at = now + EXIT_S

@@ -119,7 +119,7 @@ def divide(
     counts = [*group.counts[:whole], more][:end]
     digests = group.digests[: bisect_left(group.digests, count)]
     columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end], digests
-    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares)
+    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end])
     payload_kept = messages.payload(count, split_list(frames[0])[:count])
     firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
     rest = messages.Revoked(

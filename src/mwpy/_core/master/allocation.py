@@ -17,7 +17,7 @@ from math import inf
 
 from mwpy._core.master.members import ConnectedSlave, Members
 from mwpy._core.master.pending import PendingTasks
-from mwpy._core.master.spans import Span
+from mwpy._core.master.spans import Span, portion_of
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
 
 __all__ = ["fullest", "is_full", "learn", "most_in_time", "pace_of", "room", "spent"]
@@ -31,6 +31,9 @@ slaves."""
 OVERHEAD_S = 5e-6
 """Seconds that a task costs a slave in addition to its compute time. So an empty task does not take zero seconds."""
 
+STRETCH_OVERHEAD_S = 5e-7
+"""The same for a task of a stretch."""
+
 MAX_GROUP_TASKS = 1000
 """Largest number of tasks in one message. More would not make a task cheaper, and would delay the first result."""
 
@@ -38,7 +41,10 @@ MAX_GROUP_BYTES = 1 << 20
 """Largest size of the payloads in one message, in bytes; a larger task travels alone."""
 
 MAX_OUTSTANDING = 5000
-"""Largest number of tasks at one slave: when the slave is lost, they must all be sent again."""
+"""Largest number of tasks at one slave: when the slave is lost, they must all be sent again. A portion of a map counts
+as `PORTION_TASKS`, because it is sent again as one thing."""
+
+PORTION_TASKS = 250
 
 LEARNING_RATE = 0.3
 """Weight of the newest group in the learned pace. The pace follows a change quickly, and an outlier only a little."""
@@ -51,9 +57,9 @@ SILENT_S = 0.1
 task takes longer than expected."""
 
 
-def learn(known: float | None, seconds: float) -> float:
+def learn(known: float | None, seconds: float, overhead_s: float = OVERHEAD_S) -> float:
     """The new pace after a task took `seconds`; `known` is the pace before, or None if nothing was known."""
-    seconds += OVERHEAD_S
+    seconds += overhead_s
     return seconds if known is None else known + LEARNING_RATE * (seconds - known)
 
 
@@ -67,11 +73,12 @@ def work_before(members: Members, slave: ConnectedSlave) -> float:
     return sum(count * (pace_of(members, slave, algorithm) or 0.0) for algorithm, count in slave.held.load.items())
 
 
-def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | None) -> int:
+def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | None, portion: int = 0) -> int:
     """How many tasks of an algorithm a slave should be sent now.
 
     Args:
         fixed: the size of a task group that the user chose, or None.
+        portion: how many tasks the portion has that is sent next; 0 if it is none.
     """
     held = slave.held.count if slave.held.spans else 0
     if fixed is not None:
@@ -80,11 +87,11 @@ def room(members: Members, slave: ConnectedSlave, algorithm: int, fixed: int | N
     if pace is None:
         return 0 if held else 1
     if not held:
-        return max(1, min(int(AHEAD_S / pace), MAX_GROUP_TASKS))
+        return max(1, min(int(AHEAD_S / pace), max(MAX_GROUP_TASKS, portion)))
     work = work_before(members, slave)
-    if _is_full(held, work):
+    if _is_full(slave, work):
         return 0
-    return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), MAX_GROUP_TASKS))
+    return max(1 if held < 2 else 0, min(int((AHEAD_S - work) / pace), max(MAX_GROUP_TASKS, portion)))
 
 
 def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
@@ -101,14 +108,18 @@ def most_in_time(slave: ConnectedSlave, span: Span, now: float) -> int:
 
 def is_full(members: Members, slave: ConnectedSlave, fixed: int | None) -> bool:
     """Whether a slave needs no more tasks of any algorithm now; see `room`."""
-    held = slave.held.count
     if fixed is not None:
-        return held >= fixed
-    return _is_full(held, work_before(members, slave))
+        return slave.held.count >= fixed
+    return _is_full(slave, work_before(members, slave))
 
 
-def _is_full(held: int, work: float) -> bool:
-    return held >= 2 and (held > MAX_OUTSTANDING / 2 or work > AHEAD_S / 2)
+def _is_full(slave: ConnectedSlave, work: float) -> bool:
+    held, most = slave.held.count, MAX_OUTSTANDING / 2
+    return held >= 2 and (work > AHEAD_S / 2 or (held > most and _outstanding(slave) > most))
+
+
+def _outstanding(slave: ConnectedSlave) -> int:
+    return sum(min(portion_of(span), PORTION_TASKS) or span.count for span in slave.held.spans)
 
 
 def useful(members: Members, pending: int, fixed: int | None) -> int:

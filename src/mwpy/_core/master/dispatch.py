@@ -16,10 +16,12 @@ from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.peaks import with_expected
 from mwpy._core.master.shares import Shares
+from mwpy._core.master.spans import portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.ids import Buffer
+from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import Limits
 from mwpy._values.share_messages import Share
 from mwpy._values.task import SlaveState
@@ -130,12 +132,15 @@ class Dispatch:
             if lane is None:
                 break
             queue = pending.queues[lane]
-            count = allocation.room(members, slave, queue[0].algorithm.number, fixed)
+            portion = portion_of(queue[0])
+            count = allocation.room(members, slave, queue[0].algorithm.number, fixed, portion)
             if slave.agent.ends_at is not None:
                 count = min(count, allocation.most_in_time(slave, queue[0], now))
             if not count:
                 break
-            chosen = pending.heads(queue, count if fixed else min(count, share), allocation.MAX_GROUP_BYTES)
+            if not fixed:  # a portion is not divided to be shared
+                count = min(count, max(share, portion))
+            chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES)
             self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
             if pending.queues:
                 pending.next_turn(lane)
@@ -159,8 +164,10 @@ class Dispatch:
         counts: list[int] = []
         attempts: list[int] = []
         numbers: list[int] = []
+        num_tasks = 0
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
+        portions: list[int] = []
         limits: list[Limits | None] = []
         agent = slave.agent
         unknown: dict[int, Defined] = {}
@@ -179,21 +186,26 @@ class Dispatch:
                 agent.by_value.move_to_end(number)
             if span.buffers or span.algorithm.shares:
                 shares |= self.shares.needed_by(span)
-            if span.left is None:
-                buffers += span.buffers or [()] * span.count
-                payloads += span.payloads
-            else:
-                payload, own = span.resumed(span.left)
-                buffers.append(own)
-                payloads.append(payload)
+            calls, own = span.payloads, span.buffers
+            portions.append(calls.kind if isinstance(calls, PackedCalls) and span.left is None else 0)
+            if span.left is not None:
+                payload, large = span.resumed(span.left)
+                calls, own = [payload], [large]
+            if own and not buffers:
+                buffers += [()] * num_tasks
+            if own or buffers:
+                buffers += own or [()] * span.count
+            num_tasks += span.count
+            payloads += [calls.data] if isinstance(calls, PackedCalls) else calls
         if unknown:
             self.definitions.send(agent, unknown)
         sizes = [*map(len, buffers)] if any(buffers) else []
         digests = self.verification.chosen(slave, spans) if self.verification.is_on else []
         own_limits = limits if any(limits) else []
+        portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
-        header = messages.Tasks(slave.number, *columns, [*shares.values()])
-        first = messages.payload(len(payloads), payloads)
+        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions)
+        first = messages.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)])
 
     def _take_back(self, now: float) -> None:

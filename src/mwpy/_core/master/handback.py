@@ -8,7 +8,7 @@ from itertools import repeat
 from attrs import define
 
 from mwpy._core.master.attempts import without_extra
-from mwpy._core.master.spans import Span
+from mwpy._core.master.spans import Span, portion_of, size_of
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
 from mwpy._values.errors import DependencyFailed, TaskCancelled, TaskFailed
@@ -30,7 +30,7 @@ class HandBack:
         limit = self.state.settings.max_call_bytes
         good: list[Span] = []
         for span in spans:
-            if max(span.sizes) <= limit:
+            if (portion_of(span) and size_of(span) <= limit) or max(span.sizes) <= limit:
                 good.append(span)
             else:
                 good += self._small_ones(span, limit)

@@ -123,7 +123,7 @@ class KeptAnswers:
         actions.result_bytes += answer.size
         if not answer.failed:
             span.algorithm.succeed(1, answer.seconds)
-        self.totals.finished(span, answer.host, [answer.seconds], int(answer.failed))
+        self.totals.finished(span, answer.host, answer.seconds, answer.seconds, int(answer.failed))
         for _, peak in answer.result.peaks:
             self.totals.measured(name, answer.host, peak)
         if answer.failed:

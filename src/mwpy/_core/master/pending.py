@@ -26,7 +26,7 @@ from typing import TypeVar
 from attrs import define, evolve, field
 
 from mwpy._core.holding import TaskIds, count_of, take_out
-from mwpy._core.master.spans import Span, ids_in
+from mwpy._core.master.spans import Span, ids_in, portion_of, size_of
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.records import TaskRange, TasksUnaddressed
@@ -93,16 +93,18 @@ class PendingTasks:
         for span in queue:
             if count <= 0 or (chosen and span.algorithm.number in refused):
                 break
-            sizes = span.sizes if span.left is None else [span.sizes[0] + span.left.size]
-            fits = len(sizes) if sum(sizes) <= max_bytes else bisect_right(list(accumulate(sizes)), max_bytes)
-            if chosen and not fits:
+            size = size_of(span) if span.left is None else size_of(span) + span.left.size
+            fits = span.count
+            if size > max_bytes:
+                fits = 0 if span.left is not None else bisect_right(list(accumulate(span.sizes)), max_bytes)
+            if chosen and (not fits or (portion_of(span) and fits > count)):  # a portion is divided only if it must be
                 break
             fits = min(max(1, fits), count)
             chosen.append(span.part(span.first, fits, span.attempt + 1))
             if fits < span.count:
                 break
             count -= fits
-            max_bytes -= sum(sizes)
+            max_bytes -= size
         return chosen
 
     def spans(self) -> Iterator[Span]:

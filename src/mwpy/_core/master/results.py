@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from attrs import define
@@ -25,7 +25,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.members import ConnectedSlave
-from mwpy._core.master.spans import Span
+from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._core.master.verification import Verification
@@ -36,12 +36,16 @@ from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.records import Charge, TaskRange
+from mwpy._values.stretch import Stretch
 from mwpy._values.task import Origin, Result, TaskState
 
 __all__ = ["Results"]
 
 RESULT_BYTES = 200
 """About how many bytes a result takes without its value."""
+
+VALUE_BYTES = 40
+"""About how many bytes a value takes that comes without a result."""
 
 _MAY_RETRY = (TaskState.ALLOCATED, TaskState.REPEATING)
 
@@ -73,7 +77,7 @@ class Results:
             counting = take_named(deque(slave.held.spans), group)
             if not counting:
                 return
-            group, frames = messages.select(group, frames, counting)
+            group, frames = messages.select(group, frames, [*chain.from_iterable(counting)])
             values, buffers = messages.entries(group, frames)
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
@@ -84,7 +88,7 @@ class Results:
                 group = others
                 values, buffers = messages.entries(group, frames)
             self.verification.kept.given(slave.agent.host, group)
-            self._learn(slave, seconds_of)
+            self._learn(slave, {number: (len(own), sum(own)) for number, own in seconds_of.items()})
         if self.state.jar.allocated.several:
             self._end_others(slave, group, now)
         if values:
@@ -98,33 +102,47 @@ class Results:
         slave: ConnectedSlave,
         group: messages.Results,
         frames: Sequence[Buffer],
-        values: Sequence[Any],
+        values: list[Any],
         buffers: Sequence[Sequence[Buffer]],
     ) -> None:
         """Give the results of tasks to the algorithm."""
-        self.state.actions.result_bytes += sum(map(len, frames)) + RESULT_BYTES * len(values)
-        failed = [False] * len(values)
+        actions, num = self.state.actions, len(values)
+        size = sum(map(len, frames)) + (VALUE_BYTES if group.plain else RESULT_BYTES) * num
+        actions.result_bytes += size
+        failed = [False] * num
         for position in group.failed:
             failed[position] = True
         host = slave.agent.host
         spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
-        seconds_of: defaultdict[int, list[float]] = defaultdict(list)
+        seconds_of: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0])
+        is_timed = len(group.seconds) == num
+        mean_s = group.seconds[0] if is_timed else group.seconds[0] / num
         for span, start in zip(spans, _starts(spans, group), strict=True):
-            own, seconds = slice(start, start + span.count), group.seconds[start : start + span.count]
+            own, num_failed = slice(start, start + span.count), 0
+            seconds = group.seconds[own] if is_timed else [mean_s] * span.count
+            total_s = sum(seconds) if is_timed else mean_s * span.count
             origin = Origin(span.algorithm.name, slave.sid, host, span.sent, self.state.wall)
-            columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own], buffers[own])
-            self.state.actions.results.extend(map(_result, *columns))
-            seconds_of[span.algorithm.number] += seconds
-            num_failed = sum(failed[own]) if group.failed else 0
-            self.totals.finished(span, host, seconds, num_failed)
+            if group.plain and portion_of(span):
+                times = group.seconds[own] if is_timed else [total_s]
+                part = size * span.count // num
+                actions.stretches.append(Stretch(span.first, values[own], span.tags[0], origin, times, part))
+            else:
+                columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
+                actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
+                num_failed = sum(failed[own]) if group.failed else 0
+            learned = seconds_of[span.algorithm.number]
+            learned[0] += span.count
+            learned[1] += total_s
+            longest_s = max(seconds) if is_timed else mean_s
+            self.totals.finished(span, host, total_s, longest_s, num_failed)
             if num_failed or self.hosts.suspicions:
                 example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
                 self.hosts.ended(span, host, span.count, num_failed, example)
             if num_failed:
                 self._keep_calls(span, failed[own])
-                seconds = [each for each, ill in zip(seconds, failed[own], strict=True) if not ill]
-            span.algorithm.succeed(len(seconds), sum(seconds))
-        self._learn(slave, seconds_of)
+                total_s = sum(each for each, ill in zip(seconds, failed[own], strict=True) if not ill)
+            span.algorithm.succeed(span.count - num_failed, total_s)
+        self._learn(slave, seconds_of, allocation.STRETCH_OVERHEAD_S if group.plain else allocation.OVERHEAD_S)
         for span, peak in _peaks(spans, group) if group.peaks else ():
             self.totals.measured(span.algorithm.name, slave.agent.host, peak)
             self.state.members.peaks[span.algorithm.number].add(peak)
@@ -186,8 +204,9 @@ class Results:
 
         The slave gets no other tasks until its next result arrives, else the same tasks would return to it.
         """
-        returned = self._return(slave, message, "taken back unstarted")
-        if not message.cancelled:
+        why = "its result waits behind a long task" if message.late else "taken back unstarted"
+        returned = self._return(slave, message, why)
+        if not (message.cancelled or message.late):
             slave.asked_back = False
             slave.gave_nothing_back = not returned
         self.kinds.unload(slave)
@@ -210,13 +229,18 @@ class Results:
         tasks = [span.whole for span in last]
         return self.state.record(records.TasksReturned(slave.sid, tasks, reason)) if tasks else []
 
-    def _learn(self, slave: ConnectedSlave, seconds_of: Mapping[int, list[float]]) -> None:
-        """Learn how long the tasks of each algorithm take, from their compute times in seconds."""
+    def _learn(
+        self,
+        slave: ConnectedSlave,
+        seconds_of: Mapping[int, Sequence[float]],
+        overhead_s: float = allocation.OVERHEAD_S,
+    ) -> None:
+        """Learn how long the tasks of each algorithm take: from their number and the sum of their compute times."""
         overall = self.state.members.pace
-        for number, times in seconds_of.items():
-            mean = sum(times) / len(times)
-            slave.pace[number] = allocation.learn(slave.pace.get(number), mean)
-            overall[number] = allocation.learn(overall.get(number), mean)
+        for number, (count, total_s) in seconds_of.items():
+            mean = total_s / count
+            slave.pace[number] = allocation.learn(slave.pace.get(number), mean, overhead_s)
+            overall[number] = allocation.learn(overall.get(number), mean, overhead_s)
 
     def check(self) -> None:
         """Assert that the learned paces are positive, and that a slave that gave nothing back is not asked again."""

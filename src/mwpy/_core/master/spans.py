@@ -13,11 +13,12 @@ from mwpy._values import messagepack
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
+from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import SubmittedTasks, TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["LOST_AGENTS_ALLOWED", "PAUSE_MAX_S", "LeftState", "Span", "ids_in", "named"]
+__all__ = ["LOST_AGENTS_ALLOWED", "PAUSE_MAX_S", "LeftState", "Span", "ids_in", "named", "portion_of", "size_of"]
 
 LOST_AGENTS_ALLOWED = 3
 """A task that was at this many agents when they vanished runs alone on an agent from then on. The manual names this
@@ -59,7 +60,7 @@ class Span(Struct, eq=False, gc=False):
     algorithm: Defined
     policy: TaskPolicy
     payloads: Sequence[bytes]
-    """The encoded arguments of each task."""
+    """The encoded arguments of each task. Those of a portion are packed."""
     buffers: Sequence[Sequence[Buffer]]
     """The large buffers of each task's arguments, which travel out of band; empty if no task has any."""
     tags: list[Any]
@@ -151,8 +152,10 @@ class Span(Struct, eq=False, gc=False):
 
     def facts(self) -> SubmittedTasks:
         """Return the content of its submission record: everything except the tags, which never leave the master."""
-        number = self.algorithm.number
-        return SubmittedTasks(self.first, self.count, number, self.policy, self.payloads, self.buffers, self.refers)
+        number, calls = self.algorithm.number, self.payloads
+        if isinstance(calls, PackedCalls):
+            return SubmittedTasks(self.first, self.count, number, self.policy, [calls.data], [], packed=calls.kind)
+        return SubmittedTasks(self.first, self.count, number, self.policy, calls, self.buffers, self.refers)
 
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
         """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
@@ -199,6 +202,7 @@ class Span(Struct, eq=False, gc=False):
             and self.policy == other.policy
             and self.attempt == other.attempt
             and self.state is other.state
+            and not (portion_of(self) or portion_of(other))
             and not (self.buffers or other.buffers or self.deaths or other.deaths or self.left or other.left)
         )
 
@@ -213,6 +217,17 @@ class Span(Struct, eq=False, gc=False):
     def __str__(self) -> str:
         last = f" to {self.first + self.count - 1}" if self.count > 1 else ""
         return f"task{'s' if last else ''} {self.first}{last} ({self.algorithm.name})"
+
+
+def portion_of(span: Span) -> int:
+    """How many tasks a span of a portion has; 0 if it is none. A portion is items of a map that travel together."""
+    return span.count if type(span.payloads) is PackedCalls else 0
+
+
+def size_of(span: Span) -> int:
+    """The size of the encoded arguments of all tasks of a span, in bytes."""
+    payloads = span.payloads
+    return payloads.size if isinstance(payloads, PackedCalls) else sum(span.sizes)
 
 
 def named(spans: Iterable[Span], ids: TaskIds) -> list[TaskRange]:

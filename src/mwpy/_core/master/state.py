@@ -31,6 +31,7 @@ from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
+from mwpy._values.stretch import Stretch
 from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["Actions", "MasterSettings", "MasterState", "Stopped"]
@@ -86,6 +87,8 @@ class Actions(Struct):
     forget: list[bytes] = []
     disconnect: list[bytes] = []
     results: list[Result[object]] = []
+    stretches: list[Stretch] = []
+    """Values of items of maps."""
     unrunnable: list[UnrunnableTask] = []
     connected: list[SlaveId] = []
     disconnected: list[SlaveId] = []
@@ -95,7 +98,7 @@ class Actions(Struct):
     """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
     did not run."""
     result_bytes: int = 0
-    """About how many bytes `results` take."""
+    """About how many bytes `results` and `stretches` take."""
     stopped: Stopped | None = None
     """Whether the run is stopped just now."""
     ends_at: float | None = None

@@ -1,8 +1,9 @@
 """Tasks on their way from the master algorithm's thread to the core's thread, and the counts of both sides.
 
-A task is four fields in a list. The list holds the tasks that have the same algorithm and policy and were submitted one
-after the other. One call appends all four fields, so one thread can add while the other takes from the head, without
-a lock. No object is made for a task. If two threads add at once, the ids are out of order, and `take` notices it.
+A task, or a portion of a map, is four fields in a list. The list holds the tasks that have the same algorithm and
+policy and were submitted one after the other; a portion has a list of its own. One call appends all four fields, so one
+thread can add while the other takes from the head, without a lock. No object is made for a task. If two threads add at
+once, the ids are out of order, and `take` notices it.
 
 The master algorithm asks how many tasks are pending. Some of these tasks wait here, and the others are in the core.
 The algorithm's thread counts the tasks that it added, and the core's thread counts those that are not pending any more.
@@ -23,6 +24,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
+from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 
 __all__ = ["Submissions"]
@@ -43,8 +45,9 @@ class _Batch:
     before: int
     """How many tasks were added before the first of this batch."""
     fields: list[Any] = field(factory=list)
-    referring: Defined | None = None
-    """The algorithm of the only task if it refers to results. Then `algorithm` is None, so no other task is added."""
+    closed: Defined | None = None
+    """The algorithm if this is a portion, or a task that refers to results. Then `algorithm` is None, so no other task
+    is added."""
     refers: Sequence[int] = ()
     """The ids of the tasks to whose results it refers."""
 
@@ -83,6 +86,11 @@ class Submissions:
         batch.fields.extend((number, payload, buffers, tag))
         return TaskId(number)
 
+    def add_portion(self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object) -> None:
+        """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`."""
+        first, count = self.total + 1, len(calls)
+        self._add_closed(algorithm, _Batch(None, policy, self.total + count, [first, calls, (), tag], algorithm), count)
+
     def _begin(self, algorithm: Defined, policy: TaskPolicy) -> _Batch:
         last, batch = self._open, _Batch(algorithm, policy, self.total)
         if last.algorithm is not None:
@@ -105,15 +113,20 @@ class Submissions:
         Args:
             refers: the ids of these tasks, each once.
         """
-        last, number = self._open, self.total + 1
+        number = self.total + 1
         batch = _Batch(None, policy, number, [number, payload, buffers, tag], algorithm, refers)
+        self._add_closed(algorithm, batch, 1)
+        return TaskId(number)
+
+    def _add_closed(self, algorithm: Defined, batch: _Batch, count: int) -> None:
+        """Add a batch that is complete, with this many tasks."""
+        last = self._open
         if last.algorithm is not None:
             last.algorithm.added += self.total - last.before
-        algorithm.added += 1
-        self.total = number
+        algorithm.added += count
+        self.total += count
         self._open = batch
         self._batches.append(batch)
-        return TaskId(number)
 
     def pending(self, algorithm: Defined | None = None) -> int:
         """How many tasks of an algorithm, or of all, are submitted and not sent to a slave."""
@@ -152,14 +165,16 @@ class Submissions:
         return spans
 
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
-        algorithm = batch.algorithm or batch.referring
+        algorithm = batch.algorithm or batch.closed
         assert algorithm is not None
         ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
-        self.taken += len(ids)
         own = buffers if any(buffers) else []
-        return Span(ids[0], len(ids), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
+        if isinstance(payloads[0], PackedCalls):
+            [payloads], tags = payloads, tags * len(payloads[0])
+        self.taken += len(payloads)
+        return Span(ids[0], len(payloads), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
 
     def check(self) -> None:
         """Compare the counts with the tasks that wait here and in the core. The core has all tasks that were taken, and
@@ -168,8 +183,10 @@ class Submissions:
         pending.update(span.algorithm.number for span in self._jar.blocked.tasks.values())
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
-            if (algorithm := batch.algorithm or batch.referring) is not None:
-                pending[algorithm.number] += len(batch.fields) // FIELDS
+            if (algorithm := batch.algorithm or batch.closed) is not None:
+                calls = batch.fields[1::FIELDS]
+                count = len(calls[0]) if calls and isinstance(calls[0], PackedCalls) else len(calls)
+                pending[algorithm.number] += count
                 algorithms[algorithm.number] = algorithm
         assert self.pending() == pending.total(), "a task was lost on the way to the core"
         assert self.runnable() == self.total - self.taken + self._jar.runnable, "the tasks that ended were miscounted"

@@ -34,6 +34,7 @@ from mwpy._core.master.spans import Span
 from mwpy._values import records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
+from mwpy._values.packed import PackedCalls
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.records import TaskRange
 from mwpy._values.task import TaskState
@@ -243,7 +244,7 @@ class Taskjar:
             algorithm = self.algorithms.defined[each.algorithm]
             own_tags = tags[position] if tags else [None] * each.count
             self.algorithms.begin(algorithm, each.count)
-            columns = each.payloads, each.buffers, own_tags
+            columns = _calls_in(each), each.buffers, own_tags
             spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
             self.speculates = self.speculates or each.policy.speculate
         self.runnable += sum(map(count_of, spans))
@@ -404,6 +405,11 @@ class Taskjar:
         self.algorithms.check(runnable - beside)
         self.left.check(self.spans())
         self.deaths.check()
+
+
+def _calls_in(submitted: records.SubmittedTasks) -> Sequence[bytes]:
+    calls = submitted.payloads
+    return PackedCalls.from_data(submitted.packed, calls[0], submitted.count) if submitted.packed else calls
 
 
 def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:

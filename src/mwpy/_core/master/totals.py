@@ -79,15 +79,15 @@ class Totals:
         self._changed[key] = None
         return row
 
-    def finished(self, span: Span, host: str, seconds: list[float], failed: int) -> None:
-        """Count results: how long each task took, in seconds, and how many of the tasks failed."""
+    def finished(self, span: Span, host: str, total_s: float, longest_s: float, failed: int) -> None:
+        """Count results: how long all tasks of a span took, and the longest of them, and how many of them failed."""
         row, policy = self._row(span.algorithm.name, host), span.policy
         if policy.seconds_max or policy.memory_max or policy.seconds_expected:
             row.asked(policy)
-        row.tasks += len(seconds)
+        row.tasks += span.count
         row.failed += failed
-        row.seconds += sum(seconds)
-        row.longest_s = max(row.longest_s, *seconds)
+        row.seconds += total_s
+        row.longest_s = max(row.longest_s, longest_s)
 
     def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
         """Count lost attempts, and for how long the lost slave had sent neither a result nor a state of the task."""

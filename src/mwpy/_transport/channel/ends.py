@@ -8,9 +8,10 @@ import select
 import socket
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 from attrs import frozen
 
@@ -19,6 +20,7 @@ from mwpy._transport.channel.memory import MEMORY_BYTES, SharedMemory, make_file
 from mwpy._transport.channel.stream import MAX_BYTES, Reader, pack
 from mwpy._transport.passage import Passage, is_folded, make_passage, read_references, unfold
 from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import PLAIN
 
 __all__ = ["SETTLE_S", "AgentEnd", "SlaveEnd", "SlaveFds", "open_channel"]
 
@@ -300,6 +302,41 @@ class SlaveEnd:
         """
         self._started[0] = position
         return self._recalls[0] == self._recalls_heard
+
+    def run_each(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[Sequence[Any]],
+        position: int,
+        values: list[Any],
+        kinds: set[type],
+    ) -> None:
+        """Start tasks one after the other, as `start` does, and run them. Stop when tasks are recalled, or when a value
+        is not plain. This loop determines what a task of a portion costs.
+
+        Args:
+            function: the task algorithm.
+            calls: the arguments of each task.
+            position: the position of the first task.
+            values: where to append each value.
+            kinds: where to add the types of the values.
+
+        Raises:
+            BaseException: a task raised it. The values of the tasks before it were appended.
+        """
+        started, recalls, heard, append, kind = self._started, self._recalls, self._recalls_heard, values.append, None
+        for args in calls:
+            started[0] = position
+            if recalls[0] != heard:
+                return
+            value = function(*args)
+            append(value)
+            if type(value) is not kind:
+                kind = type(value)
+                kinds.add(kind)
+                if kind not in PLAIN:
+                    return
+            position += 1
 
     @property
     def position(self) -> int:

@@ -1,0 +1,185 @@
+"""Runs the tasks of a portion in a slave, in stretches.
+
+The results of a stretch are sent together, and nothing is noted in the journal. So a task costs little more than its
+call. If the slave dies, the finished tasks of the stretch run again elsewhere, charged to nobody. If one of its tasks
+runs for long, the tasks before it may run again elsewhere, too.
+
+The clock is read after each block of tasks. As long as the tasks are short, blocks grow. Then only the time of all
+tasks together is known.
+
+Plain values are encoded when the stretch is sent, with one call. Every other value is encoded at once, because the next
+task could change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from mwpy._roles.unsendable import check_size, not_sendable
+from mwpy._roles.waiting_tasks import WaitingTasks
+from mwpy._system.clock import monotonic
+from mwpy._transport.codec import Codec
+from mwpy._values import messages
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
+from mwpy._values.packed import ARGUMENTS
+
+if TYPE_CHECKING:
+    from mwpy._roles.edges import RunEach
+
+__all__ = ["STRETCH_S", "Stretches"]
+
+STRETCH_S = 0.01
+"""Seconds after which the results of a stretch are sent. It is `GATHER_S` for results that are in no journal."""
+
+STRETCH_BYTES = 256 * 1024
+"""About how many bytes of results are sent together at most."""
+
+FAILURES_SENT = 1000
+"""How many failures are sent together at most."""
+
+TIMED_S = 20e-6
+"""Tasks that take less than this are not timed one by one, because that would cost too much."""
+
+BLOCK_S = 0.0005
+"""Seconds between two reads of the clock, if the tasks are short."""
+
+MAX_BLOCK = 1024
+"""The largest number of tasks in a block."""
+
+
+_NONE: Sequence[Buffer] = ()
+
+
+@define(eq=False)
+class _Gathered:
+    """The results of a stretch that were not sent."""
+
+    first: int
+    """The task of the first result."""
+    attempt: int
+    until: float
+    """When to send them."""
+    values: list[Any] = field(factory=list)
+    kinds: set[type] = field(factory=set)
+    """The types of these values."""
+    failed: list[int] = field(factory=list)
+    """The positions of the failures among them."""
+    times: list[float] = field(factory=list)
+    """How long each block took, in seconds."""
+    size: int = 0
+    """About how many bytes the texts, bytes and encoded values take."""
+
+    def is_due(self, now: float) -> bool:
+        """Whether they should be sent now."""
+        return now >= self.until or self.size > STRETCH_BYTES or len(self.failed) >= FAILURES_SENT
+
+
+@define(eq=False)
+class Stretches:
+    """Runs tasks of portions.
+
+    Args:
+        number: the slave's number within its agent.
+        limit: the largest result that the master accepts, in bytes.
+        codec: encodes results.
+        send: sends a message with its frames.
+        look: called after each block, with the last task that has ended and its exception, if it raised one. It
+            returns whether to go on, and does not return in a process that this task forked.
+    """
+
+    number: int
+    limit: int
+    codec: Codec
+    send: Callable[[messages.Message, Sequence[Buffer]], None]
+    look: Callable[[int, BaseException | None], bool]
+    _gathered: _Gathered = field(factory=lambda: _Gathered(0, 0, 0.0))
+
+    def run(self, run_each: RunEach, function: Callable[..., Any], span: WaitingTasks, most: int) -> int:
+        """Run up to `most` tasks, and return how many were run; stop when tasks are recalled."""
+        calls, ran, block = span.calls[:most], 0, 1
+        now = monotonic()
+        gathered = self._gathered = _Gathered(span.first, span.attempt, now + STRETCH_S)
+        while ran < len(calls):
+            some, before, error = calls[ran : ran + block], len(gathered.values), None
+            rows = zip(some) if span.portion == ARGUMENTS else some
+            try:
+                run_each(function, rows, span.position + ran, gathered.values, gathered.kinds)
+            except BaseException as raised:
+                error = raised
+            began, now = now, monotonic()
+            count = len(gathered.values) - before + (error is not None)
+            if not (count and self.look(span.first + ran + count - 1, error)):
+                break  # tasks were recalled, or the agent is gone
+            if error is not None:
+                self._add_failure(gathered, error)
+            ran += count
+            gathered.times.append(now - began)
+            large = self._encode_last(gathered)
+            if large or gathered.is_due(now):
+                self.flush(large)
+                gathered = self._gathered = _Gathered(span.first + ran, span.attempt, now + STRETCH_S)
+            block = _next_block(block, count, now - began)
+        self.flush()
+        return ran
+
+    def _add_failure(self, gathered: _Gathered, error: BaseException) -> None:
+        gathered.failed.append(len(gathered.values))
+        gathered.values.append(as_encoded(self.codec.dumps_failure(error)))
+        gathered.kinds.add(Encoded)
+
+    def _encode_last(self, gathered: _Gathered) -> Sequence[Buffer]:
+        """Encode the last value if it is not plain, before another task can change it. Return its large buffers."""
+        value, large = gathered.values[-1], _NONE
+        if type(value) in (str, bytes):
+            gathered.size += len(value)
+        elif type(value) not in PLAIN and type(value) is not Encoded:
+            entry, large = self._encoded(gathered, len(gathered.values) - 1, value)
+            gathered.size += len(entry)
+            gathered.values[-1] = as_encoded(entry)
+        return large
+
+    def _encoded(self, gathered: _Gathered, at: int, value: object) -> tuple[bytes, Sequence[Buffer]]:
+        """Encode a value, or the reason why it cannot be sent. Return its entry and its large buffers."""
+        try:
+            entry, large = self.codec.dumps_value(value)
+            check_size(len(entry) + sum(map(len, large)), self.limit)
+        except BaseException as error:
+            gathered.failed.append(at)
+            return self.codec.dumps_failure(not_sendable(error, value)), _NONE
+        return entry, large
+
+    def flush(self, large: Sequence[Buffer] = ()) -> None:
+        """Send the results that were gathered, if there are any. `large` are the buffers of the last one."""
+        gathered, self._gathered = self._gathered, _Gathered(0, 0, 0.0)
+        values, times, kinds = gathered.values, gathered.times, gathered.kinds
+        count = len(values)
+        if not count:
+            return
+        try:
+            data = encode_entries(values)
+        except NOT_ENCODABLE:
+            data = b""
+        if not data or len(data) > self.limit:
+            data = b"".join(
+                bytes(value) if type(value) is Encoded else self._encoded(gathered, at, value)[0]
+                for at, value in enumerate(values)
+            )
+            gathered.failed.sort()
+            kinds = {Encoded}
+        plain = kinds <= PLAIN and not kinds >= {str, bytes}
+        seconds = times if len(times) == count else [sum(times)]
+        buffers = [0] * (count - 1) + [len(large)] if large else []
+        spans = [gathered.first], [count], [gathered.attempt]
+        group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain)
+        self.send(group, [messages.payload(count, [data]), *large])
+
+
+def _next_block(block: int, count: int, seconds: float) -> int:
+    """How many tasks the next block has, after a block with `count` tasks."""
+    if seconds > count * TIMED_S:
+        return 1
+    return min(2 * block, MAX_BLOCK) if seconds < BLOCK_S else max(1, block // 2)

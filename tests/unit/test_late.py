@@ -1,0 +1,93 @@
+"""Tasks that a slave has finished, and whose results wait behind a long task, are given back to the master."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import AgentActions, AgentSettings, Heard, JournalRead, MemoryRead, SlaveHeard
+from mwpy._core.agent.trust import MISSING_S
+from mwpy._core.agent.watch import CHECK_S, SILENT_S
+from mwpy._transport import wire
+from mwpy._values import messages
+
+NOTHING = messages.Results(1, [], [], [], [], [])
+
+
+@pytest.fixture
+def core() -> AgentCore:
+    """Slave 1 holds the tasks 1 to 4, 5 to 8 of a portion, and 9 to 12 of another."""
+    core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
+    core.handle(Heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
+    core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
+    core.handle(Heard(messages.Tasks(1, [1, 5, 9], [4] * 3, [1] * 3, [0] * 3, portions=[0, 1, 1])), 1.0)
+    finished = messages.Results(1, [1], [4], [1], [0.1] * 4, [])
+    core.handle(SlaveHeard(1, finished, wire.encode(finished, [messages.payload(4, [b"\0"] * 4)])), 1.0)
+    core.take_actions()
+    return core
+
+
+def silent(core: AgentCore, started: int, now: float) -> AgentActions:
+    """The journal is read and empty, while the slave runs the task at this position."""
+    core.decide(now)
+    assert core.take_actions().read_journal == [1], "nobody looks at the slave"
+    core.handle(JournalRead(1, NOTHING, wire.encode(NOTHING, [messages.payload(0, ())]), started), now)
+    return core.take_actions()
+
+
+def test_they_are_given_back_if_the_slave_stays_at_its_task(core: AgentCore) -> None:
+    """The task that runs is not given back, and no later one."""
+    assert not silent(core, 6, 1.0 + SILENT_S).to_master
+    [outgoing] = silent(core, 6, 1.0 + 2 * SILENT_S).to_master
+    assert outgoing.message == messages.Revoked(1, [5], [1], [1], late=True)
+    core.decide(1.0 + 3 * SILENT_S)
+    assert not core.take_actions().read_journal
+
+
+def test_they_stay_with_a_slave_that_goes_on(core: AgentCore) -> None:
+    for number, started in enumerate((6, 7, 10), 1):
+        assert not silent(core, started, 1.0 + number * SILENT_S).to_master
+    [outgoing] = silent(core, 10, 1.0 + 4 * SILENT_S).to_master
+    assert outgoing.message == messages.Revoked(1, [5, 9], [4, 1], [1, 1], late=True)
+
+
+def test_their_results_are_dropped_if_they_come_after_all(core: AgentCore) -> None:
+    for number in (1, 2):
+        silent(core, 7, 1.0 + number * SILENT_S)
+    group = messages.Results(1, [5], [3], [1], [0.75], [], plain=True)
+    frames = wire.encode(group, [messages.payload(3, [b"\1", b"\2", b"\3"])])
+    core.handle(SlaveHeard(1, group, frames), 2.0)
+    [outgoing] = core.take_actions().to_master
+    assert outgoing.message == messages.Results(1, [7], [1], [1], [0.25], [], plain=True)
+    assert outgoing.payload == [messages.payload(1, [b"\3"])]
+
+
+def test_no_task_is_late_before_the_first_of_a_portion_has_ended(core: AgentCore) -> None:
+    silent(core, 5, 1.0 + SILENT_S)
+    core.decide(1.0 + 2 * SILENT_S)
+    assert not core.take_actions().read_journal
+
+
+def test_the_newest_state_of_a_task_arrives_before_the_task_is_given_back(core: AgentCore) -> None:
+    """Its next attempt begins with this state."""
+    for task in (5, 6):
+        state = messages.Checkpoint(1, task, 1)
+        core.handle(SlaveHeard(1, state, wire.encode(state, [b"state"])), 1.0)
+        core.decide(1.0)
+    first = core.take_actions().to_master
+    silent(core, 7, 1.0 + SILENT_S)
+    second = silent(core, 7, 1.0 + 2 * SILENT_S).to_master
+    sent = [outgoing.message for outgoing in (*first, *second)]
+    assert sent[-2:] == [messages.Checkpoint(1, 6, 1), messages.Revoked(1, [5], [2], [1], late=True)]
+
+
+def test_a_slave_is_trusted_although_its_results_are_in_no_journal(core: AgentCore) -> None:
+    for moment in (CHECK_S, CHECK_S + MISSING_S + 1.0):
+        core.handle(MemoryRead(1, 7, 0.0, 0), 1.0 + moment)
+    assert not core.take_actions().kill
+
+
+def test_nonsense_in_the_memory_gives_nothing_back(core: AgentCore) -> None:
+    silent(core, 99, 1.0 + SILENT_S)
+    core.decide(1.0 + 2 * SILENT_S)
+    assert not core.take_actions().read_journal

@@ -1,0 +1,126 @@
+"""How large the portions of a map are, and which items can be packed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.spans import MAX
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.state import MasterSettings
+from mwpy._roles.portions import FIRST_ITEMS, MOST_ITEMS, MapItems, PortionSizes, items_of, with_terms
+from mwpy._roles.terms import Extras
+from mwpy._values.errors import UsageError
+from mwpy._values.packed import ARGUMENTS, ROWS
+from mwpy._values.policy import TaskPolicy
+
+SETTINGS = MasterSettings("m", "g")
+MUCH = 1 << 30
+
+
+def items(
+    *iterables: Any, settings: MasterSettings = SETTINGS, extras: Extras | None = None, **policy: Any
+) -> MapItems:
+    return items_of((Defined(MAX), TaskPolicy.of(**policy), extras), iterables, settings)
+
+
+def grown(sizes: PortionSizes, portions: int, seconds: float = 0.0, size: int = 2) -> list[int]:
+    """Read some portions, each in this time, with items of this size. Return their sizes."""
+    found = []
+    for _ in range(portions):
+        found.append(sizes.next(None, MUCH, 2))
+        sizes.read(found[-1], found[-1] * size, seconds, 0.01)
+    return found
+
+
+def test_portions_are_small_until_a_result_has_arrived() -> None:
+    assert grown(PortionSizes(), 5) == [1, 4, 16, FIRST_ITEMS, FIRST_ITEMS]
+
+
+def test_portions_grow_to_some_milliseconds_of_work() -> None:
+    sizes = PortionSizes()
+    sizes.ended(1, 100e-6)
+    assert grown(sizes, 6)[-1] == 200, "0.02 s / (100 µs + 0.2 µs)"
+    for _ in range(100):
+        sizes.ended(100, 100e-9)
+    assert grown(sizes, 6)[-1] == MOST_ITEMS
+    sizes.ended(1, 100.0)
+    assert sizes.next(None, MUCH, 2) == 1
+
+
+def test_a_slow_iterable_gives_small_portions() -> None:
+    sizes = PortionSizes()
+    assert grown(sizes, 3, seconds=1.0) == [1, 1, 1]
+    assert grown(sizes, 3) == [1, 4, 16]
+    sizes.read(16, 32, 0.04, 0.01)
+    assert sizes.next(None, MUCH, 2) == 2
+
+
+def test_large_items_make_small_portions() -> None:
+    sizes = PortionSizes()
+    grown(sizes, 4, size=64 * 1024)
+    assert sizes.next(None, MUCH, 2) == 4
+    assert sizes.next(None, 1, 2) == 1
+
+
+def test_the_last_portions_of_a_known_number_of_items_are_smaller() -> None:
+    """All slaves end at about the same time. The last portions still have 2 ms of work."""
+    sizes = PortionSizes()
+    sizes.ended(1, 10e-6)
+    grown(sizes, 6)
+    assert [sizes.next(left, MUCH, 2) for left in (100_000, 4000, 400, 4)] == [1961, 1000, 196, 196]
+
+
+def test_a_caller_can_allow_fewer_items() -> None:
+    assert max(grown(PortionSizes(most=3), 5)) == 3
+
+
+@pytest.mark.parametrize(
+    ("iterables", "kind", "data"),
+    [(([1, None],), ARGUMENTS, b"\x01\xc0"), (([1, 2], "ab"), ROWS, b"\x92\x01\xa1a\x92\x02\xa1b")],
+)
+def test_plain_items_are_packed(iterables: tuple[Any, ...], kind: int, data: bytes) -> None:
+    source = items(*iterables)
+    calls = source.packed([*source.items])
+    assert calls is not None
+    assert (calls.kind, calls.data, source.total) == (kind, data, 2)
+
+
+def test_the_items_of_a_starmap_are_rows() -> None:
+    terms = Defined(MAX), TaskPolicy(), None
+    source = with_terms(terms, iter([[1, 2]]), lambda some: map(tuple, some), SETTINGS)
+    calls = source.packed([*source.items])
+    assert calls is not None
+    assert calls.data == b"\x92\x01\x02"
+    assert source.total is None
+
+
+@pytest.mark.parametrize("item", [[1], {1: 2}, object(), 1 << 70, "\ud800", True.__class__])
+def test_other_items_are_not_packed(item: object) -> None:
+    assert items([5, item]).packed([5, item]) is None
+
+
+def test_an_iterator_has_an_unknown_length() -> None:
+    assert items(iter([1, 2])).total is None
+    with pytest.raises(UsageError, match="at least one iterable"):
+        items()
+
+
+@pytest.mark.parametrize(
+    "policy", [{"retry": False}, {"seconds_max": 5}, {"memory_max": 100}, {"sid": "SLAVE-1"}, {"speculate": True}]
+)
+def test_items_about_which_more_is_said_are_not_packed(policy: dict[str, Any]) -> None:
+    """Those with `retry=False` are journalled one by one."""
+    assert items([1], **policy).packed([1]) is None
+
+
+@pytest.mark.parametrize("settings", [{"task_group": 5}, {"result_group": 5}, {"verify": 5.0}])
+def test_items_are_not_packed_if_the_user_fixed_the_groups_or_results_are_compared(settings: dict[str, Any]) -> None:
+    assert items([1], settings=MasterSettings("m", "g", **settings)).packed([1]) is None
+
+
+def test_items_with_seeds_or_conditions_are_not_packed() -> None:
+    assert items([1], extras=Extras(5, b"")).packed([1]) is None
+    [(_, _, extras, args, kwargs)] = items([1], extras=Extras(5, b"")).calls([1])
+    assert (extras, args, kwargs) == (Extras(5, b""), (1,), {})

@@ -1,0 +1,190 @@
+"""A slave runs the tasks of a portion in stretches, and sends the results of a stretch together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pickle import PickleBuffer
+from typing import Any
+
+import pytest
+
+from mwpy._roles import stretches
+from mwpy._roles.stretches import Stretches
+from mwpy._roles.waiting_tasks import WaitingTasks
+from mwpy._transport.codec import Codec, loads
+from mwpy._values import message_checks, messages
+from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import PLAIN
+from mwpy._values.packed import ARGUMENTS, ROWS
+
+LIMIT = 100_000
+
+
+class _Slave:
+    """What a `TaskRunner` gives to its stretches."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[messages.Results, Sequence[Buffer]]] = []
+        self.looked: list[tuple[int, str]] = []
+        self.recalled_at = 0
+        """The position of the first task that must not start; 0 if there is none."""
+        self.goes_on = True
+        self.stretches = Stretches(7, LIMIT, Codec(), self._send, self._look)
+
+    def _send(self, message: messages.Message, frames: Sequence[Buffer]) -> None:
+        assert isinstance(message, messages.Results)
+        message_checks.check(message, frames)
+        self.sent.append((message, frames))
+
+    def _look(self, task_id: int, error: BaseException | None) -> bool:
+        self.looked.append((task_id, type(error).__name__))
+        return self.goes_on
+
+    def run_each(
+        self,
+        function: Callable[..., Any],
+        calls: Iterable[Sequence[Any]],
+        position: int,
+        values: list[Any],
+        kinds: set[type],
+    ) -> None:
+        """Do what `SlaveEnd.run_each` does."""
+        for place, args in enumerate(calls, position):
+            if self.recalled_at and place >= self.recalled_at:
+                return
+            values.append(function(*args))
+            kinds.add(type(values[-1]))
+            if type(values[-1]) not in PLAIN:
+                return
+
+    def run(self, function: Callable[..., Any], *arguments: Any, most: int = 1000) -> int:
+        """Run a task for each argument. The first has the id 11 and the position 1."""
+        span = WaitingTasks(11, len(arguments), 2, 1, 0, None, False, arguments, (), (), (), ARGUMENTS)
+        return self.stretches.run(self.run_each, function, span, most)
+
+    def results(self) -> dict[int, Any]:
+        """What was sent for each task; of a failure the type and the text."""
+        found: dict[int, Any] = {}
+        for group, frames in self.sent:
+            values, buffers = messages.entries(group, frames)
+            named = [number for number, _ in messages.each_task(group)]
+            for place, (number, value) in enumerate(zip(named, values, strict=True)):
+                loaded = loads(value, buffers[place] if buffers else ())
+                found[number] = loaded[:2] if place in group.failed else loaded
+        return found
+
+
+@pytest.fixture
+def slave() -> _Slave:
+    return _Slave()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The steps of the clock from one look to the next. The last one stays."""
+    steps, now = [0.0], [0.0]
+
+    def monotonic() -> float:
+        now[0] += steps.pop(0) if len(steps) > 1 else steps[0]
+        return now[0]
+
+    monkeypatch.setattr(stretches, "monotonic", monotonic)
+    return steps
+
+
+def test_the_results_of_short_tasks_are_one_message_with_one_time(slave: _Slave, clock: list[float]) -> None:
+    clock[:] = [0.0, 1e-6]
+    assert slave.run(abs, *range(-100, 0)) == 100
+    [(group, _)] = slave.sent
+    assert (group.tasks, group.counts, group.attempts, group.plain) == ([11], [100], [2], True)
+    assert group.seconds == [pytest.approx(7e-6)], "blocks of 1, 2, 4 and so on"
+    assert slave.results() == {11 + place: 100 - place for place in range(100)}
+
+
+def test_tasks_that_are_not_short_are_timed_one_by_one(slave: _Slave, clock: list[float]) -> None:
+    clock[:] = [0.0, 0.001]
+    slave.run(abs, -1, -2, -3)
+    [(group, _)] = slave.sent
+    assert group.seconds == [pytest.approx(0.001)] * 3
+
+
+def test_results_are_sent_soon(slave: _Slave, clock: list[float]) -> None:
+    clock[:] = [0.0, 0.004]
+    slave.run(abs, *range(5))
+    assert [group.counts for group, _ in slave.sent] == [[3], [2]]
+
+
+def test_calls_have_any_number_of_arguments(slave: _Slave) -> None:
+    span = WaitingTasks(1, 2, 1, 1, 0, None, False, [(2, 5), (3, 2)], (), (), (), ROWS)
+    assert slave.stretches.run(slave.run_each, pow, span, 10) == 2
+    assert slave.results() == {1: 32, 2: 9}
+
+
+def test_an_exception_fails_only_its_own_task(slave: _Slave) -> None:
+    slave.run(lambda number: 6 // number, *[3] * 5, 0, 3, 0)
+    [(group, _)] = slave.sent
+    assert (group.failed, group.plain) == ([5, 7], False)
+    failure = "ZeroDivisionError", "integer division or modulo by zero"
+    assert [*slave.results().values()] == [2] * 5 + [failure, 2, failure]
+    assert [task for task, error in slave.looked if error != "NoneType"] == [16, 18]
+
+
+def test_a_value_that_can_change_is_encoded_before_the_next_task_runs(slave: _Slave) -> None:
+    kept: list[int] = []
+
+    def add(number: int) -> object:
+        kept.append(number)
+        return number if number == 2 else kept
+
+    slave.run(add, 1, 2, 3)
+    assert slave.results() == {11: [1], 12: 2, 13: [1, 2, 3]}
+
+
+def test_values_with_large_buffers_are_frames_of_their_own(slave: _Slave) -> None:
+    slave.run(lambda size: PickleBuffer(b"x" * size), 5, 70_000, 6)
+    assert [(group.counts, group.buffers) for group, _ in slave.sent] == [([2], [0, 1]), ([1], [])]
+    assert [len(value) for value in slave.results().values()] == [5, 70_000, 6]
+
+
+def test_a_value_that_cannot_be_sent_is_a_failure(slave: _Slave) -> None:
+    values = {1: 5, 2: "x" * (LIMIT + 1), 3: (each for each in ""), 5: 1 << 70, 6: "\ud800"}
+    slave.run(values.__getitem__, 1, 2, 3, 5, 6)
+    found = slave.results()
+    assert (found[11], found[14], found[15]) == (5, 1 << 70, "\ud800")
+    assert [found[number][0] for number in (12, 13)] == ["mwpy.slave.ResultTooLarge", "mwpy.slave.ResultNotPicklable"]
+
+
+def test_texts_and_bytes_together_are_read_as_any_values(slave: _Slave) -> None:
+    slave.run(lambda value: value, "text", b"bytes", None)
+    [(group, _)] = slave.sent
+    assert not group.plain
+    assert [*slave.results().values()] == ["text", b"bytes", None]
+
+
+def test_many_bytes_or_failures_are_sent_at_once(
+    slave: _Slave, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock[:] = [0.0, 0.001]
+    monkeypatch.setattr(stretches, "STRETCH_BYTES", 10)
+    monkeypatch.setattr(stretches, "FAILURES_SENT", 2)
+    slave.run(lambda value: value or 1 // 0, "x" * 11, b"y" * 11, 0, 0, 5)
+    assert [group.counts for group, _ in slave.sent] == [[1], [1], [2], [1]]
+
+
+def test_a_recall_ends_the_stretch(slave: _Slave) -> None:
+    slave.recalled_at = 3
+    assert slave.run(abs, *range(10)) == 2
+    assert slave.results() == {11: 0, 12: 1}
+    slave.recalled_at = 1
+    assert slave.run(abs, *range(10)) == 0
+
+
+def test_a_slave_without_an_agent_starts_no_other_task(slave: _Slave) -> None:
+    slave.goes_on = False
+    slave.run(abs, *range(10))
+    assert len(slave.looked) == 1
+
+
+def test_only_so_many_tasks_are_run_as_are_wanted(slave: _Slave) -> None:
+    assert slave.run(abs, *range(10), most=4) == 4
+    assert [*slave.results()] == [11, 12, 13, 14]
