@@ -290,8 +290,8 @@ class AgentCore:
         limit = self._enforcement.named(child, started) if cause is Cause.OUT_OF_MEMORY else ""
         reason = _reason_of(child, event.reason + limit, running)
         words = evolve(event.words, peak_bytes=max(event.words.peak_bytes, child.peak_bytes))
-        memory_alone = LastWords(peak_bytes=words.peak_bytes)  # the rest was printed on the agent's own streams
-        self._state.record(records.SlaveEnded(child.name, cause, reason, named, memory_alone))
+        # the rest of its last words was printed on the agent's own streams
+        self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
         self._checkpoints.slave_ended(child)
         self._shares.slave_ended(child)
         if not child.is_replaced:
