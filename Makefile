@@ -23,8 +23,12 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 # The tests of the core must run every line and every branch of these folders: values and decisions.
 COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 
+# Measuring makes the simulator three times as slow, so these are its only tests that are measured.
+SIMULATED := tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults \
+	tests/simulation/test_overseen_pool.py
+
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-processes test-condor test-batch test-oldest simulate attack bench bench-peers clean
+.PHONY: help ping check test test-core test-simulation test-processes test-condor test-batch test-oldest simulate attack bench bench-peers clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -42,12 +46,15 @@ test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in abo
 	@# before the parts: tests of `mwpy pack` copy the checkout, and no file may vanish from it meanwhile
 	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
 	@echo "four parts run at a time, for about ten minutes; each part prints its output when it has ended"
-	$(MAKE) --jobs 4 --keep-going --output-sync=target test-core test-processes test-condor test-batch test-oldest
+	$(MAKE) --jobs 4 --keep-going --output-sync=target test-condor test-processes test-core test-batch test-simulation \
+		test-oldest
 
 test-core: $(VENV)/installed-for-tests ## the tests without processes, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios tests/simulation --seeds 100
+	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios $(SIMULATED) --seeds 100
 	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
+
+test-simulation: $(VENV)/installed-for-tests ## the simulator, and whether it finds mistakes that are made on purpose
 	$(BIN)/python -m pytest tests/simulation
 
 test-processes: $(VENV)/installed-for-tests ## the tests with real processes on this machine

@@ -276,6 +276,23 @@ def test_a_blocked_task_for_a_slave_that_is_gone_meanwhile_is_handed_back() -> N
     assert master.ended[2] == "SLAVE-9, to which it was addressed, is gone or never was"
 
 
+def test_a_task_fails_in_the_same_iteration_in_which_the_other_one_cannot_be_sent() -> None:
+    master = Master()
+    master.submit("a")
+    master.join()
+    master.receive(messages.AlgorithmFailed(1, 0, "no scipy", [1], [1], [1]))
+    master.submit("b", policy=TaskPolicy(SlaveId("SLAVE-0")))
+    master.core.obey(HoldResults([2]))
+    master.submit([ResultReference(2)], refers=[2])
+    master.turn()
+    assert master.ended[2] == "SLAVE-0, to which it was addressed, cannot run it: no scipy"
+    assert "it needs the result of task 2" in master.ended[3]
+
+
+def test_a_command_that_holds_results_waits_for_the_last_of_these_tasks() -> None:
+    assert HoldResults([2, 5]).last == 5
+
+
 def test_a_result_may_be_in_any_state_when_it_is_referred_to() -> None:
     """Blocked, delayed, at a slave, or pending: in a group, among others, and addressed to a slave."""
     master = Master()

@@ -315,12 +315,12 @@ def test_each_task_is_either_started_or_taken_back() -> None:
     os.close(writing)
     taken: list[int] = []
     for first in range(1, 200_000, 1000):
-        agent.send([struct.pack("=QQ", first, first + 1000)])
+        agent.send([struct.pack("=BQQ", 1, first, first + 1000)])
         time.sleep(SETTLE_S * (first % 7) / 7)
         agent.recall()
         time.sleep(SETTLE_S)
         begin = max(first, agent.started + 1, first + 500)
-        agent.send([struct.pack("=QQ", begin, 0)])
+        agent.send([struct.pack("=BQQ", 1, begin, 0)])
         taken += range(begin, first + 1000)
     agent._stream.shutdown(socket.SHUT_WR)
     with os.fdopen(reading, "rb") as pipe:
@@ -333,12 +333,13 @@ def test_each_task_is_either_started_or_taken_back() -> None:
 
 
 def _start_what_comes(slave: SlaveEnd) -> list[int]:
-    """Act as a slave that records its started tasks. A message is (first, end) of tasks, or (first taken back, 0)."""
+    """Act as a slave that records its started tasks. A message is 1, as a version, and (first, end) of
+    tasks, or (first taken back, 0)."""
     tasks: deque[int] = deque()
     ran: list[int] = []
     while not slave.eof:
         for [message] in slave.receive(60.0):
-            first, end = struct.unpack("=QQ", message)
+            _, first, end = struct.unpack("=BQQ", message)
             if end:
                 tasks.extend(range(first, end))
             else:

@@ -444,6 +444,21 @@ def test_a_task_with_an_answer_is_cancelled(running: Running, *, waits: bool) ->
         assert pool.results == {}
 
 
+def test_the_other_answers_are_compared_if_a_task_is_cancelled_as_soon_as_it_has_one() -> None:
+    pool = Pool("a", "b")
+    pool.submit(2)
+    assert (pool.held("a"), pool.held("b")) == ([1], [2])
+    for host, task in ((b"a", 1), (b"b", 2)):
+        group = messages.Results(1, [task], [1], [1], [0.1], [])
+        pool.core.handle(Received(host, "here", group, [messages.payload(1, [RIGHT])]), 0.0)
+    pool.core.obey(CancelTasks([(1, 1)], Running.KILL))
+    pool.decide()
+    assert "cancelled" in str(pool.results[1].error)
+    assert pool.held("a") == [2]
+    pool.answer("a", RIGHT)
+    assert pool.results[2].value == "right"
+
+
 def test_a_slave_that_repeats_a_task_in_vain_is_stopped() -> None:
     pool = Pool("a", "b")
     pool.submit()
