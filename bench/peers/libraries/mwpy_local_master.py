@@ -71,9 +71,9 @@ class MwpyLocalMaster(Peer):
     def result_after_death(self, die: Callable[..., Any], path: str, function: Callable[[], Any]) -> Any:  # noqa: ARG002
         """Use a script that imports the packages, as users write it: the agent forks its slaves from a template."""
         command = [sys.executable, SUCCESSOR, path, "--mw-local", "1"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as script:
-            assert script.stdout is not None
-            return int(script.stdout.readline())
+        script = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert script.stdout is not None
+        return int(script.stdout.readline())  # the end of the script would count, too
 
     def scale(self, agents: int) -> Sequence[float]:
         with tempfile.TemporaryDirectory() as folder:
