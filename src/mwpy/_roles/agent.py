@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from mwpy._core.agent import events
 from mwpy._core.agent.core import AgentCore
 from mwpy._core.agent.events import AgentSettings
+from mwpy._core.moments import known
 from mwpy._roles import share_files
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges
@@ -185,10 +186,8 @@ class Agent:
     def timeout(self, now: float) -> float:
         """How long to wait at most if nothing happens, in seconds. Only an agent that is late notices that it was
         stopped, so it never waits longer than a part of the client timeout."""
-        due, full_until = self._core.next_deadline(), self._watched.full_until
-        until = now + self._core.settings.client_timeout_s / 2
-        for moment in (due, full_until):
-            until = until if moment is None else min(until, moment)
+        latest = now + self._core.settings.client_timeout_s / 2
+        until = min(known((self._core.next_deadline(), self._watched.full_until, latest)))
         return max(0.0, until - now)
 
     # ---- what happened -------------------------------------------------------------------------------------
@@ -291,8 +290,9 @@ class Agent:
             for number, most in actions.limit_memory:
                 if number in self._slaves:
                     self._slaves[number].parts.process.limit_memory(most)
-            for report in share_files.changed(self._edges.shares, actions.share_files):
-                core.handle(report, now)
+            if actions.share_files:
+                for report in share_files.changed(self._edges.shares, actions.share_files):
+                    core.handle(report, now)
             for number, message in actions.to_slaves:
                 self._send_to_slave(number, message)
             if actions.recall:
