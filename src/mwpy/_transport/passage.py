@@ -86,9 +86,9 @@ class Passage:
         Returns:
             The message that must be sent: the same one if it has no large frames or if they cannot be passed.
         """
-        large = [place for place, frame in enumerate(frames) if len(frame) >= LARGE_BYTES]
-        if not large:
+        if max(map(len, frames), default=0) < LARGE_BYTES:
             return frames
+        large = [place for place, frame in enumerate(frames) if len(frame) >= LARGE_BYTES]
         views = {place: frames[place] for place in large}
         loose = [place for place in large if part_of(frames[place]) is None]
         if loose:
