@@ -63,11 +63,11 @@ def test_an_agent_of_another_version_is_refused_on_both_sides(stage: Stage) -> N
     """The agent exits with 3. Both sides show both versions and the remedy."""
     master = stage.master("count.py", "--tasks", 10)
     program = (
-        "import sys\n"
+        "import importlib, sys\n"
         "from mwpy._transport import wire\n"
         "from mwpy._values import messages\n"
         "messages.PROTOCOL_VERSION = 77\n"
-        "wire._PREFIX = {kind: bytes([77, prefix[1]]) for kind, prefix in wire._PREFIX.items()}\n"
+        "importlib.reload(wire)\n"
         "from mwpy.cli import main\n"
         "sys.exit(main(['slave', *sys.argv[1:]]))"
     )

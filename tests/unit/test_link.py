@@ -531,7 +531,7 @@ def test_a_master_without_free_descriptors_turns_connections_away_and_is_quiet_t
 def test_connections_beyond_the_limit_are_turned_away_and_members_stay(ends: Loopback) -> None:
     """The master's script needs files too."""
     master, agent, _ = ends.pair()
-    master.link.limit(8)
+    master.link.limit(8, 1)
     clients = subprocess.Popen(
         [sys.executable, "-c", CLIENTS, str(master.link.port)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )

@@ -122,8 +122,10 @@ def test_calls_have_any_number_of_arguments(slave: _Slave) -> None:
 
 def test_an_exception_fails_only_its_own_task(slave: _Slave) -> None:
     slave.run(lambda number: 6 // number, *[3] * 5, 0, 3, 0)
-    [(group, _)] = slave.sent
-    assert (group.failed, group.plain) == ([5, 7], False)
+    assert [(group.counts, group.failed, group.plain) for group, _ in slave.sent] == [
+        ([6], [5], False),
+        ([2], [1], False),
+    ]
     failure = "ZeroDivisionError", "integer division or modulo by zero"
     assert [*slave.results().values()] == [2] * 5 + [failure, 2, failure]
     assert [task for task, error in slave.looked if error != "NoneType"] == [16, 18]
@@ -161,14 +163,13 @@ def test_texts_and_bytes_together_are_read_as_any_values(slave: _Slave) -> None:
     assert [*slave.results().values()] == ["text", b"bytes", None]
 
 
-def test_many_bytes_or_failures_are_sent_at_once(
+def test_many_bytes_or_a_failure_are_sent_at_once(
     slave: _Slave, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock[:] = [0.0, 0.001]
     monkeypatch.setattr(stretches, "STRETCH_BYTES", 10)
-    monkeypatch.setattr(stretches, "FAILURES_SENT", 2)
-    slave.run(lambda value: value or 1 // 0, "x" * 11, b"y" * 11, 0, 0, 5)
-    assert [group.counts for group, _ in slave.sent] == [[1], [1], [2], [1]]
+    slave.run(lambda value: value or 1 // 0, "x" * 11, b"y" * 11, 1, 0, 0, 5)
+    assert [group.counts for group, _ in slave.sent] == [[1], [1], [2], [1], [1]]
 
 
 def test_a_recall_ends_the_stretch(slave: _Slave) -> None:

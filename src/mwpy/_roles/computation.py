@@ -49,6 +49,9 @@ LEAST_RESERVE = 16
 """One in eight files, and at least 16, are left for the master algorithm; agents that are being refused may have half
 of them."""
 
+PASSAGES_SHARE = 16
+"""One in so many files may be a passage to an agent on the same host."""
+
 
 @define(eq=False)
 class Computation:
@@ -121,8 +124,9 @@ def start(
     limit = open_files.raise_limit()
     link = _listen(options, published, key)
     reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
-    room = max(1, limit - open_files.count() - reserve)
-    link.limit(room + reserve // 2)
+    passages = limit // PASSAGES_SHARE
+    room = max(1, limit - open_files.count() - reserve - passages)
+    link.limit(room + reserve // 2, passages)
     settings = evolve(_settings(options, generation), max_agents=room, max_open_files=limit)
     if room < FEW_AGENTS and not _only_here(options):
         audit.write([records.Notice(_about_room(room, limit))], clock.wall())

@@ -38,9 +38,6 @@ STRETCH_S = 0.01
 STRETCH_BYTES = 256 * 1024
 """About how many bytes of results are sent together at most."""
 
-FAILURES_SENT = 1000
-"""How many failures are sent together at most."""
-
 TIMED_S = 20e-6
 """Tasks that take less than this are not timed one by one, because that would cost too much."""
 
@@ -74,8 +71,8 @@ class _Gathered:
     """About how many bytes the texts, bytes and encoded values take."""
 
     def is_due(self, now: float) -> bool:
-        """Whether they should be sent now."""
-        return now >= self.until or self.size > STRETCH_BYTES or len(self.failed) >= FAILURES_SENT
+        """Whether they should be sent now. A failure does not wait for the next task, because it may stop the run."""
+        return bool(self.failed) or now >= self.until or self.size > STRETCH_BYTES
 
 
 @define(eq=False)

@@ -23,6 +23,7 @@ import socket
 import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -266,18 +267,24 @@ def with_offer(frames: Sequence[Buffer], offer: Offer) -> list[Buffer]:
 
 
 def connect(name: str) -> Passage | None:
-    """Accept the offer of an agent. Return None if the agent is on another host, or has another user."""
+    """Accept the offer of an agent.
+
+    Returns:
+        The passage; None if the agent is on another host or has another user, or if this process is out of file
+        descriptors.
+    """
     if not _NAME.fullmatch(name):
         return None
-    end = socket.socket(socket.AF_UNIX, _kind())
-    try:
-        end.setblocking(False)
-        end.connect(f"\0{name}")
-        if _is_same_user(end):
-            return Passage(end)
-    except OSError:
-        pass
-    end.close()
+    with suppress(OSError):
+        end = socket.socket(socket.AF_UNIX, _kind())
+        try:
+            end.setblocking(False)
+            end.connect(f"\0{name}")
+            if _is_same_user(end):
+                return Passage(end)
+        except OSError:
+            pass
+        end.close()
     return None
 
 

@@ -43,7 +43,7 @@ def draw(_number: int) -> dict[str, object]:
 @mwpy.task_algorithm(retry=False)
 def crash() -> None:
     """End the slave in native code."""
-    print("last words", end="")
+    print("last words", end="", flush=True)
     os.abort()
 
 

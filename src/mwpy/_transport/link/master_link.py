@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 import zmq
@@ -122,6 +123,7 @@ class MasterLink:
         """Peers to which a send failed."""
         self._passages: dict[bytes, Passage] = {}
         """The passages to the peers on this host."""
+        self._most_passages = sys.maxsize
         self._bell_out, self._bell_in = os.pipe()
         os.set_blocking(self._bell_out, False)
         os.set_blocking(self._bell_in, False)
@@ -144,9 +146,9 @@ class MasterLink:
         endpoint = bytes(self._router.get(zmq.LAST_ENDPOINT))
         return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
 
-    def limit(self, connections: int) -> None:
-        """Turn connections away beyond this number."""
-        self._door.limit = connections
+    def limit(self, connections: int, passages: int) -> None:
+        """Turn connections away beyond a number, and accept no more than so many passages."""
+        self._door.limit, self._most_passages = connections, passages
 
     def wake(self) -> None:
         """End the wait in `poll`. Any thread may call this."""
@@ -223,7 +225,7 @@ class MasterLink:
 
     def _open_passage(self, peer: bytes, name: str) -> None:
         """Accept the passage that an agent offers, if the agent is on this host."""
-        passage = connect(name)
+        passage = connect(name) if len(self._passages) < self._most_passages else None
         if passage is not None and self._passages.setdefault(peer, passage) is not passage:
             passage.close()
 
