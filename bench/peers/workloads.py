@@ -32,8 +32,11 @@ QUICK = "BENCH_QUICK" in os.environ
 LONG_S = 0.01 if QUICK else 1.0
 """A measurement of a rate takes at least this time, in seconds, unless it has the most tasks."""
 
-MOST = 1_000_000
-"""The largest number of tasks in one measurement."""
+MOST = 10_000_000
+"""The largest number of tasks in the measurement of a rate."""
+
+MOST_QUEUED = 1_000_000
+"""The largest number of tasks that are queued."""
 
 ROUND_TRIPS = 500
 
@@ -208,20 +211,24 @@ def efficiencies(peer: Peer, lengths: Callable[[Random, float, int], list[float]
 
 
 def shortest(reached: dict[float, float], wanted: float) -> float:
-    """Return the length from which on an efficiency is reached, on a line between the logarithms of two lengths.
+    """Return the shortest length that reaches an efficiency, on a line between the logarithms of two lengths.
+
+    Args:
+        reached: the efficiency of each length.
+        wanted: the efficiency.
 
     Returns:
-        Infinity if the longest tasks do not reach it; the shortest measured length if this and all others reach it.
+        Infinity if no length reaches it; the shortest measured length if this one does.
     """
-    above = math.inf
-    for length, efficiency in reached.items():
-        if efficiency < wanted:
-            if above is math.inf:
-                return math.inf
-            share = (wanted - efficiency) / (reached[above] - efficiency)
-            return length * (above / length) ** share
-        above = length
-    return above
+    below = math.inf
+    for length in sorted(reached):
+        if reached[length] >= wanted:
+            if below is math.inf:
+                return length
+            share = (wanted - reached[below]) / (reached[length] - reached[below])
+            return below * (length / below) ** share
+        below = length
+    return math.inf
 
 
 def queued(peer: Peer) -> Figures:
@@ -231,7 +238,7 @@ def queued(peer: Peer) -> Figures:
         time.sleep(SETTLE_S)
         before, count = memory(os.getpid()), 0
         until = time.monotonic() + QUEUING_S
-        while count < MOST and time.monotonic() < until:
+        while count < MOST_QUEUED and time.monotonic() < until:
             for _ in range(1000):
                 handle = peer.submit(functions.nothing, count)
                 count += 1

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 class Executor(Peer):
-    chunks = (1000,)
     sends_each_time = True
 
     def start(self, workers: int) -> None:
