@@ -41,7 +41,7 @@ from mwpy._transport.mappings import map_file, new_memory, unmap, view_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
-__all__ = ["HOPS", "LARGE_BYTES", "Part", "SharedFile", "lend", "part_of", "received", "seal"]
+__all__ = ["HOPS", "LARGE_BYTES", "Part", "SharedFile", "lend", "part_of", "received", "seal", "write_all"]
 
 LARGE_BYTES = 64 * 1024
 """Buffers of this size and larger travel in files."""
@@ -201,7 +201,7 @@ def lend(buffers: Sequence[Buffer], *, briefly: bool = False) -> list[memoryview
         fd, address, size = free
     try:
         for start, buffer in zip(starts, buffers, strict=True):
-            _write(fd, memoryview(buffer), start)
+            write_all(fd, memoryview(buffer), start)
         file = SharedFile(fd, size, passes_on=True, is_reused=True, address=address)
     except OSError as error:
         if address is not None:
@@ -229,7 +229,7 @@ def seal(buffers: Sequence[Buffer], *, briefly: bool = False) -> list[memoryview
     try:
         fd = os.memfd_create("mwpy-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         for start, buffer in zip(starts, buffers, strict=True):
-            _write(fd, memoryview(buffer), start)
+            write_all(fd, memoryview(buffer), start)
         _add_seals(fd, fcntl.F_SEAL_WRITE)
         file = SharedFile(fd, size, passes_on=True)
     except OSError as error:
@@ -390,7 +390,7 @@ def _pread(fd: int, start: int, size: int) -> memoryview:
     return data
 
 
-def _write(fd: int, data: memoryview, start: int) -> None:
+def write_all(fd: int, data: memoryview, start: int) -> None:
     """Write all of a buffer: one call writes at most 2 GiB."""
     while data:
         count = os.pwrite(fd, data, start)

@@ -26,6 +26,7 @@ from attrs import define, field
 
 from mwpy._system import memory
 from mwpy._transport.codec import Codec, loads_shared
+from mwpy._transport.shared import write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.phrases import amount
@@ -89,7 +90,7 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     file = _new_file(places[-1])
     try:
         for part, place in zip((head, *parts), (0, *places), strict=False):
-            _write(file, part, place)
+            write_all(file, memoryview(part), place)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
         shared = _kept(Share(digest, places[-1], _location(file)), file)
         finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
@@ -114,13 +115,6 @@ def _new_file(size: int) -> int:
     file = os.memfd_create("mwpy-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, size)
     return file
-
-
-def _write(file: int, data: Buffer, place: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        count = os.pwrite(file, rest, place)
-        rest, place = rest[count:], place + count
 
 
 def _kept(share: Share, file: int) -> SharedObject:
@@ -250,7 +244,7 @@ class Store:
         Raises:
             OSError: out of memory.
         """
-        _write(self._files[digest], part, start)
+        write_all(self._files[digest], memoryview(part), start)
         self._missing[digest] -= len(part)
         if not self._missing[digest]:
             del self._missing[digest]
