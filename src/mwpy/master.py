@@ -7,45 +7,33 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, TypeVarTuple, Unpack, cast, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
 from mwpy._roles.access import USED_BY_A_TASK, Access
-from mwpy._roles.code_watch import CodeWatch
-from mwpy._roles.definitions import Definitions
-from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import Inbox, LoopCounts
-from mwpy._roles.map_run import MapOptions, MapRun, algorithm_of_call, most_of
-from mwpy._roles.portions import MOST_ITEMS, Call, MapItems, items_of, with_terms
-from mwpy._roles.progress import Progress, Report, progress_of
+from mwpy._roles.inbox import LoopCounts
+from mwpy._roles.map_run import algorithm_of_call
+from mwpy._roles.maps import Maps, MasterParts
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
-from mwpy._roles.terms import TermsOf
-from mwpy._system.modules import is_interactive
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import SlaveId, TaskId
-from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["LoopCounts", "Master"]
 
-A = TypeVar("A")
-B = TypeVar("B")
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 KindName = Literal["ordered", "intermingle", "unordered"]
 
 
-class Master:
+class Master(Maps):
     """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used only by the thread that made it.
 
     Example:
@@ -56,13 +44,14 @@ class Master:
     """
 
     def __init__(self, access: Access, codec: Codec, main_by_value: bool, for_all: Policies) -> None:
+        parts = MasterParts.of(access, codec, main_by_value, for_all)
+        super().__init__(parts)
         self._access = access
         self._codec = codec
-        watch = CodeWatch(access) if main_by_value and is_interactive() else None
-        self._definitions = Definitions(codec, main_by_value, watch)
-        self._terms = TermsOf(self._definitions, for_all, codec)
-        self._inbox = Inbox(access, access.io.core.state.settings)
-        self._held = HeldResults(access, self._inbox)
+        self._definitions = parts.definitions
+        self._terms = parts.terms
+        self._inbox = parts.inbox
+        self._held = parts.held
         self._seeds = Seeds()
         self._targets = TargetNumbers()
 
@@ -153,194 +142,6 @@ class Master:
             return self.submit(call, tag, **policy)
 
         return submit
-
-    # ---- maps ---------------------------------------------------------------------------------------------
-
-    @overload
-    def map(
-        self, function: Callable[[A], R], iterable: Iterable[A], /, **options: Unpack[MapOptions]
-    ) -> Generator[R, None, None]: ...
-
-    @overload
-    def map(
-        self,
-        function: Callable[[A, B], R],
-        iterable: Iterable[A],
-        second: Iterable[B],
-        /,
-        **options: Unpack[MapOptions],
-    ) -> Generator[R, None, None]: ...
-
-    @overload
-    def map(
-        self,
-        function: Callable[..., R],
-        iterable: Iterable[Any],
-        second: Iterable[Any],
-        third: Iterable[Any],
-        /,
-        *more: Iterable[Any],
-        **options: Unpack[MapOptions],
-    ) -> Generator[R, None, None]: ...
-
-    def map(
-        self,
-        function: Callable[..., R],
-        *iterables: Iterable[Any],
-        chunksize: int | None = None,
-        progress: bool | Report | None = None,
-        total: int | None = None,
-        **policy: Unpack[Policies],
-    ) -> Generator[R, None, None]:
-        """Apply a function to each item on the slaves, and yield the values in the order of the items.
-
-        The first items are submitted by this call. The others are read one after the other, and a limited number of
-        them is in flight, so an iterable may be endless. The tasks end with the generator: when it is closed, when it
-        raises, or when nobody refers to it any more, tasks that have not ended are cancelled.
-
-        Args:
-            function: a task algorithm or any other function.
-            iterables: one iterable for each argument of the function. The shortest one ends the map.
-            chunksize: the most items that may travel together, for code that was written for other pools. Each item is
-                a task, and mwpy chooses how many of them travel together.
-            progress: True shows a line on standard error. A function `(done, total)` is called at most ten times a
-                second, in this thread, while values are requested.
-            total: how many items there are, for `progress`; None asks the iterables. It may be unknown.
-            policy: the policies of `submit`. The seed of a task depends on `seed` and on the position of its item.
-
-        Raises:
-            UsageError: an argument or a policy is wrong, and the message names it. This call raises it.
-            ArgumentNotPicklable: an item cannot be pickled. Raised when the item is read.
-            TaskFailed: a task failed, when its value is requested. It names the item, the slave and the host. The map
-                is closed then; use `map_results` to go on after failures.
-
-        Example:
-            >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
-            332833500
-        """
-        most = most_of(chunksize)
-        items = self._items(function, iterables, policy)
-        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
-        return self._run(items, ordered=True, values=True, progress=shown, most=most)
-
-    def starmap(
-        self,
-        function: Callable[[Unpack[Ts]], R],
-        tuples: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
-        chunksize: int | None = None,
-        **policy: Unpack[Policies],
-    ) -> Generator[R, None, None]:
-        """Like `map`, but each item is a tuple of all arguments of a call.
-
-        Example:
-            >>> list(mw.starmap(pow, [(2, 5), (3, 2)]))        # doctest: +SKIP
-            [32, 9]
-        """
-        most, terms = most_of(chunksize), self._terms.of_map(function, policy)
-        items = with_terms(terms, iter(tuples), partial(map, tuple), self._inbox.settings)
-        return self._run(items, ordered=True, values=True, most=most)
-
-    def imap_unordered(
-        self,
-        function: Callable[[A], R],
-        iterable: Iterable[A],
-        chunksize: int | None = None,
-        **policy: Unpack[Policies],
-    ) -> Generator[R, None, None]:
-        """Like `map` with one iterable, but yield the values as they arrive."""
-        most = most_of(chunksize)
-        return self._run(self._items(function, (iterable,), policy), ordered=False, values=True, most=most)
-
-    @overload
-    def map_results(
-        self,
-        function: Callable[[A], R],
-        iterable: Iterable[A],
-        /,
-        *,
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        **policy: Unpack[Policies],
-    ) -> Generator[Result[R], None, None]: ...
-
-    @overload
-    def map_results(
-        self,
-        function: Callable[..., R],
-        iterable: Iterable[Any],
-        second: Iterable[Any],
-        /,
-        *more: Iterable[Any],
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        **policy: Unpack[Policies],
-    ) -> Generator[Result[R], None, None]: ...
-
-    def map_results(
-        self,
-        function: Callable[..., R],
-        *iterables: Iterable[Any],
-        ordered: bool = False,
-        max_failures: FailureLimit = None,
-        **policy: Unpack[Policies],
-    ) -> Generator[Result[R], None, None]:
-        """Like `map`, but yield a `Result` for each item: it says how the task ended, and failures close nothing.
-
-        Args:
-            ordered: whether the results come in the order of the items, or as they arrive.
-            max_failures: at how many failures the map stops: `10`, or a percentage such as "5%", which counts from 100
-                ended tasks on. This kills the tasks that run; with "10,finish" they may finish. None for no limit.
-
-        Returns:
-            A generator of results. The tag of each is its item; with several iterables, the tuple of its items.
-
-        Raises:
-            TooManyFailures: the map was stopped. All results that arrived were given out. `remaining` has the items
-                that did not run: `mw.map_results(f, error.remaining)` continues.
-        """
-        limit = MaxFailures.of(max_failures)
-        return self._run(self._items(function, iterables, policy), ordered=ordered, limit=limit)
-
-    def as_completed(
-        self, calls: Iterable[TaskCall[R]], max_failures: FailureLimit = None, **policy: Unpack[Policies]
-    ) -> Generator[Result[R], None, None]:
-        """Submit calls of any task algorithms, and yield their results as they arrive. Otherwise it is like `map`.
-
-        Args:
-            calls: what `f.task(...)` and `mwpy.task(f, ...)` made; it is read lazily.
-            max_failures: as for `map_results`. `remaining` of the error has calls.
-
-        Returns:
-            A generator of results. The tag of each is its call.
-
-        Example:
-            >>> for result in mw.as_completed([square.task(2), cube.task(3)]):  # doctest: +SKIP
-            ...     print(result.algorithm, result.value)
-        """
-        TaskPolicy.of(**policy)
-
-        def named(some: Sequence[TaskCall[R]]) -> Iterator[Call]:
-            for call in some:
-                terms = self._terms.of(algorithm_of_call(call, "mw.as_completed"), policy)
-                yield *terms, call.args, call.kwargs
-
-        return self._run(MapItems(iter(calls), named), ordered=False, limit=MaxFailures.of(max_failures))
-
-    def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
-        return items_of(self._terms.of_map(function, policy), iterables, self._inbox.settings)
-
-    def _run(
-        self,
-        items: MapItems,
-        *,
-        ordered: bool,
-        values: bool = False,
-        progress: Progress | None = None,
-        limit: MaxFailures | None = None,
-        most: int = MOST_ITEMS,
-    ) -> Generator[Any, None, None]:
-        shared = self._access, self._inbox, self._held, self._codec
-        return MapRun(*shared, items, ordered, values, progress, limit, most).start()
 
     # ---- waiting ------------------------------------------------------------------------------------------
 

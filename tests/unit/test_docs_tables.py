@@ -213,7 +213,8 @@ def call_of(method: Callable[..., Any] | property) -> str:
 @pytest.mark.parametrize(("title", "of"), [("The master", Master), ("The slave", Slave)])
 def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) -> None:
     """The manual shows each method and property of `mw` once, and nothing else."""
-    offered = [(name, call_of(method)) for name, method in vars(of).items() if not name.startswith("_")]
+    methods = {name: method for each in reversed(of.__mro__) for name, method in vars(each).items()}
+    offered = [(name, call_of(method)) for name, method in methods.items() if not name.startswith("_")]
     assert sorted(shown_calls(title)) == sorted(offered)
 
 
