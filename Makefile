@@ -6,6 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 OLDEST := .venv-oldest
 PEERS_VENV := .venv-peers
+DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 PYTHON_CODE := src tests examples
 PINGS ?= 10000
@@ -28,7 +29,7 @@ SIMULATED := tests/simulation/test_cluster.py::test_every_task_ends_exactly_once
 	tests/simulation/test_overseen_pool.py
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-condor test-batch test-oldest simulate attack bench bench-peers clean
+.PHONY: help ping check test test-core test-simulation test-processes test-condor test-batch test-oldest simulate attack bench bench-peers docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -47,7 +48,7 @@ test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in abo
 	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
 	@echo "four parts run at a time, for about 14 minutes on two cores; each part prints its output when it has ended"
 	$(MAKE) --jobs 4 --keep-going --output-sync=target test-condor test-processes test-core test-batch test-simulation \
-		test-oldest
+		test-oldest docs
 
 test-core: $(VENV)/installed-for-tests ## the tests without processes, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
@@ -85,8 +86,12 @@ bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1
 	$(MAKE) VENV=$(PEERS_VENV) $(PEERS_VENV)/installed-peers
 	$(PEERS_VENV)/bin/python -m bench.peers --rounds $(ROUNDS) --workloads '$(WORKLOADS)' --peers '$(PEERS)'
 
+docs: ## build the documentation site into site/, and fail at each link that leads nowhere
+	$(MAKE) VENV=$(DOCS_VENV) $(DOCS_VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+
 clean: ## remove everything that was made
-	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) $(DOCS_VENV) site peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # These empty files record what is installed, so a second `make ping` installs nothing. Sources are installed as links:
@@ -111,6 +116,11 @@ $(VENV)/installed-oldest: $(VENV)/installed pyproject.toml
 	@echo "installing the oldest versions that pyproject.toml allows into $(VENV)"
 	@$(PIP) install --quiet --editable . numpy pytest pytest-timeout hypothesis \
 		$$(sed -n '/^dependencies = /,/^]/s/^ *"\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml)
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/pyvenv.cfg pyproject.toml
+	@echo "installing what the documentation site needs into $(VENV)"
+	@$(PIP) install --quiet --editable '.[docs]'
 	@touch $@
 
 # A library that cannot be installed here is named in the table.

@@ -28,7 +28,7 @@ from mwpy.resource_file import IN_PROGRESS
 ROOT = Path(__file__).parent.parent.parent
 TEXTS = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
     if path.name != "batch-systems.md"  # tests/batch runs its commands in batch systems
 }
 
@@ -38,6 +38,8 @@ BY_HAND = "by hand"
 CANNOT_RUN = {
     "make test": "it is what runs this test",
     "make bench-peers ROUNDS=5 WORKLOADS=W1,W4a PEERS=joblib,ray": "it installs other libraries",
+    ".venv/bin/pip install mwpy-cluster": "it needs a package index",
+    "python3 -m venv .venv": "the test has an environment already",
     "make check": "it runs tests that run beside this one",
     "mwpy pack cubes.py": "it needs a package index; test_pack.py packs",
     "python3 cubes.pex --mw-slave --mw-resource-file cubes.rsc": "it is packed by the command before",

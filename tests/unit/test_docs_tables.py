@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import mwpy
 from mwpy import _core
 from mwpy._core.agent.checkpoints import CHECKPOINT_S
 from mwpy._core.master.checkpoints import LARGE_BYTES
@@ -32,6 +33,7 @@ from mwpy.resource_file import FINISHED, IN_PROGRESS, MemberKeys, ResourceFile, 
 from mwpy.slave import Slave, SlaveLoop
 
 ROOT = Path(__file__).parent.parent.parent
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 MANUAL = (ROOT / "docs" / "manual.md").read_text(encoding="utf-8")
 STATES = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
 HTCONDOR = (ROOT / "condor" / "README.md").read_text(encoding="utf-8")
@@ -216,6 +218,12 @@ def test_the_manual_shows_every_method_with_its_arguments(title: str, of: type) 
     methods = {name: method for each in reversed(of.__mro__) for name, method in vars(each).items()}
     offered = [(name, call_of(method)) for name, method in methods.items() if not name.startswith("_")]
     assert sorted(shown_calls(title)) == sorted(offered)
+
+
+def test_the_reference_shows_each_public_name() -> None:
+    """docs/reference.md has one line for each public name, and no other."""
+    shown = re.findall(r"^::: mwpy\.(\w+)$", REFERENCE, re.MULTILINE)
+    assert sorted(shown) == sorted(mwpy.__all__), "correct docs/reference.md"
 
 
 def test_the_manual_explains_each_cause() -> None:
