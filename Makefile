@@ -29,7 +29,7 @@ SIMULATED := tests/simulation/test_cluster.py::test_every_task_ends_exactly_once
 	tests/simulation/test_overseen_pool.py
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-condor test-batch test-oldest simulate attack bench bench-peers docs clean
+.PHONY: help ping check test test-core test-simulation test-processes test-condor test-batch test-oldest simulate attack bench bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -85,6 +85,11 @@ bench: $(VENV)/installed-for-tests ## measure the speed, and what an interrupt c
 bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1,W2 PEERS=ray,joblib)
 	$(MAKE) VENV=$(PEERS_VENV) $(PEERS_VENV)/installed-peers
 	$(PEERS_VENV)/bin/python -m bench.peers --rounds $(ROUNDS) --workloads '$(WORKLOADS)' --peers '$(PEERS)'
+
+dist: $(VENV)/installed-for-tests ## build the wheel and the source distribution into dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 docs: ## build the documentation site into site/, and fail at each link that leads nowhere
 	$(MAKE) VENV=$(DOCS_VENV) $(DOCS_VENV)/installed-docs
