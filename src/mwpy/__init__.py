@@ -105,6 +105,9 @@ __all__ = [
     "warned",
 ]
 
+open = local_master  # noqa: A001  # users write mwpy.open
+"""Another name for notebooks. It is not in `__all__`, because `from mwpy import *` must not replace the builtin."""
+
 __version__ = VERSION
 """The version of this library."""
 
@@ -130,7 +133,7 @@ if not TYPE_CHECKING:  # else mypy would accept every name
         return value
 
     def __dir__():
-        return [*__all__, "__version__"]
+        return [*__all__, "__version__", "open"]
 
 
 for name in __all__:

@@ -251,7 +251,7 @@ def local_master(
     slave_start: str | None = None,
     **policy: Unpack[Policies],
 ) -> LocalMaster:
-    """Start a master with slaves on this machine, for a REPL, a notebook or a plain script.
+    """Start a master with slaves on this machine, for a REPL, a notebook or a plain script. `mwpy.open` is the same.
 
     Functions and classes that are defined there travel by value, and so do lambdas.
 

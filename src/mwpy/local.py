@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from mwpy._roles.glance import Glance
 from mwpy._system import shadows
 from mwpy._transport.codec import Codec
 from mwpy._values.policy import Policies
@@ -17,7 +18,7 @@ __all__ = ["LocalMaster"]
 
 
 class LocalMaster(Master):
-    """A master with slaves on this machine. Made by `mwpy.local_master`.
+    """A master with slaves on this machine. Made by `mwpy.local_master`, or by `mwpy.open`, which is the same function.
 
     Its slaves end with the `with` block. Without a block, they end with `close()`, when nothing refers to the master
     any more, or with this process.
@@ -26,12 +27,15 @@ class LocalMaster(Master):
         >>> mw = mwpy.local_master(slaves=2)                   # doctest: +SKIP
         >>> sum(mw.map(square, range(100)))                    # doctest: +SKIP
         328350
+        >>> mw                                                 # doctest: +SKIP
+        <mwpy: 2 slaves; tasks: 0 waiting, 0 running, 100 done, 0 failed, 0 cancelled>
         >>> mw.close()                                         # doctest: +SKIP
     """
 
     def __init__(self, computation: Computation, policy: Policies) -> None:
         super().__init__(computation.access, Codec(main_by_value=True), main_by_value=True, for_all=policy)
         self._computation = computation
+        self._glance = Glance(computation.access.io)
 
     def close(self) -> None:
         """End the computation and its slaves. Tasks that have not ended are lost. A second call does nothing.
@@ -39,7 +43,13 @@ class LocalMaster(Master):
         Raises:
             UsageError: another thread made this master.
         """
-        self._computation.end(finished=True)
+        self._end(finished=True)
+
+    def __repr__(self) -> str:
+        return self._glance.text()
+
+    def _repr_html_(self) -> str:
+        return self._glance.html()
 
     def __enter__(self) -> Self:
         return self
@@ -49,4 +59,8 @@ class LocalMaster(Master):
     ) -> None:
         if isinstance(error, Exception):
             shadows.explain(error)
-        self._computation.end(finished=error is None)
+        self._end(finished=error is None)
+
+    def _end(self, finished: bool) -> None:
+        self._computation.end(finished)
+        self._glance.closed = True

@@ -34,7 +34,9 @@ class Notebook:
             "IPYTHONDIR": str(stage.folder / "ipython"),
             "PYTHONDONTWRITEBYTECODE": "1",  # else Python takes a file with the same size as unchanged
         }
-        self._kernel = self._client.setup_kernel(env=os.environ | own)
+        seen = {key: text for key, text in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
+        # with this variable, the kernel would not show what its child processes print
+        self._kernel = self._client.setup_kernel(env=seen | own)
 
     def __enter__(self) -> Self:
         self._kernel.__enter__()
@@ -44,16 +46,26 @@ class Notebook:
     def __exit__(self, *_: object) -> None:
         self._kernel.__exit__(None, None, None)
 
-    def run(self, source: str) -> str:
+    def run(self, source: str, shown: str = "") -> str:
         """Run a cell. Return what it prints and the value of its last expression.
+
+        Args:
+            shown: create a file of the name `shown` when the output of the cell contains this text.
 
         Raises:
             CellExecutionError: the cell raised an exception.
         """
         self._content.cells.append(cell := nbformat.v4.new_code_cell(source))
+        if shown:
+
+            def wait_and_tell() -> None:
+                until(lambda: shown in str(cell.outputs), f"the output {shown}")
+                (self.folder / "shown").touch()
+
+            threading.Thread(target=wait_and_tell).start()
         self._client.execute_cell(cell, len(self._content.cells) - 1)
-        shown = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
-        return "".join(shown).strip()
+        texts = [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+        return "".join(texts).strip()
 
     def fail(self, source: str) -> tuple[str, str]:
         """Run a cell that must raise an exception. Return the name of its class, and its text."""
@@ -158,6 +170,21 @@ def test_an_interrupted_cell_leaves_nothing_of_its_map(notebook: Notebook) -> No
     assert name == "KeyboardInterrupt"
     assert notebook.run("while mw.num_runnable_tasks(): mw.loop_iterate()\nmw.results()") == "[]"
     assert notebook.run("list(mw.map(abs, [-1, 2]))") == "[1, 2]"
+
+
+def test_what_tasks_print_appears_in_the_cell_that_runs(notebook: Notebook) -> None:
+    """The cell waits until it is there."""
+    notebook.run("import sys\nshown = pathlib.Path('shown')\ndef say(x, file): print('said', x, file=file)")
+    for number, stream in enumerate(("sys.stdout", "sys.stderr")):
+        source = f"shown.unlink(missing_ok=True)\nlist(mw.map(lambda x: say(x, {stream}), [{number}]))\n"
+        wait = "while not shown.exists(): time.sleep(0.01)"
+        assert notebook.run(source + wait, shown=f"said {number}") == f"said {number}"
+
+
+def test_a_master_shows_its_tasks_as_a_table(notebook: Notebook) -> None:
+    """A notebook shows the table, a terminal the line."""
+    assert notebook.run("mw").startswith("<mwpy: 2 slaves; tasks: 0 waiting, 0 running, ")
+    assert notebook.run("print(mw._repr_html_())").startswith("<table><caption>mwpy: 2 slaves</caption>")
 
 
 def test_a_cell_may_await(notebook: Notebook) -> None:
