@@ -122,6 +122,24 @@ def test_half_of_the_fullest_slaves_tasks_are_asked_back_for_an_idle_one(books: 
     assert sent(books) == []
 
 
+def test_a_slave_that_is_asked_for_tasks_gets_no_addressed_one_before_it_answers(
+    books: Books, dispatch: Dispatch
+) -> None:
+    """It gives its last tasks back. Otherwise an addressed task could come back, and run after the next one."""
+    slave, _ = books.slave(), books.slave()
+    books.state.members.pace[0] = 0.05
+    books.give(slave, 5)
+    dispatch.decide(0.0)
+    assert slave.asked_back
+    books.state.members.pace[0] = 0.001
+    books.submit(1, policy=TaskPolicy(slave.sid))
+    dispatch.decide(0.0)
+    assert (held(slave), books.state.jar.pending.count) == ([[1, 2, 3, 4, 5]], 1)
+    slave.asked_back = False
+    dispatch.decide(0.0)
+    assert held(slave) == [[1, 2, 3, 4, 5, 6]]
+
+
 def test_it_is_known_when_a_quick_slave_is_worth_another_look(books: Books, dispatch: Dispatch) -> None:
     full, _ = books.slave(), books.slave()
     books.state.members.pace[0] = 0.001

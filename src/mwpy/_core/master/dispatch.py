@@ -98,6 +98,8 @@ class Dispatch:
                     count = min(count, queue[0].count, most)
                 if slave.freed or slave.state is SlaveState.SHUTTING_DOWN or slave.agent.reserved or not count:
                     break
+                if slave.asked_back:  # it may give back this task, and would then run the next one before it
+                    break
                 chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused)
                 self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
 
