@@ -20,6 +20,7 @@ from mwpy._transport.link import (
     new_key,
     server_keys,
 )
+from mwpy._transport.link.sockets import PROBES_A_TIMEOUT
 from mwpy._values.ids import Buffer
 
 PATIENCE_S = 120.0
@@ -30,6 +31,9 @@ POLL_S = 0.005
 
 CALM_S = 3000.0
 """A timeout so long that heartbeats and slow rounds of probes have no effect."""
+
+ROUND_S = CALM_S / PROBES_A_TIMEOUT
+"""From one slow round of probes to the next. A longer step would make a peer look silent that has just ended."""
 
 PROBE: list[Buffer] = [b"probe"]
 
@@ -49,7 +53,7 @@ class Master:
 
     def slow_round(self) -> None:
         """Probe every known peer, as the link does from time to time."""
-        self._ahead_s += CALM_S
+        self._ahead_s += ROUND_S
         self.events += self.link.poll(0.0, time.monotonic() + self._ahead_s)
 
     @property

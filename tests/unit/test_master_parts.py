@@ -46,6 +46,9 @@ ALGORITHM = Defined(MAX)
 SETTINGS = MasterSettings("m", "g")
 ORIGIN = Origin("max", SID, "node7", 1, 1000.0)
 
+PATIENCE_S = 120.0
+"""The test fails after this time."""
+
 
 class _Queue(SimpleQueue[Any]):
     """A queue of outcomes that records how the thread of the algorithm waits for them."""
@@ -506,8 +509,11 @@ def _fail_in(results: Generator[Result[int], None, None]) -> None:
 
 @pytest.mark.parametrize("close", [lambda results: results.close(), _fail_in, lambda results: None])
 @pytest.mark.parametrize("begun", [False, True])
-def test_closing_a_map_cancels_its_tasks(io: _Io, inbox: Inbox, close: Close, begun: bool) -> None:
+def test_closing_a_map_cancels_its_tasks(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, close: Close, begun: bool
+) -> None:
     """It is closed by `close`, by an exception, or because nobody refers to it, also before the first result."""
+    monkeypatch.setattr(map_run, "READ_S", PATIENCE_S)  # the call reads as many items as fit
     io.submissions.add(ALGORITHM, DEFAULT_POLICY, b"\x91\x01", (), "another")
     results = _results(io, inbox, count())
     last = io.submissions.total

@@ -18,14 +18,14 @@ def run(): ...
 
 @mwpy.master_algorithm
 def master(mw: mwpy.Master, argv: list[str]) -> int:
-    """Wait for a slave that never starts."""
+    """Wait for a slave that never starts. The test ends this."""
     Path("native.py").write_text(MODULE, encoding="ascii")
     os.environ["OF_THE_MASTER"] = "yes"
     sys.path.insert(0, "")
     import native  # type: ignore[import-not-found]
 
     mw.submit(mwpy.task(native.run))
-    mw.loop(60.0)
+    mw.loop()
     return 0
 
 
