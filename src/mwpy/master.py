@@ -285,7 +285,11 @@ class Master(Maps):
         return max(0, self.get_target_number(algorithm) - self.pending_tasks(algorithm))
 
     def num_runnable_tasks(self) -> int:
-        """How many tasks are pending, blocked, delayed or at slaves."""
+        """How many tasks are pending, blocked, delayed or at slaves.
+
+        A task that has ended does not count, although its result may not have been fetched, or may only arrive later.
+        So a loop that ends when this is 0 can leave the last results behind: count the results that were fetched.
+        """
         self._inbox.receive()
         return self._access.io.submissions.runnable()
 

@@ -35,8 +35,8 @@ def first_is_long(folder: str, number: int) -> int:
 
 
 def fetch_all(mw: mwpy.Master, results: list[mwpy.Result[int]]) -> None:
-    """Fetch results until all tasks have ended."""
-    while mw.num_runnable_tasks():
+    """Fetch results until each of the tasks has one."""
+    while len(results) < TASKS:
         mw.loop()
         results += mw.results()
 
@@ -143,9 +143,10 @@ def mistyped(number):
 def master(mw, argv):
     for number in range(1000):
         mw.submit(mwpy.task(mistyped, number))
-    while mw.num_runnable_tasks():
+    ended = 0
+    while ended < 1000:
         mw.loop()
-        mw.results()
+        ended += len(mw.results())
     return 0
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def master(mw: mwpy.Master, argv: list[str]) -> int:
     for value in range(COUNT):
         mw.submit(number.task(value, argv[-1]))
     results: list[mwpy.Result[int]] = []
-    while mw.num_runnable_tasks():
+    while len(results) < COUNT:
         mw.loop()
         results += mw.results()
     values = sorted(result.value for result in results if not result.error)
