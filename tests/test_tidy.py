@@ -59,7 +59,9 @@ OWNERS = {
     "htcondor2": "_batch._htcondor_calls",
     "classad2": "_batch._htcondor_calls",
     "packaging": "cli.pack",
+    "pandas": "_roles.frames",
     "pex": "cli.pack",
+    "tqdm": "_roles.meter",
 }
 """The modules that may import each outside thing."""
 
@@ -648,6 +650,7 @@ PUBLIC_NAMES = (
     "task",
     "task_algorithm",
     "task_seed",
+    "to_frame",
     "version_string",
     "warned",
 )

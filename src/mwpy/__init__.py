@@ -55,6 +55,7 @@ except Exception as error:
     raise
 
 if TYPE_CHECKING:
+    from mwpy._roles.frames import to_frame
     from mwpy._roles.replay import replay
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
@@ -101,6 +102,7 @@ __all__ = [
     "task",
     "task_algorithm",
     "task_seed",
+    "to_frame",
     "version_string",
     "warned",
 ]
@@ -116,6 +118,7 @@ _OF_MASTERS = {
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",
     "replay": "mwpy._roles.replay",
+    "to_frame": "mwpy._roles.frames",
 }
 """The names that most slaves do not need, and their modules. They are imported when they are used, so that slaves start
 quickly."""

@@ -177,6 +177,30 @@ class Result(Struct, Generic[R], eq=False):
             self._load(self._value)
         return self._completed(self._value) if self._failed else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that is known about the end of the task, by name.
+
+        Returns:
+            `task_id`, `algorithm`, `tag`, `value` (None if the task failed), `error_type` and `error` (the type and the
+            text of its exception, or None), `slave`, `host`, `attempts`, `started`, `finished` (seconds since 1970) and
+            `compute_seconds`.
+        """
+        error = self.error
+        return {
+            "task_id": self.task_id,
+            "algorithm": self.algorithm,
+            "tag": self.tag,
+            "value": None if error is not None else self.value,
+            "error_type": None if error is None else error.type_name,
+            "error": None if error is None else error.text,
+            "slave": self.sid,
+            "host": self.host,
+            "attempts": self.attempts,
+            "started": self.started,
+            "finished": self.finished,
+            "compute_seconds": self.compute_seconds,
+        }
+
     def _completed(self, failure: TaskFailed) -> TaskFailed:
         """Add what the failure itself does not know."""
         failure.task_id, failure.item, failure.host = self.task_id, self.tag, self.host
