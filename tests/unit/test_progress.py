@@ -1,19 +1,50 @@
-"""What shows the progress of a map."""
+"""What shows the progress of a map or of a computation."""
 
 from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
-from mwpy._roles.progress import Line, Progress, progress_of
+from mwpy._roles import meter
+from mwpy._roles.meter import Figures, Meter
+from mwpy._roles.progress import LogLines, NotebookBar, Progress, TerminalLine, ToFunction, display_of, progress_of
 from mwpy._system import clock
+from mwpy._system.notebook import Cell
+from mwpy._values.errors import UsageError
 
 
 class _Terminal(io.StringIO):
+    encoding = "utf-8"
+
     def isatty(self) -> bool:
         return True
+
+
+class _Shown:
+    """Remembers what was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[int] = []
+        self.last: list[int] = []
+
+    def show(self, figures: Figures) -> None:
+        self.shown.append(figures.done)
+
+    def end(self, figures: Figures) -> None:
+        self.last.append(figures.done)
+
+
+class _Cell(Cell):
+    """A cell that is no notebook's."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, str]] = []
+
+    def show(self, text: str, html: str) -> None:
+        self.shown.append((text, html))
 
 
 @pytest.fixture
@@ -24,59 +55,150 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time
 
 
-def test_a_report_comes_at_most_ten_times_a_second_and_at_the_end(now: list[float]) -> None:
-    """Nothing is reported twice."""
+@pytest.fixture
+def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "_tqdm", lambda: None)
+
+
+def figures(done: int, total: int | None = 100, failed: int = 0, slaves: int = 2) -> Figures:
+    return Figures(done, total, failed, slaves)
+
+
+def test_the_figures_are_shown_at_most_ten_times_a_second_and_at_the_end(now: list[float]) -> None:
+    """Before its beginning and after its end, nothing is shown."""
+    shown, done = _Shown(), 0
+    progress = Progress(shown, None)
+    progress.update()
+    progress.end()
+    progress.begin(lambda: figures(done))
+    for time, count in ((0.0, 1), (0.05, 2), (0.1, 3), (0.3, 3), (0.31, 4)):
+        now[0], done = time, count
+        progress.update()
+    for _ in range(2):
+        progress.end()
+        progress.update()
+    assert (shown.shown, shown.last) == ([1, 3, 3], [4])
+
+
+def test_a_function_of_the_user_is_called_when_items_have_ended() -> None:
     reports: list[tuple[int, int | None]] = []
-    progress = Progress(lambda done, total: reports.append((done, total)), 10, due=0.0)
-    for time, done in ((0.0, 0), (0.0, 1), (0.05, 2), (0.1, 3), (0.3, 3), (0.31, 4)):
-        now[0] = time
-        progress.update(done)
-    assert reports == [(1, 10), (3, 10), (4, 10)]
-    progress.end(4)
-    assert len(reports) == 3
-    progress.end(5)
-    assert reports[3:] == [(5, 10)]
+    display = ToFunction(lambda done, total: reports.append((done, total)))
+    for done in (0, 1, 1, 3):
+        display.show(figures(done, 10))
+    display.end(figures(3, 10))
+    display.end(figures(5, 10))
+    assert reports == [(1, 10), (3, 10), (5, 10)]
 
 
+def test_a_text_names_the_items_the_failures_the_slaves_the_rate_and_the_time_left(now: list[float]) -> None:
+    """What is zero or unknown is left out. The time before the first slave does not count for the rate."""
+    shown = Meter("square")
+    assert shown.text(figures(0, None, slaves=0)) == "mwpy: square: 0 items in 0 s, 0 slaves"
+    now[0] = 90.0
+    assert shown.text(figures(0, slaves=1)) == "mwpy: square: 0 of 100 items in 90 s, 1 slave"
+    now[0] = 100.0
+    text = "mwpy: square: 20 of 100 items in 100 s, 3 failed, 8 slaves, 2/s, about 40 s left"
+    assert shown.text(figures(20, failed=3, slaves=8)) == text
+    now[0] = 110.0
+    assert shown.text(figures(100, slaves=8)).endswith(", 8 slaves, 8/s")
+    now[0] = 110.1
+    assert shown.text(figures(100_000, None)).endswith(" slaves, 9899/s")
+
+
+def test_the_rate_follows_a_change(now: list[float]) -> None:
+    """It is that of the last half of the time or more: slaves may come late."""
+    shown, texts = Meter("square"), []
+    for second in range(1, 65):
+        now[0] = float(second)
+        texts.append(shown.text(figures(max(second, 11 * second - 320), None)))
+    assert texts[31].endswith(", 1/s")
+    assert texts[63].endswith(", 11/s")
+
+
+@pytest.mark.usefixtures("without_tqdm")
 def test_a_terminal_shows_one_line_that_is_overwritten(now: list[float]) -> None:
+    """After each drawing, the cursor is at the start of the line. Nothing is written before there is something."""
     stream = _Terminal()
-    line = Line("square", stream, began=0.0)
-    for time, done in ((10.0, 20), (20.0, 80), (25.0, 100)):
+    display = TerminalLine(Meter("square"), stream)
+    for time, done in ((10.0, 20), (20.0, 80)):
         now[0] = time
-        line.write(done, 100)
-    line.end()
+        display.show(figures(done))
+    now[0] = 25.0
+    display.end(figures(100))
     assert stream.getvalue() == (
-        "\rmwpy: square: 20 of 100 items in 10 s, about 40 s left\x1b[K"
-        "\rmwpy: square: 80 of 100 items in 20 s, about 5 s left\x1b[K"
-        "\rmwpy: square: 100 of 100 items in 25 s\x1b[K\n"
+        "\rmwpy: square: 20 of 100 items in 10 s, 2 slaves, 2/s, about 40 s left\x1b[K\r"
+        "\rmwpy: square: 80 of 100 items in 20 s, 2 slaves, 6/s, about 3 s left\x1b[K\r"
+        "\r\x1b[K\rmwpy: square: 100 of 100 items in 25 s, 2 slaves, 5.33/s\x1b[K\n"
     )
+    TerminalLine(Meter("square"), stream).end(figures(0))
 
 
-def test_a_file_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:
-    """The number of all items may be unknown."""
+def test_tqdm_draws_a_bar_with_the_same_figures(now: list[float]) -> None:
+    pytest.importorskip("tqdm")
+    shown = Meter("square")
+    now[0] = 10.0
+    bar = shown.bar(figures(20, failed=3, slaves=8), 100, "utf-8")
+    assert bar.startswith("mwpy: square:  20%|")
+    assert bar.endswith("| 20/100 [00:10<00:40,  2.00 items/s, 3 failed, 8 slaves]")
+    assert len(bar) <= 100
+    assert "#" in shown.bar(figures(50, slaves=1), 100, "ascii")
+    assert shown.bar(figures(20, None, slaves=1), 100, None) == "mwpy: square: 20 items [00:10,  2.00 items/s, 1 slave]"
+
+
+def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:
     stream = io.StringIO()
-    line = Line("square", stream, began=0.0)
+    display = LogLines(Meter("square"), stream)
     for time in range(1, 101):
         now[0] = float(time)
-        line.write(2 * time, None)
-    line.end()
-    assert stream.getvalue().splitlines() == [f"mwpy: square: {2 * s} items in {s} s" for s in (10, 20, 40, 80, 100)]
+        display.show(figures(2 * time, None))
+    display.end(figures(200, None))
+    display.end(figures(200, None))
+    lines = [line.split(",")[0] for line in stream.getvalue().splitlines()]
+    assert lines == [f"mwpy: square: {2 * s} items in {s} s" for s in (10, 20, 40, 80, 100)]
 
 
-def test_a_short_map_writes_one_line_into_a_file_and_a_map_without_items_none() -> None:
-    for counts, written in (([3], "mwpy: square: 3 of 3 items in 0 s\n"), ([], "")):
-        stream = io.StringIO()
-        line = Line("square", stream)
-        for done in counts:
-            line.write(done, 3)
-        line.end()
-        assert stream.getvalue() == written
+def test_a_notebook_shows_a_bar(now: list[float]) -> None:
+    cell = _Cell()
+    display = NotebookBar(Meter("<lambda>"), cell)
+    now[0] = 10.0
+    display.show(figures(20))
+    display.end(figures(21, None))
+    (text, html), (_, last) = cell.shown
+    assert "&lt;lambda&gt;: 20 of 100 items in 10 s, 2 slaves" in html
+    assert '<progress value="20" max="100"' in html
+    assert text.startswith("mwpy: <lambda>:")
+    assert "<progress style" in last
 
 
-def test_the_iterables_tell_how_many_items_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_standard_error_goes_decides_what_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A terminal gets a line, a file gets lines, a pipe or a closed stream gets nothing, unless text is wanted."""
+    monkeypatch.delenv("TERM", raising=False)
+    closed = io.StringIO()
+    closed.close()
+    with (tmp_path / "log").open("w") as log:
+        for stream, expected in (
+            (_Terminal(), "TerminalLine"),
+            (log, "LogLines"),
+            (io.StringIO(), "_Nothing"),
+            (closed, "_Nothing"),
+            (None, "_Nothing"),
+        ):
+            monkeypatch.setattr(sys, "stderr", stream)
+            assert type(display_of("square")).__name__ == expected
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        assert isinstance(display_of("square", as_text=True), LogLines)
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setattr(sys, "stderr", _Terminal())
+        assert isinstance(display_of("square"), LogLines)
+    nothing = display_of("square")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    nothing = display_of("square")
+    nothing.show(figures(1))
+    nothing.end(figures(1))
+
+
+def test_the_iterables_tell_how_many_items_there_are() -> None:
     """The shortest one counts. If one of them has no length, the number is unknown, unless it is given."""
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
     for total, iterables, expected in (
         (None, ([1, 2, 3], "ab"), 2),
         (None, ([1, 2, 3], iter("ab")), None),
@@ -85,10 +207,10 @@ def test_the_iterables_tell_how_many_items_there_are(monkeypatch: pytest.MonkeyP
         progress = progress_of(True, total, iterables, "square")
         assert progress is not None
         assert progress.total == expected
-        progress.end(1)
-    assert [line.split(" in ")[0] for line in stream.getvalue().splitlines()] == [
-        "mwpy: square: 1 of 2 items",
-        "mwpy: square: 1 items",
-        "mwpy: square: 1 of 7 items",
-    ]
     assert progress_of(None, 3, (), "square") is progress_of(False, None, (), "square") is None
+
+
+@pytest.mark.parametrize(("progress", "total", "part"), [("bar", None, "progress='bar'"), (True, -1, "total=-1")])
+def test_a_wrong_argument_is_named(progress: object, total: int | None, part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        progress_of(progress, total)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from mwpy._core.master.commands import CancelTasks, GoOn, HoldResults, Running, 
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
+from mwpy._roles.progress import OpenProgress
 from mwpy._roles.replay import calls_of_newest_master
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
@@ -39,6 +40,9 @@ T = TypeVar("T")
 RETURNS_IN_VAIN = 1000
 """After so many calls of `mw.loop()` that return at once, while nothing is fetched, the user is warned."""
 
+
+SHOW_S = 0.5
+"""While progress is shown, a thread that waits shows it again after this time, in seconds."""
 
 FETCHES = (
     "unrunnable tasks with mw.results() or mw.unrunnable_tasks()",
@@ -82,6 +86,8 @@ class Inbox:
     """The failures since the last stop, if there is a limit."""
     _failed: FailedCalls = field(factory=calls_of_newest_master)
     _unfetched: Unfetched = field(init=False)
+    progress: OpenProgress = field(factory=OpenProgress)
+    """What is shown while this thread waits."""
     _has_mapped: bool = False
     """Whether some of the results may belong to a map."""
     _returns: int = 0
@@ -140,15 +146,34 @@ class Inbox:
             try:
                 if io.holds_back:
                     io.link.wake()
-                if self.access.drive is not None:
-                    self.access.drive(timeout)
-                    timeout = 0.0
-                self._take(timeout)
+                if self.progress:
+                    self._take_and_show(timeout)
+                else:
+                    self._run_and_take(timeout)
             except Empty:
                 return
             finally:
                 io.waiting = Waiting.NOT
         self._receive()
+
+    def _run_and_take(self, timeout: float | None) -> None:
+        """Like `_take`, but if tasks run in this process, run them first."""
+        if self.access.drive is not None:
+            self.access.drive(timeout)
+            timeout = 0.0
+        self._take(timeout)
+
+    def _take_and_show(self, timeout: float | None) -> None:
+        """Like `_run_and_take`, but show the progress from time to time."""
+        until = None if timeout is None else clock.monotonic() + timeout
+        while True:
+            left = SHOW_S if until is None else min(SHOW_S, max(0.0, until - clock.monotonic()))
+            try:
+                return self._run_and_take(left)
+            except Empty:
+                self.progress.update()
+                if until is not None and clock.monotonic() >= until:
+                    raise
 
     def _take(self, timeout: float | None) -> None:
         """Wait for an outcome and store it.

@@ -22,8 +22,9 @@ from mwpy._roles.access import Access
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
+from mwpy._roles.meter import Figures
 from mwpy._roles.portions import MOST_ITEMS, MapItems, PortionSizes
-from mwpy._roles.progress import Progress, Report
+from mwpy._roles.progress import Progress, ShowProgress
 from mwpy._system import clock
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import Algorithm, TaskCall
@@ -67,7 +68,7 @@ class MapOptions(Policies, total=False):
     """The keywords of `Master.map`, for type checkers."""
 
     chunksize: int | None
-    progress: bool | Report | None
+    progress: ShowProgress
     total: int | None
 
 
@@ -136,7 +137,9 @@ class MapRun:
     _exhausted: bool = False
     _failures: FailuresByKind = field(factory=FailuresByKind)
     _failed: int = 0
-    """How many results are failures."""
+    """How many results are failures, if there is a limit."""
+    _num_failed: int = 0
+    """How many results are failures, also those after the stop."""
     _stopped: TooManyFailures | None = None
     """What the run raises at its end, because it was stopped."""
 
@@ -163,13 +166,15 @@ class MapRun:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
         tasks, submissions, values = self._tasks, self.access.io.submissions, self.values
         try:
+            if self.progress is not None:
+                self.inbox.progress.begin(self.progress, self._figures)
             self._read(at_call=True)
             yield  # `start` takes it
             while tasks.open or not self._exhausted:
                 self._receive()
                 self._read()
                 if self.progress is not None:
-                    self.progress.update(self._submitted - tasks.num_open)
+                    self.progress.update()
                 if not tasks.arrived and tasks.open:
                     self._receive(wait=True)
                 arrived = self._arrived() if self.max_failures is None else self._counted()
@@ -185,7 +190,13 @@ class MapRun:
             self.inbox.abandoned[tasks] = None
             self.inbox.end_abandoned()
             if self.progress is not None:
-                self.progress.end(self._submitted - tasks.num_open)
+                self.inbox.progress.end(self.progress)
+
+    def _figures(self) -> Figures:
+        """How far the run is."""
+        total = None if self.progress is None else self.progress.total
+        slaves = self.access.io.num_slaves if self.access.usable else 0
+        return Figures(self._submitted - self._tasks.num_open, total, self._num_failed, slaves)
 
     def _of_stretch(self, stretch: Stretch) -> Iterator[Any]:
         """Give out the values of a stretch, or its results. Read more items meanwhile, if the user is slow."""
@@ -346,7 +357,11 @@ class MapRun:
                 position = portion.take(given, count)
                 if not portion.left:
                     self._bytes -= portion.size
-                self._sizes.ended(count, given.total_s if isinstance(given, Stretch) else given.compute_seconds)
+                if isinstance(given, Stretch):
+                    self._sizes.ended(count, given.total_s)
+                else:
+                    self._sizes.ended(count, given.compute_seconds)
+                    self._num_failed += failed(given)
                 yield position, given
 
 

@@ -15,7 +15,7 @@ from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_run import MapOptions, MapRun, algorithm_of_call, most_of
 from mwpy._roles.portions import MOST_ITEMS, Call, MapItems, items_of, with_terms
-from mwpy._roles.progress import Progress, Report, progress_of
+from mwpy._roles.progress import Progress, ShowProgress, progress_of
 from mwpy._roles.terms import TermsOf
 from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec
@@ -91,7 +91,7 @@ class Maps:
         function: Callable[..., R],
         *iterables: Iterable[Any],
         chunksize: int | None = None,
-        progress: bool | Report | None = None,
+        progress: ShowProgress = None,
         total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
@@ -106,8 +106,10 @@ class Maps:
             iterables: one iterable for each argument of the function. The shortest one ends the map.
             chunksize: the most items that may travel together, for code that was written for other pools. Each item is
                 a task, and mwpy chooses how many of them travel together.
-            progress: True shows a line on standard error. A function `(done, total)` is called at most ten times a
-                second, in this thread, while values are requested.
+            progress: True shows a line on standard error if that is a terminal, a bar in a notebook, and lines at
+                growing intervals in a log file; in a pipe it shows nothing. "text" writes these lines everywhere. A
+                function `(done, total)` is called at most ten times a second, in this thread, while values are
+                requested.
             total: how many items there are, for `progress`; None asks the iterables. It may be unknown.
             policy: the policies of `submit`. The seed of a task depends on `seed` and on the position of its item.
 
@@ -131,6 +133,9 @@ class Maps:
         function: Callable[[Unpack[Ts]], R],
         tuples: Iterable[tuple[Unpack[Ts]]],  # noqa: UP044  # `*Ts` has another text in each version of Python
         chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
         """Like `map`, but each item is a tuple of all arguments of a call.
@@ -141,18 +146,23 @@ class Maps:
         """
         most, terms = most_of(chunksize), self._parts.terms.of_map(function, policy)
         items = with_terms(terms, iter(tuples), partial(map, tuple), self._parts.inbox.settings)
-        return self._run(items, ordered=True, values=True, most=most)
+        shown = progress_of(progress, total, (tuples,), algorithm_of(function).name)
+        return self._run(items, ordered=True, values=True, progress=shown, most=most)
 
     def imap_unordered(
         self,
         function: Callable[[A], R],
         iterable: Iterable[A],
         chunksize: int | None = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[R, None, None]:
         """Like `map` with one iterable, but yield the values as they arrive."""
-        most = most_of(chunksize)
-        return self._run(self._items(function, (iterable,), policy), ordered=False, values=True, most=most)
+        most, items = most_of(chunksize), self._items(function, (iterable,), policy)
+        shown = progress_of(progress, total, (iterable,), algorithm_of(function).name)
+        return self._run(items, ordered=False, values=True, progress=shown, most=most)
 
     @overload
     def map_results(
@@ -163,6 +173,8 @@ class Maps:
         *,
         ordered: bool = False,
         max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]: ...
 
@@ -176,6 +188,8 @@ class Maps:
         *more: Iterable[Any],
         ordered: bool = False,
         max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]: ...
 
@@ -185,6 +199,8 @@ class Maps:
         *iterables: Iterable[Any],
         ordered: bool = False,
         max_failures: FailureLimit = None,
+        progress: ShowProgress = None,
+        total: int | None = None,
         **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]:
         """Like `map`, but yield a `Result` for each item: it says how the task ended, and failures close nothing.
@@ -193,6 +209,7 @@ class Maps:
             ordered: whether the results come in the order of the items, or as they arrive.
             max_failures: at how many failures the map stops: `10`, or a percentage such as "5%", which counts from 100
                 ended tasks on. This kills the tasks that run; with "10,finish" they may finish. None for no limit.
+            progress: as for `map`; so is `total`.
 
         Returns:
             A generator of results. The tag of each is its item; with several iterables, the tuple of its items.
@@ -201,17 +218,25 @@ class Maps:
             TooManyFailures: the map was stopped. All results that arrived were given out. `remaining` has the items
                 that did not run: `mw.map_results(f, error.remaining)` continues.
         """
-        limit = MaxFailures.of(max_failures)
-        return self._run(self._items(function, iterables, policy), ordered=ordered, limit=limit)
+        limit, items = MaxFailures.of(max_failures), self._items(function, iterables, policy)
+        shown = progress_of(progress, total, iterables, algorithm_of(function).name)
+        return self._run(items, ordered=ordered, progress=shown, limit=limit)
 
     def as_completed(
-        self, calls: Iterable[TaskCall[R]], max_failures: FailureLimit = None, **policy: Unpack[Policies]
+        self,
+        calls: Iterable[TaskCall[R]],
+        max_failures: FailureLimit = None,
+        *,
+        progress: ShowProgress = None,
+        total: int | None = None,
+        **policy: Unpack[Policies],
     ) -> Generator[Result[R], None, None]:
         """Submit calls of any task algorithms, and yield their results as they arrive. Otherwise it is like `map`.
 
         Args:
             calls: what `f.task(...)` and `mwpy.task(f, ...)` made; it is read lazily.
             max_failures: as for `map_results`. `remaining` of the error has calls.
+            progress: as for `map`; so is `total`.
 
         Returns:
             A generator of results. The tag of each is its call.
@@ -227,7 +252,8 @@ class Maps:
                 terms = self._parts.terms.of(algorithm_of_call(call, "mw.as_completed"), policy)
                 yield *terms, call.args, call.kwargs
 
-        return self._run(MapItems(iter(calls), named), ordered=False, limit=MaxFailures.of(max_failures))
+        limit, shown = MaxFailures.of(max_failures), progress_of(progress, total, (calls,), "tasks")
+        return self._run(MapItems(iter(calls), named), ordered=False, progress=shown, limit=limit)
 
     def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
         return items_of(self._parts.terms.of_map(function, policy), iterables, self._parts.inbox.settings)

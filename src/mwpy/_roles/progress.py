@@ -1,21 +1,34 @@
-"""Shows how far a map is, without filling the screen or a log file."""
+"""Shows how far a map or a computation is, without filling the screen or a log file.
+
+The thread that waits for results draws, at most ten times a second. Nothing is done per task: what is shown are counts
+that exist anyway. tqdm formats the line if it is installed; `live_line.py` keeps other output from breaking it.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable
+from html import escape
 from operator import index
-from typing import Any, SupportsIndex, TextIO
+from typing import Any, Literal, Protocol, SupportsIndex, TextIO
 
-from attrs import define, field
+from attrs import define, field, frozen
 
+from mwpy._roles.meter import Figures, Meter
 from mwpy._system import clock
+from mwpy._system.live_line import LiveLine, is_terminal, width_of
+from mwpy._system.notebook import Cell, is_notebook
 from mwpy._values.errors import UsageError
 
-__all__ = ["Progress", "Report", "progress_of"]
+__all__ = ["Display", "OpenProgress", "Progress", "Report", "ShowProgress", "display_of", "progress_of"]
 
 Report = Callable[[int, int | None], object]
 """Receives how many items have ended and how many there are; None if the second number is unknown."""
+
+ShowProgress = bool | Literal["text"] | Report | None
+"""What users say about progress."""
 
 BETWEEN_REPORTS_S = 0.1
 """Shortest time between two reports, except the last."""
@@ -26,95 +39,219 @@ FIRST_LINE_S = 10.0
 GROWTH = 2.0
 """Then each pause is this many times as long as the one before."""
 
+NOTEBOOK_WIDTH = 100
+"""The width of the line in a notebook, in characters."""
+
+
+class Display(Protocol):
+    """Shows figures."""
+
+    def show(self, figures: Figures) -> None: ...
+    def end(self, figures: Figures) -> None: ...
+
 
 @define(eq=False)
 class Progress:
-    """Reports the progress of one map.
+    """Shows the progress of one map, or of a computation.
 
     Args:
-        report: receives the numbers.
+        display: shows the figures.
         total: how many items there are, or None.
-        ended: called after the last report.
     """
 
-    report: Report
+    display: Display
     total: int | None
-    ended: Callable[[], object] | None = None
-    _reported: int = 0
-    _due: float = field(factory=clock.monotonic)
+    _figures: Callable[[], Figures] | None = None
+    """What is shown; None until `begin`, and after the end."""
+    _due: float = 0.0
 
-    def update(self, done: int) -> None:
-        """Report how many items have ended, unless the previous report was a moment ago."""
-        if done != self._reported and (now := clock.monotonic()) >= self._due:
-            self._reported, self._due = done, now + BETWEEN_REPORTS_S
-            self.report(done, self.total)
+    def begin(self, figures: Callable[[], Figures]) -> None:
+        """From now on, there is something to show."""
+        self._figures, self._due = figures, clock.monotonic()
 
-    def end(self, done: int) -> None:
-        """Report how many items have ended. The map is closed."""
-        if done != self._reported:
-            self.report(done, self.total)
-        if self.ended is not None:
-            self.ended()
+    def update(self) -> None:
+        """Show the figures, unless this was done a moment ago."""
+        if self._figures is not None and (now := clock.monotonic()) >= self._due:
+            self._due = now + BETWEEN_REPORTS_S
+            self.display.show(self._figures())
+
+    def end(self) -> None:
+        """Show the last figures. A second call does nothing."""
+        if self._figures is not None:
+            figures, self._figures = self._figures(), None
+            self.display.end(figures)
 
 
 @define(eq=False)
-class Line:
-    """A line about progress: overwritten on a terminal, elsewhere written at growing intervals."""
+class OpenProgress:
+    """The progress that a master shows while its thread waits, oldest first. Several maps may be open."""
 
-    name: str
-    """The name of the task algorithm."""
+    _all: list[Progress] = field(factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def begin(self, progress: Progress, figures: Callable[[], Figures]) -> None:
+        """From now on, show it."""
+        progress.begin(figures)
+        self._all.append(progress)
+
+    def update(self) -> None:
+        """Show everything that was not shown a moment ago."""
+        for progress in self._all:
+            progress.update()
+
+    def end(self, progress: Progress) -> None:
+        """Show it for the last time. A second call does nothing."""
+        if progress in self._all:
+            self._all.remove(progress)
+        progress.end()
+
+
+@define(eq=False)
+class ToFunction:
+    """Reports to a function of the user."""
+
+    report: Report
+    _reported: int = 0
+
+    def show(self, figures: Figures) -> None:
+        """Report the figures if they have changed."""
+        if figures.done != self._reported:
+            self._reported = figures.done
+            self.report(figures.done, figures.total)
+
+    def end(self, figures: Figures) -> None:
+        """Report the last figures."""
+        self.show(figures)
+
+
+@define(eq=False)
+class TerminalLine:
+    """A line that is overwritten."""
+
+    meter: Meter
     stream: TextIO
-    _began: float = field(factory=clock.monotonic)
+    _line: LiveLine | None = None
+
+    def show(self, figures: Figures) -> None:
+        """Draw the line."""
+        if self._line is None:
+            self._line = LiveLine(self.stream)
+        self._line.draw(self._text(figures))
+
+    def end(self, figures: Figures) -> None:
+        """Draw the line for the last time."""
+        if self._line is not None:
+            self._line.end(self._text(figures))
+
+    def _text(self, figures: Figures) -> str:
+        return self.meter.bar(figures, width_of(self.stream) - 1, self.stream.encoding)
+
+
+@define(eq=False)
+class LogLines:
+    """Lines that come at growing intervals, because they stay."""
+
+    meter: Meter
+    stream: TextIO
     _pause_s: float = FIRST_LINE_S
-    _unwritten: str = ""
-    """The newest text, if it was not written."""
+    _written: int | None = 0
+    """How many items had ended at the last line."""
 
-    def write(self, done: int, total: int | None) -> None:
-        """Show how many items have ended."""
-        seconds = clock.monotonic() - self._began
-        text = self.text(done, total, seconds)
-        if self.stream.isatty():
-            self.stream.write(f"\r{text}\x1b[K")
-            self.stream.flush()
-        elif seconds >= self._pause_s:
-            self._pause_s, self._unwritten = seconds * GROWTH, ""
-            print(text, file=self.stream, flush=True)
-        else:
-            self._unwritten = text
+    def show(self, figures: Figures) -> None:
+        """Write a line if it is time."""
+        seconds = self.meter.seconds
+        if seconds >= self._pause_s:
+            self._pause_s = seconds * GROWTH
+            self._write(figures)
 
-    def end(self) -> None:
-        """Write the last line, or end it."""
-        if self._unwritten or self.stream.isatty():
-            print(self._unwritten, file=self.stream, flush=True)
+    def end(self, figures: Figures) -> None:
+        """Write the last line, if something has ended since the one before."""
+        if figures.done != self._written:
+            self._write(figures)
 
-    def text(self, done: int, total: int | None, seconds: float) -> str:
-        """Return the line after some seconds."""
-        so_far = f"mwpy: {self.name}: {done}{f' of {total}' if total else ''} items in {seconds:.0f} s"
-        if not total or not done or done >= total:
-            return so_far
-        return f"{so_far}, about {seconds / done * (total - done):.0f} s left"
+    def _write(self, figures: Figures) -> None:
+        self._written = figures.done
+        print(self.meter.text(figures), file=self.stream, flush=True)
+
+
+@define(eq=False)
+class NotebookBar:
+    """A bar in the output of the cell that runs."""
+
+    meter: Meter
+    _cell: Cell = field(factory=Cell)
+
+    def show(self, figures: Figures) -> None:
+        """Draw the bar."""
+        text, total = self.meter.text(figures), figures.total
+        value = f' value="{figures.done}" max="{total}"' if total else ""
+        html = f'<progress{value} style="width: 20em; vertical-align: middle"></progress> <code>{escape(text)}</code>'
+        self._cell.show(self.meter.bar(figures, NOTEBOOK_WIDTH, "utf-8"), html)
+
+    def end(self, figures: Figures) -> None:
+        """Draw the bar for the last time."""
+        self.show(figures)
+
+
+@frozen
+class _Nothing:
+    """Shows nothing: standard error is a pipe, or closed."""
+
+    def show(self, figures: Figures) -> None: ...
+    def end(self, figures: Figures) -> None: ...
+
+
+def display_of(name: str, as_text: bool = False) -> Display:
+    """Return what shows progress to the user.
+
+    Args:
+        name: the name of what progresses.
+        as_text: whether there are lines of text at growing intervals, wherever standard error goes.
+    """
+    stream = sys.stderr
+    if stream is None:
+        return _Nothing()
+    if as_text:
+        return LogLines(Meter(name), stream)
+    if is_notebook():
+        return NotebookBar(Meter(name))
+    if is_terminal(stream):
+        return TerminalLine(Meter(name), stream)
+    return LogLines(Meter(name), stream) if _is_file(stream) else _Nothing()
+
+
+def _is_file(stream: TextIO) -> bool:
+    """Whether lines of a stream are kept: it is a regular file, or a terminal that cannot overwrite lines."""
+    try:
+        return stream.isatty() or stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # it is closed, or is no file
+        return False
 
 
 def progress_of(
-    progress: bool | Report | None, total: int | None, iterables: tuple[Any, ...], name: str
+    progress: ShowProgress, total: int | None, iterables: tuple[Any, ...] = (), name: str = ""
 ) -> Progress | None:
-    """Return what reports the progress of a map; None if nothing does.
+    """Return what shows the progress of a map; None if nothing does.
 
     Raises:
         UsageError: an argument has a wrong type; the caller's fault.
     """
     if total is not None and not _is_count(total):
         raise UsageError(f"total={total!r}: give the number of items, or None")
-    if not progress:
+    if progress is None or progress is False:
         return None
-    if progress is not True and not callable(progress):
-        raise UsageError(f"progress={progress!r}: give True for a line on standard error, or a function (done, total)")
-    if total is None and all(hasattr(each, "__len__") for each in iterables):
+    is_known = progress is True or (isinstance(progress, str) and progress == "text")
+    if not is_known and not callable(progress):
+        raise UsageError(
+            f'progress={progress!r}: give True for a line on standard error, "text" for lines of a log, or a function '
+            f"(done, total)"
+        )
+    if total is None and iterables and all(hasattr(each, "__len__") for each in iterables):
         total = min(map(len, iterables))
-    if progress is not True:
-        return Progress(progress, total)
-    line = Line(name, sys.stderr)
-    return Progress(line.write, total, line.end)
+    display = ToFunction(progress) if callable(progress) else display_of(name, as_text=progress == "text")
+    return Progress(display, total)
 
 
 def _is_count(value: object) -> bool:

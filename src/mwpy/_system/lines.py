@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from mwpy._system.live_line import undrawn
+
 __all__ = ["RotatedFile", "WholeLines", "put_on_stream"]
 
 
@@ -61,7 +63,8 @@ def put_on_stream(stream: TextIO | None, original: TextIO | None, data: memoryvi
     if stream is None:
         raise ValueError("the stream is closed")
     if stream is original:
-        return os.write(stream.fileno(), data)
+        with undrawn():
+            return os.write(stream.fileno(), data)
     stream.write(str(data, "utf-8"))
     stream.flush()
     return len(data)

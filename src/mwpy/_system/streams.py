@@ -5,6 +5,9 @@ and error. It must not block there, because it has other slaves and a master. So
 accepts at once. If the stream accepts less than the slaves write (a pager, a stopped terminal), the agent stops
 reading. The slaves then wait, as they would without an agent. If the stream accepts nothing for `STUCK_S` seconds, the
 agent reads again, drops the output that has no room, and writes a line that says how much it dropped.
+
+On a terminal, the master may show its progress in the line where the cursor is (see `live_line.py`). So what is right
+of the cursor is erased before each output.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import os
 import select
 import stat
 from collections import deque
+
+from mwpy._system.live_line import ERASE_RIGHT
 
 __all__ = ["Inlet", "Outlet"]
 
@@ -53,6 +58,9 @@ class Outlet:
         self._piece = select.PIPE_BUF
         if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode):
             self._piece = FULL_BYTES
+        self._before = (
+            ERASE_RIGHT.encode() if fd is not None and os.isatty(fd) and os.environ.get("TERM") != "dumb" else b""
+        )
 
     def patience_until(self) -> float | None:
         """Until when slaves must wait because too much waits to be written; None if they need not wait."""
@@ -71,7 +79,7 @@ class Outlet:
             line = f"\nmwpy: {self._left_out} bytes from slaves are missing in {self._name} here: nobody read it\n"
             self._append(line.encode())
             self._left_out = 0
-        self._append(data)
+        self._append(self._before + data)
         self.flush(now)
 
     def _append(self, data: bytes | bytearray) -> None:
