@@ -187,6 +187,22 @@ def test_a_master_shows_its_tasks_as_a_table(notebook: Notebook) -> None:
     assert notebook.run("print(mw._repr_html_())").startswith("<table><caption>mwpy: 2 slaves</caption>")
 
 
+def test_an_interrupted_cell_leaves_nothing_that_it_has_submitted(notebook: Notebook) -> None:
+    """The task of an earlier cell goes on."""
+    notebook.run("def wait(path):\n    while not pathlib.Path(path).exists(): time.sleep(0.01)\n    return path")
+    notebook.run("earlier = mw.submit(mwpy.task(wait, 'go'))")
+    notebook.send(signal.SIGINT, when=notebook.folder / "submitted")
+    name, _ = notebook.fail(
+        "later = [mw.submit(mwpy.task(wait, 'never')) for _ in range(9)]\n"
+        "unread = mw.map(wait, ['never'] * 9)\n"
+        "pathlib.Path('submitted').touch()\n"
+        "time.sleep(1000)"
+    )
+    assert name == "KeyboardInterrupt"
+    notebook.run("pathlib.Path('go').touch()\nwhile mw.num_runnable_tasks(): mw.loop_iterate()")
+    assert notebook.run("[(r.task_id == earlier, r.value) for r in mw.results()]") == "[(True, 'go')]"
+
+
 def test_a_cell_may_await(notebook: Notebook) -> None:
     """The event loop of the kernel runs while a map waits."""
     assert notebook.run("import asyncio\nawait asyncio.sleep(0)\nlist(mw.map(abs, [-3]))") == "[3]"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 from attrs import frozen
 
 from mwpy._roles.access import Access
+from mwpy._roles.cells import CellTasks, follow_cells
 from mwpy._roles.code_watch import CodeWatch
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.held_results import HeldResults
@@ -42,6 +43,7 @@ class MasterParts:
     terms: TermsOf
     inbox: Inbox
     held: HeldResults
+    cell: CellTasks
 
     @classmethod
     def of(cls, access: Access, codec: Codec, main_by_value: bool, for_all: Policies) -> MasterParts:
@@ -50,7 +52,11 @@ class MasterParts:
         definitions = Definitions(codec, main_by_value, watch)
         inbox = Inbox(access, access.io.core.state.settings)
         terms = TermsOf(definitions, for_all, codec)
-        return cls(access, codec, definitions, terms, inbox, HeldResults(access, inbox))
+        held = HeldResults(access, inbox)
+        cell = CellTasks(access, inbox, held)
+        if main_by_value:
+            follow_cells(cell)
+        return cls(access, codec, definitions, terms, inbox, held, cell)
 
 
 class Maps:
