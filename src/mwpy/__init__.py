@@ -33,8 +33,10 @@ try:
         ExitCode,
         FailureKind,
         InternalError,
+        MasterUnreachable,
         MwpyError,
         OutOfTime,
+        Refused,
         ResourceFileError,
         SharedObjectMissing,
         TaskCancelled,
@@ -56,6 +58,7 @@ except Exception as error:
 
 if TYPE_CHECKING:
     from mwpy._roles.frames import to_frame
+    from mwpy._roles.inquirer import status
     from mwpy._roles.replay import replay
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
@@ -72,9 +75,11 @@ __all__ = [
     "LocalMaster",
     "LoopCounts",
     "Master",
+    "MasterUnreachable",
     "MwpyError",
     "OutOfTime",
     "Policies",
+    "Refused",
     "ResourceFileError",
     "Result",
     "SharedObjectMissing",
@@ -99,6 +104,7 @@ __all__ = [
     "result",
     "seconds_left",
     "slave_algorithm",
+    "status",
     "task",
     "task_algorithm",
     "task_seed",
@@ -119,6 +125,7 @@ _OF_MASTERS = {
     "Master": "mwpy.master",
     "replay": "mwpy._roles.replay",
     "to_frame": "mwpy._roles.frames",
+    "status": "mwpy._roles.inquirer",
 }
 """The names that most slaves do not need, and their modules. They are imported when they are used, so that slaves start
 quickly."""

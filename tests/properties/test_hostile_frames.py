@@ -66,7 +66,7 @@ class Link:
         raise AssertionError("the test hands over what happened")
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
-        message, _ = wire.decode(frames, wire.FROM_MASTER)
+        message, _ = wire.decode(frames)
         if isinstance(message, messages.Refused):
             self.dropped[peer] = None
         self.sent.setdefault(peer, deque(maxlen=None if peer == GOOD else 20)).append(message)
@@ -228,6 +228,8 @@ class Attack:
                 messages.Installed({text: text}),
                 messages.Leaving(text, Cause.EVICTED),
                 messages.Goodbye(text, Cause.EVICTED),
+                messages.AskStatus(text, text),
+                messages.AskStatus("m", "g"),
             )
         )
 

@@ -13,11 +13,17 @@ from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, 
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
+from mwpy._values.inquiry_messages import AlgorithmStatus, HostStatus, Notice
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.policy import Limits
 from mwpy._values.share_messages import Share
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "m:f", "d", "3.11", {"p": "1"})
+STATUS = messages.Status(
+    *("m", "g", 7.5, {"pending": 1}, 0.5, 3, 2, 1),
+    *({"f": AlgorithmStatus(pending=1)}, {"node1": HostStatus(busy=2)}, {"ValueError": 1}, {"crash": 1}),
+    notices=[Notice(1.5, "text")],
+)
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
     (messages.Welcome("A", 0, 1 << 30, 30.0), []),
@@ -48,6 +54,8 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Shutdown(True, 5.0), []),
     (messages.Leaving("why", Cause.EVICTED), []),
     (messages.Goodbye("why", Cause.EVICTED), []),
+    (messages.AskStatus("m", "g"), []),
+    (STATUS, []),
 ]
 
 
@@ -116,6 +124,8 @@ TOO_LARGE: list[messages.Message] = [
     messages.AlgorithmFailed(1, 0, "why", MANY, MANY, MANY),
     messages.Leaving(LONG, Cause.EVICTED),
     messages.Goodbye(LONG, Cause.EVICTED),
+    messages.AskStatus(LONG, "g"),
+    messages.AskStatus("m", LONG),
 ]
 
 
@@ -141,9 +151,10 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 12),
+        (wire.FROM_AGENT, "a master", 13),
         (wire.FROM_MASTER, "an agent", 14),
         (wire.FROM_SLAVE, "an agent", 5),
+        (wire.TO_INQUIRER, "an inquirer", 4),
     ],
 )
 def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(

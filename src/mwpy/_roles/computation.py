@@ -200,6 +200,7 @@ def _settings(options: Options, generation: str) -> MasterSettings:
         verify=options.verify,
         feeds_until=None if ends_at is None else ends_at - saving_s,
         ends_at=ends_at,
+        started_at=clock.monotonic(),
     )
 
 

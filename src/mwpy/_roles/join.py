@@ -24,7 +24,7 @@ from mwpy._values.errors import MasterUnreachable, MwpyError, ProtocolError, Ref
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.options import Options
 
-__all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address", "visit"]
+__all__ = ["MasterContact", "connect", "find_master", "read_key", "try_address", "try_all", "visit"]
 
 CONNECT_S = 5.0
 """Seconds in which one candidate address must answer."""
@@ -151,14 +151,14 @@ def connect(contact: MasterContact) -> AgentLink:
         MasterUnreachable: no address answered.
     """
     if contact.client_timeout is None:
-        link = _try_all(contact)
+        link = try_all(contact)
         answer = visit(link, contact, "it asked for the client timeout, and connects again")
         link.close(LINGER_S)
         if isinstance(answer, messages.Refused):
             raise Refused(f"the master refused this agent: {answer.reason}")
         if isinstance(answer, messages.Welcome):
             contact = evolve(contact, client_timeout=answer.client_timeout_s)
-    return _try_all(contact)
+    return try_all(contact)
 
 
 def visit(link: AgentLink, contact: MasterContact, why: str) -> messages.Message | str:
@@ -191,8 +191,13 @@ def _answer(link: AgentLink) -> messages.Message | str:
     return f"no answer within {CONNECT_S:.0f} s, though it accepted the keys"
 
 
-def _try_all(contact: MasterContact) -> AgentLink:
-    """Try the candidate addresses one after the other."""
+def try_all(contact: MasterContact) -> AgentLink:
+    """Try the candidate addresses one after the other.
+
+    Raises:
+        Refused: the program at one of the addresses did not accept this process.
+        MasterUnreachable: no address answered.
+    """
     tried: list[str] = []
     refused = False
     for address in contact.addresses:

@@ -246,6 +246,8 @@ class MasterIo:
         return updated(resource.template, self.core, self._clock.wall())
 
     def _notice(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.core.state.notices.shown(text, self._clock.monotonic())
         self._audit.write([records.Notice(text) for text in texts], self._clock.wall())
 
     def _clean_up(self) -> None:

@@ -20,7 +20,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.message_checks import check
 
-__all__ = ["FROM_AGENT", "FROM_MASTER", "FROM_SLAVE", "Route", "decode", "encode", "parse"]
+__all__ = ["FROM_AGENT", "FROM_MASTER", "FROM_SLAVE", "TO_INQUIRER", "Route", "decode", "encode", "parse"]
 
 MAX_HEADER_BYTES = 16 << 20
 """The largest size of a header, in bytes. The lists of the largest group of tasks need less."""
@@ -57,6 +57,8 @@ _KINDS: dict[int, type[messages.Message]] = {
     32: messages.ShareGone,
     33: messages.ShareGiven,
     34: messages.ShareForgotten,
+    40: messages.AskStatus,
+    41: messages.Status,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
@@ -87,6 +89,7 @@ FROM_AGENT = Route(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
+            _M.AskStatus,
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -106,6 +109,7 @@ FROM_SLAVE = Route(
     frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint}),
     MAX_MEMBER_HEADER_BYTES,
 )
+TO_INQUIRER = Route("an inquirer", frozenset({_M.Status, _M.Refused, _M.Probe, _M.Shutdown}), MAX_HEADER_BYTES)
 ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)
 
 

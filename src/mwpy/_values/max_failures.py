@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 from mwpy._values.errors import FailureKind, TaskFailed, UsageError
 
-__all__ = ["FailureLimit", "FailuresByKind", "MaxFailures"]
+__all__ = ["KINDS_KEPT", "OTHER_KINDS", "FailureLimit", "FailuresByKind", "MaxFailures"]
 
 FailureLimit = SupportsIndex | str | None
 """How a user gives a limit: `10`, `"10"`, `"5%"`, `"10,finish"`, or None for no limit."""

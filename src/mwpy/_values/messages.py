@@ -25,6 +25,7 @@ from mwpy._values.bounds import LostSpans, Name, Number, Packages, Peaks, Reason
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.inquiry_messages import AskStatus, Status
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import (
     LIST_PREFIX,
@@ -46,6 +47,7 @@ __all__ = [
     "AlgorithmDefinition",
     "AlgorithmFailed",
     "Algorithms",
+    "AskStatus",
     "Cancel",
     "Checkpoint",
     "CheckpointRead",
@@ -72,6 +74,7 @@ __all__ = [
     "SlaveNamed",
     "SlaveReady",
     "SlaveRetiring",
+    "Status",
     "Tasks",
     "Welcome",
     "each_task",
@@ -81,7 +84,7 @@ __all__ = [
     "spans_of",
 ]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -382,6 +385,8 @@ Message = (
     | Shutdown
     | Leaving
     | Goodbye
+    | AskStatus
+    | Status
 )
 
 

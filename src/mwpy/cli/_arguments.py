@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from mwpy._batch import Batch
 from mwpy._values.errors import UsageError
 
-__all__ = ["BATCH_SYSTEMS", "Parser", "add_job_options", "number"]
+__all__ = ["BATCH_SYSTEMS", "Parser", "add_job_options", "number", "on_screen"]
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +29,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report a mistake."""
         raise UsageError(f"{message}; `{self.prog} --help` shows the options")
+
+
+def on_screen(text: str) -> str:
+    """A text from another machine, in one line, without characters that change a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def number(least: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -63,10 +63,10 @@ class Admission:
         reason = self._why_not(hello)
         if reason:
             self.note_refusal(address, reason)
-            self._send_away(peer, messages.Refused(reason))
+            self.send_away(peer, messages.Refused(reason))
             return
         if self.state.closing is not None:
-            self._send_away(peer, self.state.closing)
+            self.send_away(peer, self.state.closing)
             return
         self.refusals = 0
         name = self.state.members.next_agent
@@ -86,7 +86,7 @@ class Admission:
             self.note_refusal(address, reason)
         else:
             self.state.record(records.PeerDropped(agent.name, reason))
-        self._send_away(peer, messages.Refused(f"protocol error: {reason}"))
+        self.send_away(peer, messages.Refused(f"protocol error: {reason}"))
         return agent
 
     def turned_away(self, address: str, reason: str) -> None:
@@ -126,7 +126,8 @@ class Admission:
         if slave.state in (SlaveState.IDLE, SlaveState.BUSY):
             self.state.change(slave, SlaveEvent.SHUT_DOWN)
 
-    def _send_away(self, peer: bytes, message: messages.Message) -> None:
+    def send_away(self, peer: bytes, message: messages.Message) -> None:
+        """Send a peer its last message, and ignore its later messages."""
         self.state.actions.sends.append(Send(peer, message))
         self._ignored[peer] = 0
 

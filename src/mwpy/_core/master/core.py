@@ -26,14 +26,13 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Verification` compares results of several hosts.
 - `Totals` counts what was done and lost.
 - `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
+- `Inquiries` answers members that ask what the master does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-from attrs import field, frozen
 
 from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
@@ -53,6 +52,7 @@ from mwpy._core.master.commands import (
     ShutDown,
     Waiting,
 )
+from mwpy._core.master.counts import Counts
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
@@ -60,18 +60,21 @@ from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedA
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
+from mwpy._core.master.inquiries import Inquiries
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.long_tasks import LongTasks
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
+from mwpy._core.master.recent_failures import RecentFailures
 from mwpy._core.master.references import References
 from mwpy._core.master.results import Results
 from mwpy._core.master.shares import Shares
 from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions, MasterSettings, MasterState
+from mwpy._core.master.status import StatusReport
 from mwpy._core.master.stop import Stop
 from mwpy._core.master.stragglers import Stragglers
 from mwpy._core.master.totals import Totals
@@ -88,23 +91,6 @@ UNLIMITED = (
     "the limits of tasks (seconds_max, memory_max) do not hold here, because tasks run in the process of the master. "
     "Use at least one slave (--mw-local 1, or local_master(slaves=1)) to have them enforced"
 )
-
-
-@frozen
-class Counts:
-    """Figures for the algorithm and the resource file."""
-
-    slaves_wanted: int
-    slaves_connected: int
-    slaves_needed: int
-    shortest_task_s: float = 0.0
-    """How many seconds each pending task needs at least; 0 if this is not known of all of them."""
-    agents: int = 0
-    """How many agents are connected."""
-    jobs: dict[str, int] = field(factory=dict)
-    """The jobs of a batch system that are connected, and how many slaves of each are in use."""
-    excluded: dict[str, list[str]] = field(factory=dict)
-    """The hosts that get no more work, and their last jobs."""
 
 
 class MasterCore:
@@ -137,6 +123,8 @@ class MasterCore:
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
+        report = StatusReport(self.state, self.totals, self.feeding, RecentFailures(self.state))
+        self.inquiries = Inquiries(self.state, self.admission, report)
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
@@ -227,6 +215,7 @@ class MasterCore:
                     self._drop(peer, address, reason)
             case Vanished(peer, silent_s):
                 self.admission.forget(peer)
+                self.inquiries.forget(peer)
                 agent = self.state.members.peers.get(peer)
                 if agent is not None:
                     self.losses.agent_vanished(agent, silent_s)
@@ -237,7 +226,10 @@ class MasterCore:
 
     def _greet(self, event: Received, now: float) -> None:
         """Handle the first message of a peer."""
-        if not isinstance(event.message, messages.Hello):
+        if isinstance(event.message, messages.AskStatus):
+            self.inquiries.receive(event.peer, event.address, event.message)
+            return
+        if not isinstance(event.message, messages.Hello) or self.inquiries.knows(event.peer):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.hosts.note_job(event.message.host, event.message.job)
         self.admission.hello(event.message, event.peer, event.address, now)
@@ -284,6 +276,7 @@ class MasterCore:
                 raise ProtocolError(f"{type(message).__name__} is not for a master")
 
     def _drop(self, peer: bytes, address: str, reason: str) -> None:
+        self.inquiries.forget(peer)
         agent = self.admission.drop(peer, address, reason)
         if agent is not None:
             self.losses.agent_gone(agent, reason, Cause.NETWORK)
@@ -320,6 +313,7 @@ class MasterCore:
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
                 self.totals.decide(now)
+            self.inquiries.decide(self.counts, now)
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
@@ -327,7 +321,8 @@ class MasterCore:
             return None
         looks = self.dispatch.look_again, self.stragglers.deadline, self.hosts.deadline, self.long_tasks.deadline
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
-        return min(known((*looks, self.silence.watch.deadline, self.feeding.deadline, paused_until)), default=None)
+        others = self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
+        return min(known((*looks, *others, paused_until)), default=None)
 
     def counts(self) -> Counts:
         """The figures of this moment."""
@@ -369,6 +364,7 @@ class MasterCore:
             self.totals,
             self.hosts,
             self.verification,
+            self.inquiries,
         ):
             part.check()
         self.silence.watch.check()

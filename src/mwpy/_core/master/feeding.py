@@ -48,8 +48,15 @@ class Feeding:
         if self.deadline is not None and now >= self.deadline:
             self.out_of_time, self.deadline = True, None
             self.state.actions.ends_at = self.state.settings.ends_at
-            self.state.notice("the time of the master is nearly over, so no more tasks are sent")
+            self.state.notice(self.why_not)
         return not (self.holds_back or self.out_of_time)
+
+    @property
+    def why_not(self) -> str:
+        """Why no tasks are sent; empty if they are sent."""
+        if self.out_of_time:
+            return "the time of the master is nearly over, so no more tasks are sent"
+        return self.reason if self.holds_back else ""
 
     @property
     def reason(self) -> str:

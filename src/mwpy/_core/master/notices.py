@@ -12,10 +12,13 @@ from attrs import define, field
 
 from mwpy._values.phrases import counted
 
-__all__ = ["KEYS_KEPT", "NOTICES_A_MINUTE", "Notices"]
+__all__ = ["KEYS_KEPT", "NOTICES_A_MINUTE", "NOTICES_KEPT", "Notices"]
 
 KEYS_KEPT = 1000
 """How many keys of notices are remembered. When there are more, the oldest is forgotten, and may be said again."""
+
+NOTICES_KEPT = 20
+"""How many of the newest notices an inquirer gets."""
 
 NOTICES_A_MINUTE = 100
 """How many notices with a key are shown in a minute."""
@@ -25,12 +28,18 @@ NOTICES_A_MINUTE = 100
 class Notices:
     """Chooses the notices that are shown."""
 
+    newest: deque[tuple[float, str]] = field(factory=lambda: deque(maxlen=NOTICES_KEPT))
+    """The newest notices, and when they were shown, by the monotonic clock."""
     _keys: dict[str, None] = field(factory=dict)
     """The keys of the notices that were shown; the oldest is first."""
     _shown_at: deque[float] = field(factory=deque)
     """When those of the last minute were shown."""
     _left_out: int = 0
     """How many notices were not shown since the last one that was."""
+
+    def shown(self, text: str, now: float) -> None:
+        """A notice is shown."""
+        self.newest.append((now, text))
 
     def chosen(self, text: str, key: str, now: float) -> list[str]:
         """Return what is shown in place of a notice: the notice, or nothing.

@@ -68,6 +68,8 @@ class MasterSettings:
     """When no more tasks are sent, because the master ends soon, on the core's clock; None if its time has no limit."""
     ends_at: float | None = None
     """When the master ends then."""
+    started_at: float = 0.0
+    """When the master started, on the core's clock."""
 
 
 class Stopped(Struct, frozen=True):
@@ -124,7 +126,8 @@ class MasterState:
     """The monotonic time of the last event, for figures; no decision depends on it."""
     closing: messages.Shutdown | None = None
     """What the agents are sent at the end; None while the computation runs."""
-    _notices: Notices = field(factory=Notices)
+    notices: Notices = field(factory=Notices)
+    """What the user was shown."""
     _changes: dict[type, tuple[Move | None, Change | None]] = field(init=False, repr=False)
     """What each kind of record does to the tasks, and to agents and slaves."""
 
@@ -174,7 +177,8 @@ class MasterState:
 
     def notice(self, text: str, key: str = "") -> None:
         """Show the user a message. Messages with the same key are shown only once, and not too many of them."""
-        for shown in self._notices.chosen(text, key, self.now):
+        for shown in self.notices.chosen(text, key, self.now):
+            self.notices.shown(shown, self.now)
             self.record(records.Notice(shown))
 
     def take_actions(self) -> Actions:

@@ -1,0 +1,99 @@
+"""The messages of inquirers, which ask a running master what it does. `messages.py` describes messages in general.
+
+An inquirer is a member that runs no tasks. Its first message is a question. It asks the next question after the answer
+to the last one. The master answers when it has time for it, so an answer may take some seconds.
+
+All lists and tables of an answer have a limited length, however many tasks and slaves there are.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from mwpy._values.bounds import Name
+
+__all__ = ["AlgorithmStatus", "AskStatus", "HostStatus", "Notice", "Status"]
+
+
+class AskStatus(Struct, frozen=True):
+    """Inquirer to master: what do you do now?"""
+
+    member_id: Name
+    generation: Name
+    """The generation in the resource file that it read."""
+
+
+class AlgorithmStatus(Struct):
+    """The tasks of the algorithms with one name."""
+
+    pending: int = 0
+    """They wait to be sent to a slave."""
+    blocked: int = 0
+    """They wait for the results of other tasks."""
+    delayed: int = 0
+    """They pause before their next attempt."""
+    at_slaves: int = 0
+    answered: int = 0
+    """They wait for another host to compute them, too."""
+    finished: int = 0
+    """They have results, also failures."""
+    failed: int = 0
+    """Their results are failures."""
+    seconds: float = 0.0
+    """How long the finished tasks ran, together."""
+
+
+class HostStatus(Struct):
+    """The agents and slaves of one machine."""
+
+    agents: int = 0
+    starting: int = 0
+    """Slaves that are not ready yet."""
+    idle: int = 0
+    busy: int = 0
+    leaving: int = 0
+    """Slaves that get no more tasks."""
+    finished: int = 0
+    """Tasks that have results from there."""
+    failed: int = 0
+    """Those of these results that are failures."""
+    excluded: str = ""
+    """Why the host gets no more work; empty if it gets work."""
+
+
+class Notice(Struct, frozen=True):
+    """A message that the master has shown."""
+
+    age_s: float
+    text: str
+
+
+class Status(Struct, frozen=True):
+    """Master to inquirer: what the master does."""
+
+    member_id: str
+    generation: str
+    uptime_s: float
+    tasks: dict[str, int]
+    """How many tasks there are, by state. `failed` contains the unrunnable ones, and `cancelled` those that failed
+    because a task failed whose result they need."""
+    rate: float
+    """How many tasks ended in a second, over the last minute."""
+    slaves_wanted: int
+    slaves_connected: int
+    slaves_needed: int
+    algorithms: dict[str, AlgorithmStatus]
+    """By the name of the algorithm; those with most tasks."""
+    hosts: dict[str, HostStatus]
+    """By the name of the machine; those with most slaves."""
+    failures: dict[str, int]
+    """How many tasks failed, by the type of the exception; for unrunnable tasks, with the cause of the last loss."""
+    lost: dict[str, int]
+    """How many attempts were lost, by cause."""
+    last_failure: str = ""
+    """The last task that failed: id, algorithm, machine and error."""
+    last_failure_age_s: float = 0.0
+    notices: list[Notice] = field(default_factory=list)
+    """The newest messages of the master, the oldest of them first."""
+    waits: str = ""
+    """Why no tasks are sent at all; empty if they are sent."""

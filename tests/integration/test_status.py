@@ -1,0 +1,138 @@
+"""`mwpy status` and `mwpy.status` ask a running master. The computation is not disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, until
+
+import mwpy
+
+MWPY = [sys.executable, "-m", "mwpy"]
+
+
+def _busy(stage: Stage) -> Running:
+    """Start a master and an agent. Return the master when a task has failed and another one runs."""
+    master = stage.master("asked.py")
+    stage.agent("asked.py")
+    until(lambda: _asked(stage)["tasks"]["failed"] == 1, "a failed task")
+    until(lambda: _asked(stage)["tasks"]["at_slaves"] >= 1, "a task at a slave")
+    return master
+
+
+def _asked(stage: Stage) -> dict[str, Any]:
+    return mwpy.status(stage.resource)
+
+
+def _go(stage: Stage, master: Running) -> None:
+    """Let all tasks end, and wait for the end of the computation."""
+    (stage.folder / "go").touch()
+    assert master.end() == 0, master.err
+
+
+def test_the_command_shows_what_a_master_does(stage: Stage) -> None:
+    """It shows tasks, slaves and the last failure. No text of a task changes the terminal. The audit file has no trace,
+    and afterwards the computation is said to be finished."""
+    master = _busy(stage)
+    shown = stage.start("", "status", stage.resource, program=MWPY)
+    assert shown.end() == 0, shown.err
+    lines = shown.out.splitlines()
+    assert lines[0].startswith("default-member-id (generation ")
+    assert lines[3].startswith("slaves: 1 connected")
+    [failure] = [line for line in lines if line.startswith("last failure")]
+    assert "task 1 (fail) on " in failure
+    assert failure.endswith("ValueError: no such [31m setting")
+    assert sum("AGENT" in line for line in stage.audited("CONNECTED")) <= 1
+    _go(stage, master)
+    ended = stage.start("", "status", stage.resource, program=MWPY)
+    assert ended.end() == 0, ended.err
+    assert ended.out.endswith(": the computation is finished\n")
+    assert _asked(stage)["state"] == "finished"
+
+
+def test_scripts_read_json(stage: Stage) -> None:
+    """It is the value of `mwpy.status`. An inquirer is no agent."""
+    master = _busy(stage)
+    shown = stage.start("", "status", "--json", stage.resource, program=MWPY)
+    assert shown.end() == 0, shown.err
+    status, own = json.loads(shown.out), _asked(stage)
+    assert status.keys() == own.keys()
+    assert (status["state"], status["failures"]) == ("running", {"ValueError": 1})
+    assert [each["agents"] for each in own["hosts"].values()] == [1]
+    _go(stage, master)
+
+
+def test_the_display_is_live_until_the_end_of_the_computation(stage: Stage) -> None:
+    """In a pipe or a file, one answer follows the other. The end of the master ends the command with 0."""
+    master = _busy(stage)
+    watch = stage.start("", "status", "--watch", "--interval", 0.1, "--json", stage.resource, program=MWPY)
+    until(lambda: len(watch.out.splitlines()) >= 2, "two answers")
+    _go(stage, master)
+    assert watch.end() == 0, watch.err
+    states = [json.loads(line)["state"] for line in watch.out.splitlines()]
+    assert [*dict.fromkeys(states)] == ["running", "finished"]
+
+
+def test_a_terminal_is_redrawn_in_place(stage: Stage) -> None:
+    """Each display goes back to the first line of the one before. Ctrl-C ends the command with 130."""
+    master = _busy(stage)
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(sys.executable, [*MWPY, "status", "--watch", "--interval", "0.1", str(stage.resource)])
+    seen = b""
+    while seen.count(b"\x1b[J") < 2:
+        seen += os.read(terminal, 1 << 16)
+    os.kill(pid, signal.SIGINT)
+    _, ended = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(ended) == 130
+    first = seen.partition(b"\x1b[J")[0]
+    assert first.endswith(b"\x1b[%dF" % first.count(b"\n"))
+    _go(stage, master)
+
+
+def test_without_a_file_or_a_master_the_reason_is_shown(stage: Stage, tmp_path: Path) -> None:
+    """A missing file: 2. A master that was killed: 4. Another generation of the master: 3."""
+    missing = stage.start("", "status", tmp_path / "none.rsc", program=MWPY)
+    assert missing.end() == 2
+    assert "start the master first, with --mw-resource-file" in missing.err
+    master = _busy(stage)
+    stale = json.loads(stage.resource.read_text()) | {"generation": "old"}
+    (tmp_path / "old.rsc").write_text(json.dumps(stale))
+    refused = stage.start("", "status", tmp_path / "old.rsc", program=MWPY)
+    assert refused.end() == 3
+    assert "refused to answer: the resource file is of generation old" in refused.err
+    with pytest.raises(mwpy.Refused, match="generation old"):
+        mwpy.status(tmp_path / "old.rsc")
+    master.send(signal.SIGKILL)
+    master.end()
+    gone = stage.start("", "status", stage.resource, program=MWPY)
+    assert gone.end() == 4
+    assert "no master at any of its addresses" in gone.err
+    with pytest.raises(mwpy.MasterUnreachable, match="is it running"):
+        mwpy.status(stage.resource)
+
+
+def test_a_master_of_another_version_is_not_asked(stage: Stage) -> None:
+    """Both versions are named, with the remedy."""
+    master = _busy(stage)
+    program = (
+        "import importlib, sys\n"
+        "from mwpy._transport import wire\n"
+        "from mwpy._values import messages\n"
+        "messages.PROTOCOL_VERSION = 77\n"
+        "importlib.reload(wire)\n"
+        "from mwpy.cli import main\n"
+        "sys.exit(main(['status', *sys.argv[1:]]))"
+    )
+    shown = stage.start("", stage.resource, program=[sys.executable, "-c", program])
+    assert shown.end() == 3
+    assert "77 here: install the same version of mwpy" in shown.err
+    _go(stage, master)

@@ -1,0 +1,411 @@
+"""Members that ask a master what it does: who gets an answer, how often, and what the answer says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.spans import MAX, MIN, defined, held_by, span
+
+from mwpy._core.master import recent_failures
+from mwpy._core.master import status as module
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import CancelTasks, Running, ShutDown
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.events import Garbage, Received, Vanished
+from mwpy._core.master.inquiries import INQUIRERS_MAX, PAUSE_OF_AN_OBJECT_S, PAUSE_S
+from mwpy._core.master.notices import NOTICES_KEPT
+from mwpy._core.master.status import ALGORITHMS_SHOWN, HOSTS_SHOWN, OTHERS, Rate
+from mwpy._transport.codec import Codec
+from mwpy._values import messages, records
+from mwpy._values.causes import Cause
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import SlaveId
+from mwpy._values.inquiry_messages import AlgorithmStatus, HostStatus, Notice
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.max_failures import OTHER_KINDS
+from mwpy._values.policy import TaskPolicy
+
+ASK = messages.AskStatus("m", "g")
+
+
+class Asked:
+    """A master, its agents, and inquirers."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.core = MasterCore(MasterSettings("m", "g", **settings))
+        for algorithm in (MAX, MIN):
+            self.core.definitions.add(Defined(algorithm))
+        self.now = 100.0
+        self.sent: dict[bytes, list[messages.Message]] = {}
+        self.disconnected: list[bytes] = []
+        self.recorded: list[records.Record] = []
+
+    def receive(self, message: messages.Message, peer: bytes = b"asks", frames: tuple[bytes, ...] = ()) -> None:
+        self.core.handle(Received(peer, "10.0.0.9", message, frames), self.now)
+
+    def decide(self) -> None:
+        self.core.decide(self.now)
+        self.core.check()
+        actions = self.core.take_actions()
+        for send in actions.sends:
+            self.sent.setdefault(send.peer, []).append(send.message)
+        self.recorded += actions.records
+
+    def ask(self, peer: bytes = b"asks") -> messages.Message:
+        """Ask a question a second later, and return the answer."""
+        self.now += 1.0
+        self.receive(ASK, peer)
+        self.decide()
+        return self.sent[peer].pop()
+
+    @property
+    def status(self) -> messages.Status:
+        answer = self.ask()
+        assert isinstance(answer, messages.Status), answer
+        return answer
+
+    def connect(self, peer: bytes = b"a", host: str = "node1", slaves: int = 1) -> None:
+        self.receive(messages.Hello("m", "g", host, 1, "3.11", slaves), peer)
+        self.receive(messages.SlaveReady(1), peer)
+        self.decide()
+
+    def submit(self, first: int, count: int = 1, refers: tuple[int, ...] = (), **policy: Any) -> None:
+        own = TaskPolicy(**policy)
+        self.core.submit([span(first, MAX, count, policy=own, refers=refers)])
+        self.decide()
+
+    def fail(self, error: Exception, task: int, peer: bytes = b"a") -> None:
+        self.finish(task, peer, [0], Codec().dumps_failure(error))
+
+    def finish(self, task: int, peer: bytes = b"a", failed: list[int] | None = None, value: bytes = b"\0") -> None:
+        results = messages.Results(1, [task], [1], [1], [0.5], failed or [])
+        self.receive(results, peer, (messages.payload(1, [value]),))
+        self.decide()
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+# ---- who gets an answer ----
+
+
+def test_an_inquirer_counts_nowhere(asked: Asked) -> None:
+    """It is no agent, it has no slaves, nothing is recorded, and what the master publishes is the same."""
+    asked.submit(1, 5)
+    before = asked.core.counts()
+    asked.recorded.clear()
+    assert isinstance(asked.ask(), messages.Status)
+    assert asked.core.counts() == before
+    assert not asked.core.state.members.agents
+    assert asked.recorded == []
+    assert asked.core.admission.refusals == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        (messages.AskStatus("other", "g"), "is not this master's 'm'"),
+        (messages.AskStatus("m", "old"), "generation old, this master is generation g"),
+    ],
+)
+def test_an_inquirer_of_another_computation_is_refused(asked: Asked, question: messages.AskStatus, words: str) -> None:
+    """The refusal is recorded. It does not count as the refusal of an agent."""
+    asked.receive(question)
+    asked.decide()
+    [answer] = asked.sent[b"asks"]
+    assert isinstance(answer, messages.Refused)
+    assert words in answer.reason
+    assert asked.recorded[-1] == records.AgentRefused("10.0.0.9", answer.reason)
+    assert asked.core.admission.refusals == 0
+    assert asked.core.admission.ignores(b"asks")
+
+
+def test_a_master_that_ends_says_so(asked: Asked) -> None:
+    asked.core.obey(ShutDown(True, 1.0))
+    assert asked.ask() == messages.Shutdown(True, 1.0)
+
+
+def test_only_so_many_inquirers_are_connected(asked: Asked) -> None:
+    """When one of them leaves, another one gets its place. Those that are known may ask again."""
+    for number in range(INQUIRERS_MAX):
+        assert isinstance(asked.ask(b"%d" % number), messages.Status)
+    answer = asked.ask(b"one more")
+    assert isinstance(answer, messages.Refused)
+    assert f"{INQUIRERS_MAX} others ask" in answer.reason
+    assert isinstance(asked.ask(b"7"), messages.Status)
+    asked.core.handle(Vanished(b"7", 0.0), asked.now)
+    assert isinstance(asked.ask(b"the next"), messages.Status)
+
+
+def test_questions_wait_in_a_queue_so_that_answers_cost_little(asked: Asked) -> None:
+    """One is answered at a time, the oldest first. The pause after an answer grows with the work that it took."""
+    asked.connect()
+    for peer in (b"1", b"2"):
+        asked.receive(ASK, peer)
+    asked.decide()
+    assert [*asked.sent] == [b"a", b"1"]
+    deadline = asked.core.next_deadline()
+    looks = 2  # a slave and an agent
+    assert (
+        deadline == asked.core.inquiries.deadline == pytest.approx(asked.now + PAUSE_S + looks * PAUSE_OF_AN_OBJECT_S)
+    )
+    asked.decide()
+    assert b"2" not in asked.sent
+    assert deadline is not None
+    asked.now = deadline
+    asked.decide()
+    assert len(asked.sent[b"2"]) == 1
+    assert asked.core.inquiries.deadline is None
+
+
+def test_an_inquirer_that_asks_again_before_its_answer_is_dropped(asked: Asked) -> None:
+    """So a flood of questions costs one answer."""
+    asked.receive(ASK)
+    asked.receive(ASK)
+    asked.decide()
+    assert asked.sent[b"asks"] == [messages.Refused("protocol error: an inquirer asked again before it had its answer")]
+    assert asked.core.admission.ignores(b"asks")
+    assert asked.core.inquiries.deadline is None
+
+
+def test_an_inquirer_that_sends_garbage_is_dropped(asked: Asked) -> None:
+    asked.ask()
+    asked.core.handle(Garbage(b"asks", "10.0.0.9", "it is no message"), asked.now)
+    asked.decide()
+    assert asked.sent[b"asks"] == [messages.Refused("protocol error: it is no message")]
+    assert not asked.core.inquiries.knows(b"asks")
+
+
+def test_an_inquirer_cannot_become_an_agent(asked: Asked) -> None:
+    asked.ask()
+    asked.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1))
+    asked.decide()
+    assert asked.sent[b"asks"] == [messages.Refused("protocol error: Hello before Hello")]
+    assert not asked.core.state.members.agents
+
+
+def test_an_agent_cannot_ask(asked: Asked) -> None:
+    asked.connect()
+    assert asked.ask(b"a") == messages.Refused("protocol error: AskStatus is not for a master")
+
+
+# ---- what the answer says ----
+
+
+def test_a_status_names_the_computation_and_its_age() -> None:
+    status = Asked(started_at=90.0).status
+    assert (status.member_id, status.generation, status.uptime_s) == ("m", "g", 11.0)
+    assert (status.failures, status.lost, status.last_failure, status.waits) == ({}, {}, "", "")
+
+
+def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1, 4)
+    asked.finish(1)
+    asked.submit(5, refers=(3,))
+    asked.submit(6, refers=(4,))
+    asked.submit(7, refers=(4,))
+    asked.core.obey(CancelTasks([(7, 1)], Running.KILL))
+    asked.core.submit([span(8, MIN, 9)])
+    status = asked.status
+    held = len(held_by(asked.core, "SLAVE-0"))
+    pending = 3 - held + 9
+    waiting = {"pending": pending, "blocked": 2, "delayed": 0, "at_slaves": held, "answered": 0}
+    assert status.tasks == {**waiting, "succeeded": 1, "failed": 0, "cancelled": 1}
+    assert sum(each.pending for each in status.algorithms.values()) == pending
+    assert sum(each.at_slaves for each in status.algorithms.values()) == held
+    assert status.algorithms["max"].blocked == 2
+    assert (status.algorithms["max"].finished, status.algorithms["max"].seconds) == (1, 0.5)
+
+
+def test_delayed_tasks_are_told_from_blocked_ones(asked: Asked) -> None:
+    """The algorithms do not count them, so only the fewer ones are looked at."""
+    asked.connect()
+    asked.submit(1, after=5.0)
+    died = messages.SlaveDied(1, 1, Cause.CRASH, "killed by signal 11", NO_WORDS)
+    asked.receive(died, b"a")
+    asked.decide()
+    status = asked.status
+    assert (status.tasks["delayed"], status.algorithms["max"].delayed, status.algorithms["max"].blocked) == (1, 1, 0)
+    assert status.lost == {"crash": 1}
+    for number in (2, 3, 4):
+        asked.submit(number, refers=(1,))
+    status = asked.status
+    assert (status.algorithms["max"].delayed, status.algorithms["max"].blocked) == (1, status.tasks["blocked"])
+    assert asked.core.inquiries.report.work >= 1
+
+
+def test_second_attempts_are_not_counted_as_tasks(asked: Asked) -> None:
+    asked.connect(b"a")
+    asked.connect(b"b", "node2")
+    asked.submit(1)
+    state = asked.core.state
+    [task] = state.jar.held[SlaveId("SLAVE-0")].spans
+    other = task.part(1, 1, 2)
+    asked.core.dispatch.feed(
+        state.members.slaves[SlaveId("SLAVE-1")],
+        records.AttemptsStarted(SlaveId("SLAVE-1"), [other], SlaveId("SLAVE-0"), "it is slow"),
+        asked.now,
+    )
+    asked.decide()
+    assert asked.status.algorithms["max"].at_slaves == 1
+
+
+def test_tasks_whose_answers_are_verified_are_counted(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1)
+    results = messages.Results(1, [1], [1], [1], [0.5], [])
+    frames = (messages.payload(1, [b"\0"]),)
+    asked.core.state.record(records.AnswersKept(SlaveId("SLAVE-0"), "node1", results, frames))
+    report = asked.core.inquiries.report
+    status = report.status(asked.core.counts(), asked.now)
+    assert (status.tasks["answered"], status.algorithms["max"].answered) == (1, 1)
+    assert report.work == 1 + 2
+
+
+def test_slaves_are_counted_by_host_and_state(asked: Asked) -> None:
+    asked.connect(b"a", "node1", slaves=3)
+    asked.receive(messages.SlaveReady(2), b"a")
+    asked.connect(b"b", "node2")
+    asked.submit(1)
+    asked.receive(messages.Leaving("evicted", Cause.EVICTED), b"b")
+    asked.decide()
+    status = asked.status
+    assert status.hosts == {
+        "node1": HostStatus(agents=1, starting=1, idle=1, busy=1),
+        "node2": HostStatus(agents=1, leaving=1),
+    }
+    assert status.slaves_connected == 3
+    asked.finish(1)
+    assert asked.status.hosts["node1"] == HostStatus(agents=1, starting=1, idle=2, finished=1)
+    asked.core.handle(Vanished(b"a", 0.0), asked.now)
+    assert [*asked.status.hosts] == ["node2"]
+
+
+def test_an_excluded_host_is_named_with_the_reason(asked: Asked) -> None:
+    asked.core.state.record(records.HostExcluded("node9", "no disk"))
+    asked.core.hosts._until["node9"], asked.core.hosts._jobs["node9"] = 1e9, {}
+    asked.core.hosts.deadline = 1e9
+    assert asked.status.hosts == {"node9": HostStatus(excluded="no disk")}
+
+
+def test_a_long_table_names_only_the_largest_rows(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are in one row, so that nothing is missing in the sums."""
+    for number in range(2, ALGORITHMS_SHOWN + 5):
+        asked.core.definitions.add(Defined(defined(number, f"f{number}", "m:f")))
+    asked.core.submit([span(1, MIN, 7)])
+    algorithms = asked.status.algorithms
+    assert len(algorithms) == ALGORITHMS_SHOWN + 1
+    assert next(iter(algorithms)) == "min"
+    assert [*algorithms][-1] == OTHERS
+    monkeypatch.setattr(module, "HOSTS_SHOWN", 2)
+    for number in range(5):
+        asked.connect(b"%d" % number, f"node{number}", slaves=10 - number)
+    hosts = asked.status.hosts
+    assert [*hosts] == ["node0", "node1", OTHERS]
+    assert (hosts[OTHERS].agents, hosts[OTHERS].busy, hosts[OTHERS].starting) == (3, 3, 7 + 6 + 5)
+    assert HOSTS_SHOWN > 2
+
+
+def test_failures_are_counted_by_kind(asked: Asked) -> None:
+    """Results, unrunnable tasks and tasks that are too large count. Cancelled tasks and those that need a failed one do
+    not."""
+    asked.connect()
+    asked.submit(1)
+    asked.submit(2, refers=(1,))
+    asked.fail(ValueError("negative"), 1)
+    asked.submit(3, attempts_max=1)
+    asked.receive(messages.SlaveDied(1, 3, Cause.CRASH, "killed by signal 11", NO_WORDS), b"a")
+    asked.decide()
+    assert asked.status.failures == {"ValueError": 1, "TaskUnrunnable (crash)": 1}
+    asked.submit(4, sid=SlaveId("SLAVE-7"))
+    status = asked.status
+    assert status.failures == {"ValueError": 1, "TaskUnrunnable (crash)": 1, "TaskUnrunnable": 1}
+    assert status.last_failure.startswith("task 4 (max): SLAVE-7, to which it was addressed, is gone")
+    assert status.last_failure_age_s == 1.0
+    assert status.tasks["failed"] == 3
+
+
+def test_a_task_that_is_too_large_is_a_failure() -> None:
+    asked = Asked(max_call_bytes=10)
+    asked.core.submit([span(1, MAX, payload=b"x" * 20)])
+    asked.decide()
+    assert asked.status.failures == {"TaskTooLarge": 1}
+
+
+def test_the_last_failure_names_the_task_and_its_host(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1)
+    asked.fail(ValueError("negative"), 1)
+    assert asked.status.last_failure == "task 1 (max) on node1: ValueError: negative"
+
+
+def test_a_task_that_succeeds_is_no_failure(asked: Asked) -> None:
+    """Also if another one fails at the same time."""
+    asked.connect(slaves=2)
+    asked.receive(messages.SlaveReady(2), b"a")
+    asked.submit(1, 2)
+    good, bad = (messages.Results(slave, [slave], [1], [1], [0.5], [0] * (slave - 1)) for slave in (1, 2))
+    asked.receive(good, b"a", (messages.payload(1, [b"\0"]),))
+    asked.receive(bad, b"a", (messages.payload(1, [Codec().dumps_failure(OSError("no disk"))]),))
+    asked.decide()
+    assert asked.status.failures == {"OSError": 1}
+
+
+def test_what_is_kept_of_failures_has_a_limit(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_failures, "FAILURES_KEPT", 5)
+    monkeypatch.setattr(recent_failures, "KINDS_KEPT", 3)
+    asked.connect()
+    failures = asked.core.inquiries.report.failures
+    for number in range(1, 8):
+        asked.submit(number)
+        asked.fail(type(f"Error{number}", (Exception,), {})(), number)
+    assert [*failures.newest] == [3, 4, 5, 6, 7]
+    assert [*failures.kinds.values()] == [1, 1, 1, 4]
+    assert [*failures.kinds][-1] == OTHER_KINDS
+
+
+def test_the_newest_notices_are_in_a_status(asked: Asked) -> None:
+    for number in range(NOTICES_KEPT + 1):
+        asked.core.state.notice(f"notice {number}")
+    notices = asked.status.notices
+    assert len(notices) == NOTICES_KEPT
+    assert notices[-1] == Notice(asked.now, f"notice {NOTICES_KEPT}")  # no event had come before
+
+
+def test_a_status_says_why_no_tasks_are_sent(asked: Asked) -> None:
+    asked.core.feeding.unfetched = 2 << 30
+    assert asked.status.waits.startswith("results of about 2.0 GiB wait")
+    late = Asked(feeds_until=100.5, ends_at=101.0)
+    assert late.status.waits == "the time of the master is nearly over, so no more tasks are sent"
+
+
+# ---- the rate ----
+
+
+def test_the_rate_is_that_of_the_last_minute(asked: Asked) -> None:
+    """Before the first sample it is zero, and in the first minute it is that since the start."""
+    rate, jar = Rate(asked.core.state), asked.core.state.jar
+    assert rate.at(5.0) == 0.0
+    rates = []
+    for second in range(200):
+        jar.ended += 1 if second < 100 else 3
+        rate.decide(float(second))
+        rates.append(rate.at(float(second)))
+    assert rates[0] == 0.0
+    assert rates[50] == 1.0
+    assert rates[-1] == 3.0
+    assert len(rate._samples) < 20
+
+
+def test_an_algorithm_without_tasks_has_no_figures(asked: Asked) -> None:
+    assert asked.status.algorithms == {"max": AlgorithmStatus(), "min": AlgorithmStatus()}
+
+
+def test_a_protocol_error_is_that_of_the_inquirer(asked: Asked) -> None:
+    asked.core.inquiries.receive(b"asks", "here", ASK)
+    with pytest.raises(ProtocolError, match="before it had its answer"):
+        asked.core.inquiries.receive(b"asks", "here", ASK)
