@@ -221,7 +221,7 @@ def test_tasks_are_counted_by_state_and_algorithm(asked: Asked) -> None:
     assert (status.algorithms["max"].finished, status.algorithms["max"].seconds) == (1, 0.5)
 
 
-def test_delayed_tasks_are_told_from_blocked_ones(asked: Asked) -> None:
+def test_delayed_tasks_and_blocked_ones_are_counted_apart(asked: Asked) -> None:
     """The algorithms do not count them, so only the fewer ones are looked at."""
     asked.connect()
     asked.submit(1, after=5.0)
