@@ -614,6 +614,7 @@ PUBLIC_NAMES = (
     "Cause",
     "DependencyFailed",
     "EndIsNear",
+    "Executor",
     "ExitCode",
     "FailureKind",
     "InternalError",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from mwpy._roles.frames import to_frame
     from mwpy._roles.inquirer import status
     from mwpy._roles.replay import replay
+    from mwpy.executor import Executor
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
 
@@ -69,6 +70,7 @@ __all__ = [
     "Cause",
     "DependencyFailed",
     "EndIsNear",
+    "Executor",
     "ExitCode",
     "FailureKind",
     "InternalError",
@@ -120,6 +122,7 @@ __version__ = VERSION
 """The version of this library."""
 
 _OF_MASTERS = {
+    "Executor": "mwpy.executor",
     "LocalMaster": "mwpy.local",
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",

@@ -19,7 +19,7 @@ from attrs import evolve
 from mwpy import slave
 from mwpy._system import script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
-from mwpy._values.environment import AGENT_VARIABLE, SLAVE_VARIABLE
+from mwpy._values.environment import AGENT, AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.options import Options, Role, help_text, job_end, parse
@@ -40,9 +40,6 @@ S = TypeVar("S", bound="Callable[[Slave, list[str]], int]")
 VERSION = "0.1.0"
 
 IN_AN_IMPORT = "while multiprocessing imported the script"
-
-AGENT = ("-m", "mwpy", "slave")
-"""Makes a Python interpreter run as an agent that does not load the script itself."""
 
 
 def version_string() -> str:
@@ -289,13 +286,12 @@ def local_master(
         >>> total = sum(mw.map(lambda x: x * x, range(100)))   # doctest: +SKIP
         >>> mw.close()                                         # doctest: +SKIP
     """
+    from mwpy._roles.local_start import start_local
     from mwpy.local import LocalMaster
 
     REGISTRY.enter("mwpy.local_master()")
     if script.is_imported_by_multiprocessing():
         raise refusal("mwpy.local_master()", IN_AN_IMPORT)
-    if slaves is not None and slaves < 0:
-        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
     TaskPolicy.of(**policy)
     about_slaves = Options.of(
         slave_max_tasks=slave_max_tasks,
@@ -309,28 +305,7 @@ def local_master(
         lifetime=check_seconds("lifetime", lifetime),
         job_end=job_end(os.environ),
     )
-    return LocalMaster(_start_local(slaves, options), policy)
-
-
-def _start_local(slaves: int | None, options: Options) -> Computation:
-    from mwpy._roles.computation import start, start_own_slave
-    from mwpy._system.process import count_cores
-    from mwpy._transport.link import new_key
-    from mwpy.audit import AuditFile
-
-    if slaves == 0:
-        return start_own_slave(options, AuditFile())
-    path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
-    command = [sys.executable, *AGENT]
-    return start(
-        options,
-        audit=AuditFile(),
-        key=new_key(),
-        slave_command=command,
-        local_command=command,
-        local_slaves=slaves or count_cores(),
-        environment={"PYTHONPATH": path},
-    )
+    return LocalMaster(start_local(slaves, options), policy)
 
 
 @atexit.register

@@ -126,23 +126,25 @@ class Inbox:
         if self._unfetched.is_much:
             self._unfetched.settle(self.results)
 
-    def wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None, idle: bool = False) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
 
         Args:
             timeout: how long to wait at most, in seconds; None for as long as it takes. If the master is out of time,
                 this is an `OutOfTime` each time.
+            idle: whether there is nothing to do. Then no notice says that nothing progresses.
         """
         if self._ends_at is not None and timeout is None:
             self._tell_of_end(self._ends_at)
-        self._wait(timeout)
+        self._wait(timeout, idle)
         if self._stopped is not None or self._ends_at is not None:
             self._tell_of_stop()
 
-    def _wait(self, timeout: float | None = None) -> None:
+    def _wait(self, timeout: float | None = None, idle: bool = False) -> None:
         io = self.access.io
         if io.outcomes.empty() and not self._received:
-            io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
+            if not idle:
+                io.waiting = Waiting.FOREVER if timeout is None else Waiting.FOR_A_WHILE
             try:
                 if io.holds_back:
                     io.link.wake()

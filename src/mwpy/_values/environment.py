@@ -10,6 +10,7 @@ from attrs import asdict, frozen
 from mwpy._values.errors import UsageError
 
 __all__ = [
+    "AGENT",
     "AGENT_VARIABLE",
     "BREAKPOINT_VARIABLE",
     "CPUS_VARIABLE",
@@ -26,6 +27,9 @@ __all__ = [
     "slave_or_template",
     "thread_limits",
 ]
+
+AGENT = ("-m", "mwpy", "slave")
+"""Makes a Python interpreter run as an agent that does not load the script itself."""
 
 AGENT_VARIABLE = "MWPY_AGENT"
 """Makes a process the agent of a master on this machine. Its value is a JSON list of options. They replace the options

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 from mwpy import slave
-from mwpy._values.environment import SLAVE_VARIABLE
+from mwpy._values.environment import AGENT, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import help_text, parse
-from mwpy.app import AGENT, run_agent
+from mwpy.app import run_agent
 
 __all__ = ["main"]
 

@@ -1,0 +1,120 @@
+"""The futures of executors: what a caller of `submit` waits for."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from concurrent.futures import _base
+from typing import Any, TypeVar
+
+from mwpy._values.errors import TaskFailed
+from mwpy._values.task import Result
+
+__all__ = ["Future", "RemoteTraceback"]
+
+T = TypeVar("T")
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that a task raised: it shows where in the slave this was.
+
+    Args:
+        tb: the traceback as text.
+    """
+
+    def __init__(self, tb: str) -> None:
+        super().__init__(tb)
+        self.tb = tb
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.tb}"""'
+
+
+class Future(concurrent.futures.Future[T]):
+    """The end of a task that an executor runs, as `concurrent.futures.Future` has it. `cancel` can also kill.
+
+    Its attributes cost memory for each pending task, so those that most futures do not need are defaults of the class.
+    """
+
+    task_id: int | None = None
+    """The id of the task in the master; None if it has not been handed over."""
+    _kill: Callable[[Future[Any]], None]
+    """Tells the executor that a task is not wanted any more."""
+    _condition: threading.Condition
+    """The lock of the base class, which all changes of `_state` need."""
+    _invoke_callbacks: Callable[[], None]
+
+    def __init__(self, kill: Callable[[Future[Any]], None]) -> None:
+        super().__init__()
+        self._kill = kill
+
+    def cancel(self, *, kill: bool = False) -> bool:
+        """Cancel the task.
+
+        Args:
+            kill: whether a task that was sent is cancelled, too. The slave that runs it is replaced by another. Without
+                this, a task that was sent goes on.
+
+        Returns:
+            Whether the task is cancelled.
+        """
+        if super().cancel():
+            with self._condition:
+                if self._state == _base.CANCELLED:  # those that wait learn it now, not when its turn would come
+                    self.set_running_or_notify_cancel()
+            return True
+        if not kill:
+            return False
+        with self._condition:
+            if self._state != _base.RUNNING:
+                return self.cancelled()
+            self._state = _base.CANCELLED
+            self.set_running_or_notify_cancel()
+            self._condition.notify_all()
+        self._kill(self)
+        self._invoke_callbacks()
+        return True
+
+    def start(self) -> bool:
+        """The task is handed over to the master now. Return whether it is still wanted."""
+        with self._condition:
+            if self._state != _base.PENDING:
+                return False
+            self._state = _base.RUNNING
+            return True
+
+    def finish(self, result: Result[Any]) -> None:
+        """The task has ended. Unpickling its value may raise anything, and this concerns no other task."""
+        result.tag = None  # this future, which says nothing in an error
+        try:
+            failure = result.error
+        except BaseException as error:
+            self.end(error=error)
+        else:
+            if failure is None:
+                self.end(result.value)
+            else:
+                self.end(error=exception_of(failure))
+
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Set the value or the error, unless the future is cancelled. A callback that raises harms no other future."""
+        try:
+            if error is None:
+                self.set_result(value)
+            else:
+                self.set_exception(error)
+        except (concurrent.futures.InvalidStateError, SystemExit):  # SystemExit ends a thread in silence elsewhere
+            pass
+        except BaseException as raised:
+            own = threading.current_thread()
+            threading.excepthook(threading.ExceptHookArgs((type(raised), raised, raised.__traceback__, own)))
+
+
+def exception_of(failure: TaskFailed) -> BaseException:
+    """Return the exception of the task itself, if it could be rebuilt here, with its traceback as the cause."""
+    raised = failure.__cause__
+    if raised is None or not failure.remote_traceback:
+        return failure
+    raised.__cause__ = RemoteTraceback(failure.remote_traceback)
+    return raised

@@ -1,0 +1,307 @@
+"""The thread of an executor: it owns a master, hands tasks over to it, and gives their results to the futures.
+
+Any thread may submit, but only one thread may use a master. So `submit` only appends to a queue, and this thread takes
+everything that is there when it wakes up. It waits for the outcomes of the master. Another thread wakes it with an
+empty outcome, and only if it waits for tasks: a thread that submits thousands of tasks wakes it once.
+
+Most tasks stay in the queue until the slaves need them (see `executor_window.py`), so that they can be cancelled.
+
+The thread does not refer to the executor. When nobody refers to the executor any more, it is shut down. When the
+interpreter ends, all executors are shut down, and the interpreter waits for their tasks, as `concurrent.futures` does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from attrs import define, field
+
+from mwpy._core.master.state import Actions
+from mwpy._roles.access import FORKED
+from mwpy._roles.computation import Computation
+from mwpy._roles.executor_future import Future
+from mwpy._roles.executor_window import Window
+from mwpy._roles.maps import MasterParts
+from mwpy._roles.terms import Terms
+from mwpy._transport.codec import Codec
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import UsageError
+from mwpy._values.policy import Policies
+from mwpy._values.seeds import Seeds
+from mwpy._values.task import Result
+
+__all__ = ["ExecutorThread", "Work"]
+
+SHUT_DOWN = "cannot schedule new futures after shutdown"
+
+INTERPRETER_ENDS = "cannot schedule new futures after interpreter shutdown"
+
+
+class Work(NamedTuple):
+    """A task that waits in the queue of an executor."""
+
+    future: Future[Any]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    policy: Policies
+    """What is given with the call."""
+
+
+@define(eq=False)
+class ExecutorThread:
+    """The thread of one executor, and what other threads may ask of it.
+
+    Args:
+        begin: starts a computation. The thread calls it, so that it owns the computation.
+        policy: the policies of all tasks.
+        wrap: makes the function that a slave runs for a function that was submitted.
+        expected: how many slaves will connect soon.
+    """
+
+    begin: Callable[[], Computation]
+    policy: Policies
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    expected: int
+    open: dict[int, Future[Any]] = field(factory=dict)
+    """The tasks that are with the master, by their ids."""
+    _works: deque[Work] = field(factory=deque)
+    _kills: deque[Future[Any]] = field(factory=deque)
+    _closing: bool = False
+    _refusal: Exception | None = None
+    """Why no task can be submitted any more."""
+    _wants: bool = False
+    """Whether the thread waits, and would take a task. The thread that resets it wakes this one."""
+    _lock: threading.Lock = field(factory=threading.Lock)
+    """Held to append to the queue, and to decide that nothing is appended any more."""
+    _ready: threading.Event = field(factory=threading.Event)
+    _failure: BaseException | None = None
+    """Why the computation did not start."""
+    _window: Window = field(factory=Window)
+    _seeds: Seeds = field(factory=Seeds)
+    _parts: MasterParts = field(init=False)
+    _wake: Callable[[], None] = field(init=False)
+    _thread: threading.Thread = field(init=False)
+
+    @_thread.default
+    def _make_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
+
+    # ---- for any thread ----
+
+    def start(self) -> None:
+        """Start, and wait until the computation has started.
+
+        Raises:
+            MwpyError: it cannot start.
+        """
+        _all.add(self)
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    def submit(self, work: Work) -> None:
+        """Append a task.
+
+        Raises:
+            RuntimeError: the executor is shut down or broken.
+            UsageError: this process was forked from that of the executor.
+        """
+        with self._lock:
+            if self._refusal is not None:
+                raise self._refusal
+            self._works.append(work)
+            if self._wants:
+                self._wants = False
+                self._wake()
+
+    def kill(self, future: Future[Any]) -> None:
+        """End a task that is with the master, and whose future is cancelled."""
+        self._kills.append(future)
+        self._wake()
+
+    def close(self, cancel: bool = False) -> None:
+        """Take no more tasks, and end when all tasks have ended.
+
+        Args:
+            cancel: whether the tasks that are not with the master are cancelled.
+        """
+        with self._lock:
+            self._refuse(RuntimeError(SHUT_DOWN))
+            cancelled = [work.future for work in self._works] if cancel else []
+        for future in cancelled:
+            future.cancel()
+        self.leave()
+
+    def leave(self) -> None:
+        """Take no more tasks, as `close`, when nobody can submit any. The garbage collection may call this."""
+        self._closing = True
+        if self._ready.is_set() and self._failure is None:
+            self._wake()
+
+    def join(self) -> None:
+        """Wait until the thread has ended. A callback of a future, which this thread calls, does not wait."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def give_up(self) -> None:
+        """Cancel all tasks, and kill those that run."""
+        self.close(cancel=True)
+        for future in list(self.open.values()):
+            future.cancel(kill=True)
+
+    def end_with_interpreter(self) -> None:
+        """Wait for all tasks at the end of the interpreter. Ctrl-C gives them up."""
+        if not self._thread.is_alive():
+            return
+        with self._lock:
+            self._refuse(RuntimeError(INTERPRETER_ENDS))
+        self.leave()
+        try:
+            self._thread.join()
+        except KeyboardInterrupt:
+            self.give_up()
+            raise
+
+    def leave_to_parent(self) -> None:
+        """This process was forked just now, and this thread is not in it."""
+        self._lock = threading.Lock()
+        self._refusal = UsageError(FORKED)
+
+    def _refuse(self, reason: Exception) -> None:
+        if self._refusal is None:
+            self._refusal = reason
+
+    # ---- the thread itself ----
+
+    def _run(self) -> None:
+        try:
+            computation = self.begin()
+            codec = Codec(main_by_value=True)
+            self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
+            outcomes = computation.access.io.outcomes
+        except BaseException as error:
+            self._failure = error
+            return
+        finally:
+            if self._failure is None:
+                self._wake = lambda: outcomes.put(Actions())
+            self._ready.set()
+        finished = False
+        try:
+            while self._serve():
+                pass
+            finished = True
+        except BaseException as error:
+            self._break(error)
+        finally:
+            computation.end(finished)
+
+    def _serve(self) -> bool:
+        """Hand over tasks, wait, and give out results. Return whether there is more to do."""
+        if self._kills:
+            self._cancel_in_master()
+        room = self._hand_over()
+        with self._lock:
+            if self._closing and not self._works and not self.open:
+                self._refuse(RuntimeError(SHUT_DOWN))
+                return False
+            if self._works and room:
+                return True
+            self._wants = room > 0
+        inbox = self._parts.inbox
+        if not (inbox.results or inbox.unrunnable):  # a command may have waited, and received some
+            inbox.wait(idle=not (self.open or self._works))
+        self._wants = False
+        self._give_out()
+        return True
+
+    def _hand_over(self) -> int:
+        """Hand tasks over to the master, as many as its slaves need. Return for how many more there is room."""
+        io = self._parts.access.io
+        room = self._window.size(max(self.expected, io.num_slaves)) - len(self.open)
+        works = self._works
+        terms: dict[tuple[int, int], tuple[Terms, Work]] = {}
+        while works and (room > 0 or works[0].future.cancelled()):
+            work = works.popleft()
+            if not work.future.start():
+                continue
+            try:
+                key = id(work.function), id(work.policy)
+                if key not in terms:
+                    terms[key] = self._terms_of(work), work  # a reference to the work, so that the ids stay valid
+                work.future.task_id = number = self._submit(work, terms[key][0])
+            except BaseException as error:
+                work.future.end(error=error)
+            else:
+                self.open[number] = work.future
+                room -= 1
+        if io.link.asleep:
+            io.link.wake()
+        return room
+
+    def _terms_of(self, work: Work) -> Terms:
+        prepared = self._parts.definitions.prepare(algorithm_of(self.wrap(work.function)))
+        return self._parts.terms.of(prepared, work.policy)
+
+    def _submit(self, work: Work, terms: Terms) -> int:
+        parts, (defined, policy, extras) = self._parts, terms
+        payload, buffers = parts.codec.dumps_call(work.args, work.kwargs, defined.name)
+        if buffers and parts.held.refer(buffers):
+            raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
+        if extras is not None:
+            payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
+        return parts.access.io.submissions.add(defined, policy, payload, buffers, work.future)
+
+    def _cancel_in_master(self) -> None:
+        """Cancel tasks that are with the master. Those that have ended stay as they are."""
+        futures = [self._kills.popleft() for _ in range(len(self._kills))]
+        ids = [future.task_id for future in futures if future.task_id in self.open]
+        if ids:
+            self._parts.inbox.cancel(ids, "kill")  # type: ignore[arg-type]
+
+    def _give_out(self) -> None:
+        inbox = self._parts.inbox
+        results: list[Result[Any]] = inbox.fetch(inbox.results)
+        results += [task.result() for task in inbox.fetch(inbox.unrunnable)]
+        if results:
+            self._window.ended(len(results), sum(result.compute_seconds for result in results))
+        for result in results:
+            self.open.pop(result.task_id).finish(result)
+
+    def _break(self, error: BaseException) -> None:
+        """The master has failed: our fault. No task of this executor can end any more."""
+        broken = BrokenExecutor(f"the executor is broken: {error}")
+        broken.__cause__ = error
+        with self._lock:
+            self._refusal = broken
+            left = [*self.open.values(), *(work.future for work in self._works if work.future.start())]
+            self._works.clear()
+        for future in left:
+            future.end(error=broken)
+
+
+_all: WeakSet[ExecutorThread] = WeakSet()
+"""The threads of this process."""
+
+
+def _end_all() -> None:
+    for each in list(_all):
+        each.end_with_interpreter()
+
+
+def _leave_all_to_parent() -> None:
+    for each in _all:
+        each.leave_to_parent()
+
+
+threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # as concurrent.futures; atexit is too late
+os.register_at_fork(after_in_child=_leave_all_to_parent)

@@ -1,0 +1,47 @@
+"""The start of a master without a script of its own: functions travel by value, or by name from modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mwpy._roles.computation import Computation, start, start_own_slave
+from mwpy._system.process import count_cores
+from mwpy._transport.link import new_key
+from mwpy._values.environment import AGENT
+from mwpy._values.errors import UsageError
+from mwpy._values.options import Options
+from mwpy.audit import AuditFile
+
+__all__ = ["start_local"]
+
+
+def start_local(slaves: int | None, options: Options) -> Computation:
+    """Start a master with slaves on this machine. The thread that calls this is its owner.
+
+    Args:
+        slaves: how many; None for one per core, 0 for tasks in this process.
+
+    Raises:
+        UsageError: the number is negative.
+        MwpyError: it cannot start.
+    """
+    if slaves is not None and slaves < 0:
+        raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
+    if slaves == 0:
+        return start_own_slave(options, AuditFile())
+    command = [sys.executable, *AGENT]
+    return start(
+        options,
+        audit=AuditFile(),
+        key=new_key(),
+        slave_command=command,
+        local_command=command,
+        local_slaves=slaves or count_cores(),
+        environment={"PYTHONPATH": module_path()},
+    )
+
+
+def module_path() -> str:
+    """Where this process finds modules, for the environment of its slaves."""
+    return os.pathsep.join([entry or os.getcwd() for entry in sys.path])

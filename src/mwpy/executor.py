@@ -1,0 +1,222 @@
+"""`mwpy.Executor`: slaves behind the interface of `concurrent.futures`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from mwpy._roles.executor_future import Future
+from mwpy._roles.executor_thread import ExecutorThread, Work
+from mwpy._roles.initialized import Initialized
+from mwpy._roles.local_start import start_local
+from mwpy._system import clock, script
+from mwpy._system.process import count_cores
+from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
+from mwpy._values.errors import UsageError
+from mwpy._values.options import Options
+from mwpy._values.policy import Policies, TaskPolicy
+
+__all__ = ["Executor", "Future"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NO_POLICY: Policies = {}
+"""What a call has that gives no policy. Nobody changes it."""
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs calls on slaves, as the executors of `concurrent.futures` do.
+
+    Any thread may use it. If a task kills its slave, only its own future fails, and another slave starts. Functions of
+    a script, a REPL or a notebook travel by value, and so do lambdas.
+
+    Args:
+        slaves: how many slave processes on this machine; None for one per core.
+        initializer: called once in each slave, before its first task. If it raises an error, so does the task, and the
+            next task of this slave calls it again.
+        initargs: the arguments of the initializer.
+        slave_max_tasks, slave_max_memory, slave_start_timeout, slave_start: as for `mwpy.local_master`.
+        policy: the policies of all tasks, with the keywords of `mwpy.Policies`.
+
+    Raises:
+        UsageError: an argument is wrong, or this process is a slave.
+        MwpyError: it cannot start.
+
+    Example:
+        >>> with mwpy.Executor(slaves=2) as executor:          # doctest: +SKIP
+        ...     futures = [executor.submit(pow, x, 2) for x in range(10)]
+        ...     print(sum(future.result() for future in futures))
+        285
+    """
+
+    def __init__(
+        self,
+        slaves: int | None = None,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        slave_max_tasks: int | None = None,
+        slave_max_memory: int | str | None = None,
+        slave_start_timeout: float | None = None,
+        slave_start: str | None = None,
+        **policy: Unpack[Policies],
+    ) -> None:
+        REGISTRY.enter("mwpy.Executor()")
+        if script.is_imported_by_multiprocessing():
+            raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
+        if slaves is not None and slaves < 1:
+            raise UsageError(f"an executor cannot have {slaves} slaves: give 1 or more, or None for one per core")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        TaskPolicy.of(**policy)
+        options = Options.of(
+            slave_max_tasks=slave_max_tasks,
+            slave_max_memory=slave_max_memory,
+            slave_start_timeout=slave_start_timeout,
+            slave_start=slave_start,
+        )
+        self._max_workers = slaves or count_cores()  # some libraries ask each executor for this
+        wrap = _as_it_is if initializer is None else partial(Initialized, uuid.uuid4().hex, initializer, initargs)
+        begin = partial(start_local, self._max_workers, options)
+        self._thread = thread = ExecutorThread(begin, policy, wrap, self._max_workers)
+        self._kill = thread.kill
+        thread.start()
+        weakref.finalize(self, thread.leave).atexit = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit a call, which some slave will run.
+
+        Args:
+            fn: any function. It and the arguments are pickled in another thread, soon after this call: do not change
+                them before the future is done. If one of them cannot be pickled, the future says so.
+
+        Returns:
+            The future of the call. Its `cancel` cancels the task if it was not sent, and `cancel(kill=True)` also if
+            it runs.
+
+        Raises:
+            RuntimeError: the executor is shut down.
+        """
+        future: Future[T] = Future(self._kill)
+        self._thread.submit(Work(future, fn, args, kwargs, NO_POLICY))
+        return future
+
+    def submit_call(self, call: TaskCall[T], **policy: Unpack[Policies]) -> Future[T]:
+        """Like `submit`, with policies for this task.
+
+        Args:
+            call: what `f.task(...)` or `mwpy.task(f, ...)` made.
+            policy: the keywords of `mwpy.Policies`. They override those of the executor.
+
+        Raises:
+            UsageError: a policy is unknown or wrong, and the message names it.
+
+        Example:
+            >>> future = executor.submit_call(mwpy.task(pow, 2, 10), retry=False)  # doctest: +SKIP
+        """
+        TaskPolicy.of(**policy)
+        future: Future[T] = Future(self._kill)
+        self._thread.submit(Work(future, call.algorithm.function, call.args, call.kwargs, policy))
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """Apply a function to each item on the slaves, and yield the values in the order of the items.
+
+        Args:
+            timeout: seconds after this call at which a value that is missing is a `TimeoutError`; None for no limit.
+            chunksize: how many items are one task. With 1, short tasks travel together as well.
+            buffersize: how many tasks may be submitted and not yielded. The iterables are read as values are yielded
+                then, so they may be endless. None submits all items now.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong.
+        """
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError("buffersize must be an integer or None")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        until = None if timeout is None else clock.monotonic() + timeout
+        rows: Iterator[tuple[Any, ...]] = zip(*iterables, strict=False)
+        if chunksize == 1:
+            return _values(self, fn, rows, buffersize, until)
+        chunks = iter(lambda: (tuple(islice(rows, chunksize)),), ((),))
+        return chain.from_iterable(_values(self, partial(_of_chunk, fn), chunks, buffersize, until))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls, and end the slaves when all tasks have ended. A second call does no harm.
+
+        Args:
+            wait: whether to wait for that.
+            cancel_futures: whether the tasks that were not sent are cancelled.
+        """
+        self._thread.close(cancel_futures)
+        if wait:
+            self._thread.join()
+
+    def terminate_workers(self) -> None:
+        """Shut down at once: all tasks are cancelled, and the slaves that run one are killed."""
+        self._thread.give_up()
+
+    def kill_workers(self) -> None:
+        """The same as `terminate_workers`."""
+        self._thread.give_up()
+
+
+def _values(
+    executor: Executor,
+    function: Callable[..., Any],
+    rows: Iterator[tuple[Any, ...]],
+    buffersize: int | None,
+    until: float | None,
+) -> Iterator[Any]:
+    """Submit the calls now, and return an iterator of their values. It does not keep the executor alive."""
+    futures = deque(executor.submit(function, *row) for row in islice(rows, buffersize))
+    owner = weakref.ref(executor)
+
+    def values() -> Iterator[Any]:
+        try:
+            while futures:
+                if buffersize is not None and (alive := owner()) is not None:
+                    futures.extend(alive.submit(function, *row) for row in islice(rows, 1))
+                    del alive
+                yield _value(futures.popleft(), until)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    return values()
+
+
+def _value(future: Future[Any], until: float | None) -> Any:
+    """Wait for a value. Without it, the task is cancelled. Nothing here refers to the value after that."""
+    try:
+        try:
+            return future.result(None if until is None else until - clock.monotonic())
+        finally:
+            future.cancel()
+    finally:
+        del future
+
+
+def _of_chunk(function: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
+    return [function(*row) for row in rows]
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function

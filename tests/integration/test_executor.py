@@ -1,0 +1,338 @@
+"""`mwpy.Executor`: futures, cancelling, crashes, ends. CPython's own tests are in test_standard_executor.py."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, as_completed, wait
+from pathlib import Path
+
+import pytest
+from tests.integration.apps import chores
+from tests.integration.apps.stage import PATIENCE_S, Stage, until
+
+import mwpy
+
+MANY = 5000
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[mwpy.Executor]:
+    with mwpy.Executor(slaves=2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def one() -> Iterator[mwpy.Executor]:
+    """An executor with one slave. So two tasks are with its master while the first one runs."""
+    with mwpy.Executor(slaves=1) as one:
+        yield one
+
+
+class Blocked:
+    """An executor whose slave is blocked.
+
+    The first future runs, the second is with the master, and the others are in the queue of the executor.
+    """
+
+    def __init__(self, executor: mwpy.Executor, folder: Path) -> None:
+        self.gate = folder / "gate"
+        self.futures = [executor.submit(chores.wait_for, str(self.gate), number) for number in range(5)]
+        until(lambda: Path(f"{self.gate}.0.runs").exists() and self.futures[1].running(), "a task that runs")
+
+    def release(self) -> None:
+        self.gate.touch()
+
+
+@pytest.fixture
+def blocked(one: mwpy.Executor, tmp_path: Path) -> Iterator[Blocked]:
+    blocked = Blocked(one, tmp_path)
+    yield blocked
+    blocked.release()
+
+
+def test_futures_get_values_and_exceptions_with_their_tracebacks(executor: mwpy.Executor) -> None:
+    """An exception keeps its type; its cause shows where in the slave it was raised."""
+    assert executor.submit(divmod, 7, 2).result(PATIENCE_S) == (3, 1)
+    assert executor.submit(lambda x: x + 1, 2).result(PATIENCE_S) == 3
+    error = executor.submit(chores.fail_to_initialize).exception(PATIENCE_S)
+    assert type(error) is LookupError
+    assert error.args == ("no licence",)
+    assert 'raise LookupError("no licence")' in str(error.__cause__)
+
+
+def test_a_crash_breaks_only_its_own_future(executor: mwpy.Executor) -> None:
+    """The other tasks run, and another slave replaces the one that crashed."""
+    before = [executor.submit(abs, -number) for number in range(20)]
+    crashing = executor.submit_call(mwpy.task(os._exit, 9), attempts_max=1)
+    after = [executor.submit(abs, -number) for number in range(20)]
+    assert [future.result(PATIENCE_S) for future in before + after] == [*range(20), *range(20)]
+    assert isinstance(crashing.exception(PATIENCE_S), mwpy.TaskUnrunnable)
+
+
+def test_what_cannot_be_pickled_breaks_only_its_own_future(executor: mwpy.Executor) -> None:
+    """Arguments, functions, values, and values that raise SystemExit when they are read."""
+    wrong: list[Callable[[], Future[object]]] = [
+        lambda: executor.submit(print, threading.Lock()),
+        lambda: executor.submit(threading.Lock().acquire),
+        lambda: executor.submit(chores.hold_a_lock),
+        lambda: executor.submit("no function"),  # type: ignore[arg-type]
+    ]
+    for submit in wrong:
+        future = submit()
+        assert "pickled" in str(future.exception(PATIENCE_S)) or "callable" in str(future.exception(PATIENCE_S))
+    assert isinstance(executor.submit(chores.give_what_leaves).exception(PATIENCE_S), SystemExit)
+    assert executor.submit(abs, -1).result(PATIENCE_S) == 1
+
+
+def test_a_callback_that_raises_breaks_nothing(executor: mwpy.Executor) -> None:
+    """Callbacks run in the thread of the executor, which must survive even SystemExit."""
+    called = threading.Event()
+
+    def call(future: Future[int]) -> None:
+        called.set()
+        raise SystemExit(4)
+
+    executor.submit(abs, -1).add_done_callback(call)
+    assert called.wait(PATIENCE_S)
+    assert executor.submit(abs, -2).result(PATIENCE_S) == 2
+
+
+def test_a_callback_may_submit_and_shut_down() -> None:
+    """Neither waits for the thread that calls it."""
+    executor = mwpy.Executor(slaves=1)
+    later: list[Future[int]] = []
+
+    def call(future: Future[int]) -> None:
+        later.append(executor.submit(abs, -3))
+        executor.shutdown()
+
+    executor.submit(abs, -1).add_done_callback(call)
+    executor._thread.join()
+    assert [future.result(0) for future in later] == [3]
+
+
+def test_many_threads_may_submit(executor: mwpy.Executor) -> None:
+    """Each gets its own results."""
+    found: dict[int, list[int]] = {}
+
+    def submit(number: int) -> None:
+        futures = [executor.submit(divmod, number, at) for at in range(1, 101)]
+        found[number] = [future.result(PATIENCE_S)[0] for future in futures]
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert found == {number: [number // at for at in range(1, 101)] for number in range(8)}
+
+
+def test_many_tasks_keep_their_order(executor: mwpy.Executor) -> None:
+    """They are handed over in portions, as the slaves need them."""
+    futures = [executor.submit(abs, -number) for number in range(MANY)]
+    assert [future.result(PATIENCE_S) for future in futures] == [*range(MANY)]
+
+
+def test_asyncio_waits_for_futures(executor: mwpy.Executor) -> None:
+    """As `loop.run_in_executor` does."""
+
+    async def run() -> list[int]:
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(loop.run_in_executor(executor, abs, -number) for number in range(10)))
+
+    assert asyncio.run(run()) == [*range(10)]
+
+
+def test_a_map_reads_no_more_than_its_buffer(executor: mwpy.Executor) -> None:
+    """With `buffersize`, an iterable may be endless. When the iterator is closed, its tasks are cancelled."""
+    pulled = itertools.count()
+    values = executor.map(abs, pulled, buffersize=3)
+    assert next(pulled) == 3
+    assert list(itertools.islice(values, 3)) == [0, 1, 2]
+    assert next(pulled) == 7
+    assert list(executor.map(pow, range(7), itertools.repeat(2), chunksize=3)) == [x * x for x in range(7)]
+    assert list(executor.map(abs, range(7), chunksize=2, buffersize=1)) == [*range(7)]
+    for wrong in (0, 1.5):
+        with pytest.raises((TypeError, ValueError), match="buffersize"):
+            executor.map(abs, [], buffersize=wrong)  # type: ignore[arg-type]
+
+
+def test_a_map_that_is_too_slow_raises(blocked: Blocked, one: mwpy.Executor) -> None:
+    """The tasks that were not sent are cancelled then."""
+    values = one.map(abs, range(3), timeout=0)
+    with pytest.raises(TimeoutError):
+        next(values)
+    assert len(one._thread._works) == 6
+
+
+def test_a_task_that_was_not_sent_can_be_cancelled(blocked: Blocked) -> None:
+    """Who waits for it learns this at once, and it never runs."""
+    futures = blocked.futures
+    assert [future.cancel() for future in futures] == [False, False, True, True, True]
+    assert {*wait(futures[2:]).done} == {*as_completed(futures[2:])} == {*futures[2:]}
+    blocked.release()
+    assert [future.result(PATIENCE_S) for future in futures[:2]] == [0, 1]
+    assert futures[2].cancel()
+
+
+def test_a_running_task_can_be_killed(blocked: Blocked, one: mwpy.Executor) -> None:
+    """Its slave is replaced, and the other tasks run. The callbacks are called once."""
+    called: list[object] = []
+    first = blocked.futures[0]
+    first.add_done_callback(called.append)
+    assert first.cancel(kill=True)
+    assert first.cancel()
+    assert first.cancel(kill=True)
+    assert first.cancelled()
+    assert called == [first]
+    until(lambda: Path(f"{blocked.gate}.1.runs").exists(), "the next task")
+    blocked.release()
+    assert [future.result(PATIENCE_S) for future in blocked.futures[1:]] == [1, 2, 3, 4]
+    assert not blocked.futures[1].cancel(kill=True)
+    assert one.submit(abs, -1).result(PATIENCE_S) == 1
+
+
+def test_a_shutdown_cancels_what_was_not_sent(blocked: Blocked, one: mwpy.Executor) -> None:
+    """What was sent may finish."""
+    one.shutdown(wait=False, cancel_futures=True)
+    assert [future.cancelled() for future in blocked.futures] == [False, False, True, True, True]
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        one.submit(abs, 1)
+    blocked.release()
+    one.shutdown()
+    assert [future.result(0) for future in blocked.futures[:2]] == [0, 1]
+
+
+@pytest.mark.parametrize("method", ["terminate_workers", "kill_workers"])
+def test_terminating_the_workers_cancels_all_tasks(blocked: Blocked, one: mwpy.Executor, method: str) -> None:
+    """Also those that run."""
+    getattr(one, method)()
+    assert all(future.cancelled() for future in blocked.futures)
+    one.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        one.submit(abs, 1)
+
+
+def test_a_pending_future_is_small(blocked: Blocked, one: mwpy.Executor) -> None:
+    """It takes less than 2.5 kB, with its place in the queue."""
+    tracemalloc.start()
+    try:
+        futures = [one.submit(abs, number) for number in range(-1000, 0)]
+        size = tracemalloc.get_traced_memory()[0] / len(futures)
+    finally:
+        tracemalloc.stop()
+    assert size < 2500
+    assert all(future.cancel() for future in futures)
+
+
+def test_there_is_one_thread_beside_that_of_the_master() -> None:
+    """And none is left after the shutdown."""
+    before = {*threading.enumerate()}
+    with mwpy.Executor(slaves=1) as executor:
+        assert executor.submit(abs, -1).result(PATIENCE_S) == 1
+        own = {*threading.enumerate()} - before
+        assert sorted(thread.name for thread in own) == ["mwpy-executor", "mwpy-io"]
+    until(lambda: not any(thread.is_alive() for thread in own), "the end of the threads")
+
+
+def test_an_initializer_runs_once_in_each_slave() -> None:
+    """Before its first task, and with its arguments."""
+    with mwpy.Executor(slaves=2, initializer=chores.initialize, initargs=(5,)) as executor:
+        found = {executor.submit(chores.initialized).result(PATIENCE_S)[0] for _ in range(20)}
+        ran = [executor.submit(chores.initialized).result(PATIENCE_S)[1] for _ in range(20)]
+    assert len(found) <= 2
+    assert ran == [[5]] * 20
+
+
+def test_an_initializer_that_fails_breaks_the_tasks_and_not_the_executor() -> None:
+    """Each task says why."""
+    with mwpy.Executor(slaves=1, initializer=chores.fail_to_initialize) as executor:
+        for _ in range(2):
+            with pytest.raises(LookupError, match="no licence"):
+                executor.submit(abs, -1).result(PATIENCE_S)
+
+
+def test_policies_are_given_at_construction_and_with_a_call() -> None:
+    """Those of a call override those of the executor."""
+    with mwpy.Executor(slaves=1, seconds_max=0.1) as executor:
+        future = executor.submit_call(mwpy.task(time.sleep, 0.3), seconds_max=60)
+        assert future.result(PATIENCE_S) is None
+        error = executor.submit_call(mwpy.task(time.sleep, 600), attempts_max=1).exception(PATIENCE_S)
+        assert isinstance(error, mwpy.TaskUnrunnable)
+        assert "seconds_max" in str(error)
+        with pytest.raises(mwpy.UsageError, match="retri"):
+            executor.submit_call(mwpy.task(abs, 1), retri=False)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("chore", [chores.make_an_executor, chores.make_an_executor_in_a_fork])
+def test_executors_are_refused_in_a_slave(executor: mwpy.Executor, chore: Callable[[], str]) -> None:
+    """Also in a process that a task forks. Each would start slaves of its own."""
+    assert "mwpy.Executor() was called in a slave" in executor.submit(chore).result(PATIENCE_S)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    """The message says what to give instead."""
+    with pytest.raises(mwpy.UsageError, match="give 1 or more"):
+        mwpy.Executor(slaves=0)
+    with pytest.raises(mwpy.UsageError, match="unknown task policy"):
+        mwpy.Executor(slaves=1, retri=False)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="initializer"):
+        mwpy.Executor(slaves=1, initializer="no function")  # type: ignore[arg-type]
+
+
+def test_an_executor_that_nobody_uses_ends_when_its_tasks_have_ended() -> None:
+    """As those of the standard library do."""
+    executor = mwpy.Executor(slaves=1)
+    thread = executor._thread
+    futures = [executor.submit(abs, -number) for number in range(10)]
+    del executor
+    gc.collect()
+    thread.join()
+    assert [future.result(0) for future in futures] == [*range(10)]
+
+
+def test_a_forked_process_cannot_use_the_executor_of_its_parent(executor: mwpy.Executor) -> None:
+    """Its thread is not there, so a future would never end."""
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            executor.submit(abs, 1)
+        except mwpy.UsageError as error:
+            os.write(theirs, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    assert b"forked" in os.read(ours, 1000)
+    os.close(ours)
+    assert executor.submit(abs, -1).result(PATIENCE_S) == 1
+
+
+FORGETFUL = """
+import sys, mwpy
+from tests.integration.apps import chores
+
+executor = mwpy.Executor(slaves=2)
+for number in range(200):
+    executor.submit(chores.append, "written", "x")
+executor.submit(abs, -1).add_done_callback(lambda future: print("called"))
+"""
+
+
+def test_the_interpreter_waits_for_all_tasks_at_its_end(stage: Stage) -> None:
+    """Without a shutdown, also for those that were not sent. No process is left."""
+    root = Path(__file__).parents[2]
+    (stage.folder / "forgetful.py").write_text(FORGETFUL)
+    variables = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    started = stage.start(str(stage.folder / "forgetful.py"), variables=variables)
+    assert started.end() == 0, started.err
+    assert (stage.folder / "written").read_text() == 200 * "x"
+    assert (started.out, started.err) == ("called\n", "")
+    until(lambda: not stage.processes(), "the end of all processes")
