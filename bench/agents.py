@@ -18,7 +18,7 @@ import zmq
 from mwpy import resource_file
 from mwpy._system import open_files
 from mwpy._transport import wire
-from mwpy._transport.link.sockets import configure, receive, send
+from mwpy._transport.link.sockets import configure, heartbeat_interval, receive, send, send_heartbeats
 from mwpy._values import messagepack, messages
 
 AT_ONCE = 100
@@ -35,7 +35,8 @@ class Agent:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], content: resource_file.ResourceFile) -> None:
         self.socket = context.socket(zmq.DEALER)
-        configure(self.socket, content.client_timeout)
+        configure(self.socket)
+        send_heartbeats(self.socket, heartbeat_interval(content.client_timeout), content.client_timeout)
         self.socket.curve_serverkey = content.keys.server_public.encode()
         self.socket.curve_publickey = content.keys.member_public.encode()
         self.socket.curve_secretkey = content.keys.member_secret.encode()

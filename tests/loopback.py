@@ -20,7 +20,7 @@ from mwpy._transport.link import (
     new_key,
     server_keys,
 )
-from mwpy._transport.link.sockets import PROBES_A_TIMEOUT
+from mwpy._transport.link.master_link import LOOKS_A_TIMEOUT
 from mwpy._values.ids import Buffer
 
 PATIENCE_S = 120.0
@@ -30,10 +30,10 @@ POLL_S = 0.005
 """Seconds to wait for one end before the next end is polled."""
 
 CALM_S = 3000.0
-"""A timeout so long that heartbeats and slow rounds of probes have no effect."""
+"""A timeout so long that heartbeats and looks at the connections have no effect."""
 
-ROUND_S = CALM_S / PROBES_A_TIMEOUT
-"""From one slow round of probes to the next. A longer step would make a peer look silent that has just ended."""
+LOOK_S = CALM_S / LOOKS_A_TIMEOUT
+"""From one look at the connections to the next. A longer step would make a peer look silent that has just ended."""
 
 PROBE: list[Buffer] = [b"probe"]
 
@@ -51,9 +51,9 @@ class Master:
     def turn(self) -> None:
         self.events += self.link.poll(POLL_S, time.monotonic() + self._ahead_s)
 
-    def slow_round(self) -> None:
-        """Probe every known peer, as the link does from time to time."""
-        self._ahead_s += ROUND_S
+    def look(self) -> None:
+        """Look at all connections, as the link does from time to time."""
+        self._ahead_s += LOOK_S
         self.events += self.link.poll(0.0, time.monotonic() + self._ahead_s)
 
     @property
@@ -130,16 +130,10 @@ class Loopback:
     def until(self, condition: Callable[[], object], what: str) -> None:
         """Poll all ends in turn until the condition is true. Fail if it does not become true."""
         began = time.monotonic()
-        rounds = 0
         while not condition():
             for end in self._ends:
                 end.turn()
             waited_s = time.monotonic() - began
-            if waited_s > rounds + 1:
-                rounds += 1
-                for end in self._ends:
-                    if isinstance(end, Master):
-                        end.slow_round()
             events = [end.events if isinstance(end, Master) else end.fates for end in self._ends]
             assert waited_s < PATIENCE_S, f"no {what}: {events}"[:4000]
 

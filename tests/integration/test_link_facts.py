@@ -27,8 +27,8 @@ from tests.loopback import Agent, Loopback, Master
 from zmq.utils.monitor import parse_monitor_message
 
 from mwpy._transport.link import Connected, CurvePair, Frames, Unreachable, master_link, member_keys, server_keys
+from mwpy._transport.link.connections import SILENT
 from mwpy._transport.link.door import NO_MESSAGE
-from mwpy._transport.link.master_link import SILENT
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._values.ids import Buffer
 
@@ -251,6 +251,17 @@ def test_a_forked_child_keeps_a_connection_open_but_not_alive(stage: Stage, ends
     ends.until(lambda: master.gone, "end of the agent")
     assert master.gone == [peer]
     assert stage.processes() == [child]
+
+
+def test_a_stopped_agent_that_was_forgotten_leaves_no_connection(stage: Stage, ends: Loopback) -> None:
+    """A connection without an end would hold a file descriptor of the master."""
+    master = ends.master(timeout_s=TIMEOUT_S)
+    running, peer = remote_agent(stage, ends, master, "    signal.pause()", TIMEOUT_S)
+    master.link.forget(peer)
+    assert len(master.link._door._open) == 1
+    running.send(signal.SIGSTOP)
+    ends.until(lambda: not master.link._door._open, "end of the connection")
+    assert master.gone == []
 
 
 def test_a_started_program_does_not_inherit_a_connection(ends: Loopback) -> None:

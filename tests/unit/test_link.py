@@ -26,11 +26,15 @@ from mwpy._transport.link import (
     Malformed,
     NotAccepted,
     Unreachable,
+    door,
+    kernel,
     master_link,
     member_keys,
     new_key,
     server_keys,
 )
+from mwpy._transport.link.connections import Connections
+from mwpy._transport.link.door import NO_MESSAGE
 from mwpy._transport.link.master_link import FRAMES_SLACK, MESSAGES_UNREAD
 from mwpy._transport.link.sockets import LARGE_BYTES
 from mwpy._transport.passage import FOLDED
@@ -43,7 +47,7 @@ FOREVER_S = 900.0
 """A timeout longer than the time limit of a test. A test that passes has not waited for it."""
 
 SOON, LATER = 0.0, CALM_S
-"""Two values of the clock for `MasterLink.poll`, with a slow round of probes between them."""
+"""Two values of the clock for `MasterLink.poll`, with a look at the connections between them."""
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def ends() -> Iterator[Loopback]:
 
 
 def quiet_master(ends: Loopback) -> Master:
-    """Return a master after its first round of probes, so that `poll` can wait."""
+    """Return a master after its first look at its connections, so that `poll` can wait."""
     master = ends.master()
     assert master.link.poll(0.0, SOON) == []
     return master
@@ -176,7 +180,7 @@ def test_a_master_with_no_timeout_returns_at_once(ends: Loopback, timeout_s: flo
     assert quiet_master(ends).link.poll(timeout_s, SOON) == []
 
 
-def test_a_due_round_of_probes_starts_at_once(ends: Loopback) -> None:
+def test_a_due_look_at_the_connections_starts_at_once(ends: Loopback) -> None:
     link = quiet_master(ends).link
     assert link.poll(FOREVER_S, LATER) == []
 
@@ -203,27 +207,140 @@ def test_a_poll_takes_a_limited_number_of_messages_and_loses_none(
     assert max(batches) == 3
 
 
-# ---- probes ----
+# ---- the end of connections ----
 
 
-def test_a_slow_round_probes_each_known_peer(ends: Loopback) -> None:
-    """A peer is known after its first message. A forgotten peer is known again after its next message."""
-    master = ends.master()
-    known, forgotten, back = ends.agent(master), ends.agent(master), ends.agent(master)
-    silent = ends.agent(master)
-    ends.until(lambda: silent.fates, "connection")
-    for agent in (known, forgotten, back):
-        ends.hello(agent, master)
-    peers = [frames.peer for frames in master.received]
-    for peer in peers[1:]:
-        master.link.forget(peer)
-    ends.hello(back, master, b"again")
-    master.slow_round()
+def test_only_peers_that_may_be_gone_are_probed(ends: Loopback) -> None:
+    """An idle agent is not woken by its master. A doubtful peer that is still there gets its messages as before."""
+    master, agent, peer = ends.pair()
+    master.look()
+    master.link.send(peer, [b"end"])
+    assert until_end(agent) == []
+    master.link._connections.note_ended(master.link._connections._ends[peer][0])
+    master.turn()
+    master.link.send(peer, [b"end"])
+    assert PROBE in until_end(agent)
     assert master.gone == []
-    for peer in peers:
-        master.link.send(peer, [b"end"])
-    assert [until_end(agent) for agent in (known, forgotten, back)] == [[PROBE], [], [PROBE]]
-    assert silent.link.poll(0.0) == ([], [], [])
+
+
+def silent_connection(master: Master) -> socket.socket:
+    """Connect to a master and send nothing."""
+    return socket.create_connection(("127.0.0.1", master.link.port))
+
+
+def test_a_connection_is_ended_after_its_silence_even_if_no_message_was_read_from_it(ends: Loopback) -> None:
+    """The handshake has a time limit of its own, which is longer here."""
+    master = ends.master(timeout_s=1.0)
+    with silent_connection(master) as silent:
+        ends.until(lambda: master.strangers, "end of the silent connection")
+        assert silent.recv(1000)[1000:] == b""
+    assert [each.reason for each in master.strangers] == [NO_MESSAGE]
+
+
+def test_a_connection_with_bytes_that_zeromq_has_not_read_is_not_silent(
+    ends: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = ends.master()
+    monkeypatch.setattr(door, "has_unread", lambda descriptor: True)
+    with silent_connection(master):
+        ends.until(lambda: master.link._door._open, "connection")
+        silences = master.link._door.end_silent(0.0)
+        assert list(silences) == list(master.link._door._open)
+        monkeypatch.setattr(door, "has_unread", lambda descriptor: False)
+        master.link._door.end_silent(0.0)
+        ends.until(lambda: master.strangers, "end of the connection")
+
+
+def test_the_kernel_knows_what_was_not_read_and_whose_a_descriptor_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
+        sender.connect(listener.getsockname())
+        connection, other_end = listener.accept()
+        with connection:
+            descriptor = connection.fileno()
+            assert not kernel.has_unread(descriptor)
+            sender.sendall(b"word")
+            assert select.select([connection], [], [], PATIENCE_S)[0]
+            assert kernel.has_unread(descriptor)
+            silent_s = kernel.silence_of(descriptor, other_end)
+            assert silent_s is not None
+            assert silent_s >= 0.0
+            assert kernel.silence_of(descriptor, ("127.0.0.1", 1)) is None
+            kernel.end(descriptor, ("127.0.0.1", 1))
+            assert connection.recv(10) == b"word"
+            sender.sendall(b"still here")
+            assert connection.recv(10) == b"still here"
+            kernel.end(descriptor, other_end)
+            assert connection.recv(10) == b""
+    assert kernel.silence_of(descriptor, other_end) is None
+    assert kernel.peer_of(descriptor) is None
+    assert not kernel.has_unread(descriptor)
+
+
+@pytest.fixture
+def accepted() -> Iterator[int]:
+    """The descriptor of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            yield connection.fileno()
+
+
+def test_a_peer_is_doubtful_when_the_connection_with_its_descriptor_has_ended(accepted: int) -> None:
+    known = Connections(CALM_S)
+    assert not known.begin(b"peer", accepted, is_sure=True)
+    known.note_ended(accepted + 1)
+    assert list(known.doubtful) == []
+    known.note_ended(accepted)
+    assert list(known.doubtful) == [b"peer"]
+    known.forget(b"peer")
+    known.note_ended(accepted)
+    assert list(known.doubtful) == []
+
+
+def test_a_peer_is_doubtful_when_the_next_one_has_its_descriptor(accepted: int) -> None:
+    """The end of the older one does not make the newer one unknown."""
+    known = Connections(CALM_S)
+    known.begin(b"older", accepted, is_sure=True)
+    assert known.begin(b"newer", accepted, is_sure=True)
+    assert list(known.doubtful) == [b"older"]
+    known.forget(b"older")
+    known.note_ended(accepted)
+    assert list(known.doubtful) == [b"newer"]
+
+
+def test_a_peer_is_doubtful_if_its_connection_ended_before_its_first_message_was_read(accepted: int) -> None:
+    known = Connections(CALM_S)
+    assert known.begin(b"unsure", accepted, is_sure=False)
+    assert known.begin(b"closed", -1, is_sure=True)
+    assert list(known.doubtful) == [b"unsure", b"closed"]
+
+
+def test_a_peer_is_doubtful_if_a_look_does_not_find_its_connection(accepted: int) -> None:
+    known = Connections(10.0)
+    known.begin(b"peer", accepted, is_sure=True)
+    known.note_silences({accepted: 2.0}, 100.0)
+    assert list(known.doubtful) == []
+    known.note_silences({}, 101.0)
+    assert list(known.doubtful) == [b"peer"]
+    assert known.silence_before_end(b"peer", 106.0) == 0.0
+    assert known.silence_before_end(b"peer", 107.0) == 9.0
+
+
+def test_a_descriptor_that_is_used_again_is_unsure(ends: Loopback) -> None:
+    """A message from it may be the last message of its earlier connection."""
+    master, _, peer = ends.pair()
+    at_door = master.link._door
+    descriptor, _ = master.link._connections._ends[peer]
+    assert at_door.message_read(descriptor)
+    at_door.ended[descriptor] = NO_MESSAGE
+    assert not at_door.message_read(descriptor)
+    at_door.ended.clear()
+    with silent_connection(master):
+        assert master.link._monitor.poll(int(PATIENCE_S * 1000))
+        at_door.ended.update(dict.fromkeys(range(1 << 16), NO_MESSAGE))  # as if it had the descriptor of any of them
+        at_door.read()
+        at_door.ended.clear()
+        assert not at_door.message_read(list(at_door._open)[-1])
 
 
 def test_an_agent_can_wait_for_years(ends: Loopback) -> None:
@@ -241,7 +358,7 @@ def until_end(agent: Agent) -> list[list[Buffer]]:
     return received[: received.index([b"end"])]
 
 
-def test_a_lost_peer_is_noticed_before_the_slow_round(ends: Loopback) -> None:
+def test_a_lost_peer_is_noticed_before_the_next_look(ends: Loopback) -> None:
     master = ends.master()
     assert master.link.poll(0.0, SOON) == []
     agent = ends.agent(master)
@@ -264,7 +381,7 @@ def test_a_lost_peer_is_reported_once(ends: Loopback) -> None:
     ends.close(agent)
     ends.until(lambda: master.gone, "end")
     for _ in range(3):
-        master.slow_round()
+        master.look()
     assert master.gone == [peer]
     ends.hello(other, master, b"unharmed")
 
@@ -289,7 +406,7 @@ def test_a_failed_send_reports_once_that_the_peer_is_gone(ends: Loopback) -> Non
         master.turn()
     master.link.send(peer, [b"are you there"])
     for _ in range(3):
-        master.slow_round()
+        master.look()
     assert master.gone == [peer]
 
 
@@ -458,8 +575,8 @@ def test_a_peer_can_be_disconnected(ends: Loopback) -> None:
 def test_a_peer_whose_descriptor_belongs_to_another_connection_is_not_disconnected(ends: Loopback) -> None:
     """The kernel uses descriptors again. The host and port at the other end say whose connection it is."""
     master, agent, name = ends.pair()
-    descriptor, _ = master.link._connections[name]
-    master.link._connections[name] = descriptor, ("127.0.0.1", 1)
+    descriptor, _ = master.link._connections._ends[name]
+    master.link._connections._ends[name] = descriptor, ("127.0.0.1", 1)
     master.link.disconnect(name)
     ends.hello(agent, master, b"still here")
 

@@ -51,6 +51,9 @@ class MasterContact:
     client_timeout: float | None
     """After this silence of the network, in seconds, the master is gone. None if only the master knows the value."""
 
+    masters_timeout: float = DEFAULT_CLIENT_TIMEOUT_S
+    """The master's own value, as far as it is known: heartbeats must be frequent enough for it."""
+
     def hello(self, slaves: int) -> messages.Hello:
         """Return the first message of this process, which will start this many slaves."""
         job = shortened(os.environ.get(JOB_VARIABLE, ""), MAX_NAME)
@@ -86,7 +89,8 @@ def find_master(options: Options) -> MasterContact | None:
     member = CurvePair(keys.member_public, keys.member_secret)
     member_id = options.member_id if "member_id" in options.after_file else content.member_id
     silence_s = options.silence_s(content.client_timeout)
-    return MasterContact(addresses, keys.server_public, member, member_id, content.generation, silence_s)
+    published = content.client_timeout
+    return MasterContact(addresses, keys.server_public, member, member_id, content.generation, silence_s, published)
 
 
 def _read(path: str) -> resource_file.ResourceFile:
@@ -157,7 +161,7 @@ def connect(contact: MasterContact) -> AgentLink:
         if isinstance(answer, messages.Refused):
             raise Refused(f"the master refused this agent: {answer.reason}")
         if isinstance(answer, messages.Welcome):
-            contact = evolve(contact, client_timeout=answer.client_timeout_s)
+            contact = evolve(contact, client_timeout=answer.client_timeout_s, masters_timeout=answer.client_timeout_s)
     return try_all(contact)
 
 
@@ -222,7 +226,8 @@ def try_address(contact: MasterContact, address: str) -> AgentLink | Broken:
     if found is None:
         return Broken("unknown host", "no such host is known here")
     timeout_s = contact.client_timeout or DEFAULT_CLIENT_TIMEOUT_S
-    link = AgentLink(f"tcp://{found}:{port}", contact.server_public, contact.member, timeout_s)
+    keys = contact.server_public, contact.member
+    link = AgentLink(f"tcp://{found}:{port}", *keys, timeout_s, contact.masters_timeout)
     fate = _first_fate(link)
     if isinstance(fate, Connected):
         return link

@@ -10,7 +10,16 @@ import zmq
 from msgspec import Struct
 
 from mwpy._transport.link.keys import CurvePair
-from mwpy._transport.link.sockets import LARGE_BYTES, configure, events, milliseconds, receive, send
+from mwpy._transport.link.sockets import (
+    LARGE_BYTES,
+    configure,
+    events,
+    heartbeat_interval,
+    milliseconds,
+    receive,
+    send,
+    send_heartbeats,
+)
 from mwpy._transport.passage import Offer, Passage, is_folded, read_references, unfold, with_offer
 from mwpy._values.errors import ProtocolError, UsageError
 from mwpy._values.ids import Buffer
@@ -54,17 +63,26 @@ class AgentLink:
         server_public: the master's public key.
         member: the key pair of members.
         timeout_s: after this silence of the network the master is gone.
+        masters_timeout_s: after this silence the master takes the agent for gone, if this is another time.
 
     Raises:
         UsageError: the text is not an address.
     """
 
-    def __init__(self, address: str, server_public: str, member: CurvePair, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        server_public: str,
+        member: CurvePair,
+        timeout_s: float,
+        masters_timeout_s: float | None = None,
+    ) -> None:
         self.address = address
         self.timeout_s = timeout_s
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
-        configure(self._dealer, timeout_s)
+        configure(self._dealer)
+        send_heartbeats(self._dealer, heartbeat_interval(min(timeout_s, masters_timeout_s or timeout_s)), timeout_s)
         self._dealer.reconnect_ivl = -1
         self._dealer.curve_serverkey = server_public.encode()
         self._dealer.curve_publickey = member.public.encode()

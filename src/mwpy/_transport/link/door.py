@@ -16,18 +16,17 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
 
 import zmq
 from msgspec import Struct
 
+from mwpy._transport.link.kernel import OtherEnd, end, has_unread, peer_of, silence_of
 from mwpy._transport.link.sockets import events
 
-__all__ = ["NO_MESSAGE", "Door", "NotAccepted", "StrangerSeen", "end", "peer_of", "silence_of"]
+__all__ = ["NO_MESSAGE", "Door", "NotAccepted", "StrangerSeen"]
 
 _WATCHED = (
     zmq.EVENT_LISTENING
@@ -41,9 +40,6 @@ that end."""
 
 _FULL = (errno.EMFILE, errno.ENFILE)
 """The process, or the machine, has no file descriptor left."""
-
-_TCP_INFO = struct.Struct("=52xI")
-"""The beginning of Linux' `struct tcp_info`, see tcp(7): `tcpi_last_data_recv`, in milliseconds, is at byte 52."""
 
 SPARE = 4
 """How many descriptors are spare. libzmq may take some of them before the door uses the first."""
@@ -89,14 +85,16 @@ class Door:
         """The descriptor of the requests for admission (ZAP, RFC 27): wait for it, then call `answer`."""
         self.limit = sys.maxsize
         """How many connections there should be at most."""
-        self._open: set[int] = set()
-        """The connections, by descriptor."""
-        self._unread: dict[int, tuple[str, int] | None] = {}
-        """Where each connection comes from from which no message was read, by descriptor; the newest is the last."""
+        self._open: dict[int, OtherEnd | None] = {}
+        """Where each connection comes from, by descriptor."""
+        self._unread: dict[int, OtherEnd | None] = {}
+        """The same for the connections from which no message was read; the newest is the last."""
         self._ending: set[int] = set()
         """The connections that the door ends, for a descriptor each. No message was read from them either."""
         self.ended: dict[int, str] = {}
         """Connections that ended, by descriptor: the reason to report if no message was read from the connection."""
+        self._used_again: set[int] = set()
+        """Descriptors whose earlier connection ended when perhaps not all of its messages were read."""
         self._next_to_end = NO_MESSAGE
         """The reason to report for the next connection that ends, if no message was read from it."""
         self._listening: socket.socket | None = None
@@ -117,28 +115,29 @@ class Door:
             reply = (b"200", b"OK") if known else (b"400", b"not a member")
             self._requests.send_multipart([version, request, *reply, b"", b""])
 
-    def read(self) -> tuple[list[StrangerSeen | NotAccepted], bool]:
-        """Read what the monitor reports. Return the strangers and the failures, and whether a connection ended.
+    def read(self) -> tuple[list[StrangerSeen | NotAccepted], list[int]]:
+        """Read what the monitor reports. Return the strangers and the failures, and the connections that ended.
 
-        The other connections that ended are in `ended`: when no message is left to read, call `report_ended`.
+        The latter are in `ended`, too: when no message is left to read, call `report_ended`.
         """
         seen: list[StrangerSeen | NotAccepted] = []
-        any_ended = False
+        ended: list[int] = []
         failure = 0
         for event, value in islice(events(self._monitor), EVENTS_A_READ):
             if event == zmq.EVENT_ACCEPTED:
                 if value in self.ended:  # the descriptor is used again
+                    self._used_again.add(value)
                     seen += self._report(value)
-                self._open.add(value)
-                self._unread[value] = peer_of(value)
+                self._open[value] = self._unread[value] = peer_of(value)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 failure = value if value in _FULL else failure
             elif event == zmq.EVENT_LISTENING:
                 self._listening = socket.socket(fileno=os.dup(value))
                 self._listening.setblocking(False)  # libzmq must not block if the door accepts first
             elif event == zmq.EVENT_DISCONNECTED:
-                any_ended = True
-                self._open.discard(value)
+                ended.append(value)
+                self._open.pop(value, None)
+                self._used_again.discard(value)
                 self._ending.discard(value)
                 self.ended[value], self._next_to_end = self._next_to_end, NO_MESSAGE
             else:
@@ -147,7 +146,7 @@ class Door:
             seen += self._turn_away(os.strerror(failure))
         self._take_spare()
         seen += self._make_room(max(SPARE - len(self._spare), len(self._open) - self.limit))
-        return seen, any_ended
+        return seen, ended
 
     def _make_room(self, missing: int) -> list[NotAccepted]:
         """End the newest connections, so that as many descriptors as are missing become free."""
@@ -158,7 +157,7 @@ class Door:
             if len(self._ending) >= missing:
                 break
             if peer is not None and peer_of(descriptor) == peer:  # else it has ended
-                end(descriptor)
+                end(descriptor, peer)
                 del self._unread[descriptor]
                 self._ending.add(descriptor)
                 turned_away.append(NotAccepted(_address(peer), os.strerror(errno.EMFILE)))
@@ -181,9 +180,33 @@ class Door:
             while len(self._spare) < SPARE:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
-    def message_read(self, descriptor: int) -> None:
-        """Record that a message was read from a connection, so its peer is not a stranger."""
+    def message_read(self, descriptor: int) -> bool:
+        """Record that a message was read from a connection, so its peer is not a stranger.
+
+        Returns:
+            Whether this connection certainly has the descriptor: it has not ended.
+        """
         self._unread.pop(descriptor, None)
+        return descriptor not in self.ended and descriptor not in self._used_again
+
+    def end_silent(self, limit_s: float) -> dict[int, float]:
+        """End the connections on which nothing has arrived for `limit_s` seconds.
+
+        Bytes that ZeroMQ has not read yet save a connection. ZeroMQ stops reading from a peer that sends faster than
+        the master reads; then the peer cannot send either.
+
+        Returns:
+            For how many seconds each connection has been silent, by descriptor.
+        """
+        silences: dict[int, float] = {}
+        for descriptor, peer in self._open.items():
+            silent_s = None if peer is None else silence_of(descriptor, peer)
+            if peer is None or silent_s is None:
+                continue
+            silences[descriptor] = silent_s
+            if silent_s >= limit_s and not has_unread(descriptor):
+                end(descriptor, peer)
+        return silences
 
     def report_ended(self) -> list[StrangerSeen]:
         """Report the strangers among the connections that ended."""
@@ -205,41 +228,5 @@ class Door:
             os.close(self._spare.pop())
 
 
-@contextmanager
-def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """A connection of libzmq, which keeps its descriptor."""
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
-    try:
-        yield connection
-    finally:
-        connection.detach()
-
-
-def peer_of(descriptor: int) -> tuple[str, int] | None:
-    """Where a connection comes from: host and port. None if it has ended; its descriptor may be closed by now."""
-    try:
-        with _borrowed(descriptor) as connection:
-            host, port = connection.getpeername()
-    except (OSError, ValueError):
-        return None
-    return host, port
-
-
-def silence_of(descriptor: int) -> float | None:
-    """For how many seconds nothing has arrived on a connection. None if it has ended, or if this is not Linux."""
-    try:
-        with _borrowed(descriptor) as connection:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            return float(_TCP_INFO.unpack(info)[0] / 1000)
-    except (AttributeError, OSError, ValueError, struct.error):
-        return None
-
-
-def end(descriptor: int) -> None:
-    """End a connection: libzmq then closes it. ZeroMQ has no function for this."""
-    with suppress(OSError), _borrowed(descriptor) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _address(peer: tuple[str, int] | None) -> str:
+def _address(peer: OtherEnd | None) -> str:
     return "unknown address" if peer is None else peer[0]

@@ -9,16 +9,19 @@ from collections.abc import Sequence
 import zmq
 from msgspec import Struct
 
-from mwpy._transport.link.door import Door, NotAccepted, StrangerSeen, end, peer_of, silence_of
+from mwpy._transport.link.connections import Connections
+from mwpy._transport.link.door import Door, NotAccepted, StrangerSeen
+from mwpy._transport.link.kernel import KNOWS_SILENCE
 from mwpy._transport.link.keys import member_keys, raw, server_keys
 from mwpy._transport.link.sockets import (
     LARGE_BYTES,
-    PROBES_A_TIMEOUT,
     configure,
     has_more,
+    heartbeat_interval,
     milliseconds,
     receive,
     send,
+    send_heartbeats,
 )
 from mwpy._transport.passage import Passage, connect, is_folded, read_references, unfold
 from mwpy._values.errors import ProtocolError, UsageError
@@ -34,11 +37,19 @@ MESSAGES_UNREAD = 10_000
 because its slaves hold few tasks. So a peer that sends faster than the master reads does not fill the memory."""
 
 FAST_PROBE_S = 0.05
-"""Seconds between the two rounds of probes after a connection ended."""
+"""Seconds between two probes after a connection ended."""
 
-SILENT = 0.85
-"""A connection on which nothing had arrived for this part of the timeout ended because of its silence. The end of a
-process is noticed sooner: the last heartbeat and the last look are each at most a third of the timeout ago."""
+FAST_PROBES = 20
+"""How many probes follow so fast. Usually, the first or the second one fails."""
+
+SLOW_PROBE_S = 1.0
+"""Seconds between two later probes."""
+
+LOOKS_A_TIMEOUT = 3
+"""How many looks at all connections there are at least within one timeout."""
+
+MOST_LOOKS_A_TIMEOUT = 30
+"""How many there are at most, when connections have been silent for so long that they end soon."""
 
 MAX_FRAME_SLACK = 32 << 20
 """How many bytes a frame may have beyond the largest payload: the other tasks of its group, and its header."""
@@ -98,7 +109,9 @@ class MasterLink:
         self._context = zmq.Context()
         self._door = Door(self._context, raw(member_keys(key).public))
         self._router = self._context.socket(zmq.ROUTER)
-        configure(self._router, timeout_s)
+        configure(self._router)
+        if not KNOWS_SILENCE:
+            send_heartbeats(self._router, heartbeat_interval(timeout_s), timeout_s)
         self._router.rcvhwm = MESSAGES_UNREAD
         self._router.maxmsgsize = self._most_bytes = max_payload + MAX_FRAME_SLACK
         self._most_frames = max_payload // LARGE_BYTES + FRAMES_SLACK
@@ -109,16 +122,15 @@ class MasterLink:
         self._router.curve_secretkey = keys.secret.encode()
         self._monitor = self._door.watch(self._router)
         self._probe = list(probe)
-        self._probe_interval_s = timeout_s / PROBES_A_TIMEOUT
         self._probe_at = 0.0
-        self._probe_rounds = 0
+        self._fast_probes = 0
+        self._timeout_s = timeout_s
+        self._silent_s = timeout_s + heartbeat_interval(timeout_s)
+        """The silence after which a connection is ended: the last heartbeat left before the peer became silent."""
+        self._look_at = 0.0
         self._addresses: dict[bytes, str] = {}
         """The address of each peer from which a message was read."""
-        self._connections: dict[bytes, tuple[int, tuple[str, int] | None]] = {}
-        """The descriptor of the connection of each of these peers, and the host and port at its other end."""
-        self._heard: dict[bytes, float] = {}
-        """When the last byte of each of these peers arrived, as far as the last round of probes saw."""
-        self._silent_s = timeout_s * SILENT
+        self._connections = Connections(timeout_s)
         self._gone: dict[bytes, None] = {}
         """Peers to which a send failed."""
         self._passages: dict[bytes, Passage] = {}
@@ -168,9 +180,9 @@ class MasterLink:
         door = self._door
         if self._gone or door.ended:
             timeout_s = 0.0
-        elif self._probe_rounds:
-            timeout_s = min(timeout_s, FAST_PROBE_S)
-        ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._probe_at - now))))
+        elif self._connections.doubtful:
+            timeout_s = min(timeout_s, self._probe_at - now)
+        ready = dict(zmq.zmq_poll(self._poller.sockets, milliseconds(min(timeout_s, self._look_at - now))))
         self.asleep = False
         happened: list[Happened] = []
         if self._bell_out in ready:
@@ -178,24 +190,24 @@ class MasterLink:
         if door.requests in ready:
             door.answer()
         if self._monitor in ready:
-            seen, any_ended = door.read()
+            seen, ended = door.read()
             happened += seen
-            if any_ended:
-                self._probe_rounds = 2
+            for descriptor in ended:
+                self._connections.note_ended(descriptor)
+            if ended:
+                self._probe_soon(now)
         if self._router in ready:
-            self._receive(happened)
-        if self._probe_rounds or now >= self._probe_at:
-            self._probe_rounds = max(0, self._probe_rounds - 1)
-            self._probe_at = now + self._probe_interval_s
-            for peer in list(self._addresses):
-                self._note_silence(peer, now)
-                self.send(peer, self._probe)
+            self._receive(happened, now)
+        if now >= self._look_at:
+            self._look(now)
+        if self._connections.doubtful and now >= self._probe_at:
+            self._probe_doubtful(now)
         if (self._gone or door.ended) and not has_more(self._router):
             happened += self._report_gone(now)
             happened += door.report_ended()
         return happened
 
-    def _receive(self, happened: list[Happened]) -> None:
+    def _receive(self, happened: list[Happened], now: float) -> None:
         router, addresses = self._router, self._addresses
         for _ in range(MESSAGES_A_POLL):
             (name, *frames), last = receive(router, self._most_frames)
@@ -204,8 +216,8 @@ class MasterLink:
             if address is None:
                 address = addresses[peer] = str(last.get("Peer-Address"))
                 descriptor = int(last.get(zmq.SRCFD))
-                self._connections[peer] = descriptor, peer_of(descriptor)
-                self._door.message_read(descriptor)
+                if self._connections.begin(peer, descriptor, self._door.message_read(descriptor)):
+                    self._probe_soon(now)
             happened.append(
                 self._restored(peer, address, frames) if is_folded(frames) else Frames(peer, address, frames)
             )
@@ -229,17 +241,29 @@ class MasterLink:
         if passage is not None and self._passages.setdefault(peer, passage) is not passage:
             passage.close()
 
-    def _note_silence(self, peer: bytes, now: float) -> None:
-        """Note when the last byte of a peer arrived, unless its connection has ended."""
-        descriptor, _ = self._connections[peer]
-        if descriptor not in self._door.ended and (silent_s := silence_of(descriptor)) is not None:
-            self._heard[peer] = now - silent_s
+    def _look(self, now: float) -> None:
+        """Look at all connections: end those that were silent for too long, and probe peers that may be gone."""
+        silences = self._door.end_silent(self._silent_s)
+        self._connections.note_silences(silences, now)
+        left_s = min((self._silent_s - silent_s for silent_s in silences.values()), default=self._timeout_s)
+        soonest_s, latest_s = self._timeout_s / MOST_LOOKS_A_TIMEOUT, self._timeout_s / LOOKS_A_TIMEOUT
+        self._look_at = now + min(max(soonest_s, left_s), latest_s)
+
+    def _probe_soon(self, now: float) -> None:
+        self._probe_at, self._fast_probes = now, FAST_PROBES
+
+    def _probe_doubtful(self, now: float) -> None:
+        """Send a probe to each peer that may be gone."""
+        self._probe_at = now + (FAST_PROBE_S if self._fast_probes else SLOW_PROBE_S)
+        self._fast_probes = max(0, self._fast_probes - 1)
+        for peer in list(self._connections.doubtful):
+            self.send(peer, self._probe)
 
     def _report_gone(self, now: float) -> list[Unreachable]:
-        gone = [(peer, now - self._heard.get(peer, now)) for peer in self._gone]
+        gone = [Unreachable(peer, self._connections.silence_before_end(peer, now)) for peer in self._gone]
         for peer in list(self._gone):
             self.forget(peer)
-        return [Unreachable(peer, silent_s if silent_s >= self._silent_s else 0.0) for peer, silent_s in gone]
+        return gone
 
     def send(self, peer: bytes, frames: Sequence[Buffer]) -> None:
         """Send to a peer without waiting. If it is gone, `poll` reports that, after all messages that it had sent.
@@ -259,17 +283,14 @@ class MasterLink:
     def forget(self, peer: bytes) -> None:
         """Stop probing a peer."""
         self._addresses.pop(peer, None)
-        self._connections.pop(peer, None)
-        self._heard.pop(peer, None)
+        self._connections.forget(peer)
         self._gone.pop(peer, None)
         if (passage := self._passages.pop(peer, None)) is not None:
             passage.close()
 
     def disconnect(self, peer: bytes) -> None:
         """End the connection of a peer; `poll` then reports that it is gone."""
-        descriptor, other_end = self._connections.get(peer, (-1, None))
-        if other_end is not None and peer_of(descriptor) == other_end:  # else the descriptor is another connection's
-            end(descriptor)
+        self._connections.end(peer)
 
     def close(self, linger_s: float) -> None:
         """Close. Messages that were sent have `linger_s` seconds to leave."""

@@ -12,21 +12,25 @@ from mwpy._values.ids import Buffer
 
 __all__ = [
     "LARGE_BYTES",
-    "PROBES_A_TIMEOUT",
     "configure",
     "events",
     "has_more",
+    "heartbeat_interval",
     "library_versions",
     "milliseconds",
     "receive",
     "send",
+    "send_heartbeats",
 ]
 
 LARGE_BYTES = 64 * 1024
 """Frames of this size and larger are not copied: they are views of ZeroMQ's memory."""
 
-PROBES_A_TIMEOUT = 3
-"""How many heartbeats, or slow rounds of probes, there are within one timeout."""
+HEARTBEATS_A_TIMEOUT = 4
+"""How many heartbeats there are within one timeout."""
+
+SHORTEST_INTERVAL_S = 0.1
+"""The shortest time between two heartbeats."""
 
 LONGEST_POLL_MS = 2**31 - 1
 """The longest time that a poller accepts, three weeks."""
@@ -46,13 +50,22 @@ _send_frame: Callable[[zmq.Socket[bytes], Buffer, int, bool], object] = zmq.back
 """The method of the base class of `zmq.Socket`. The subclass does more than is needed, and takes twice as long."""
 
 
-def configure(end: zmq.Socket[bytes], timeout_s: float) -> None:
+def configure(end: zmq.Socket[bytes]) -> None:
     """Set the options that both ends have."""
     end.linger = 0
     end.sndhwm = end.rcvhwm = 0  # the core limits what is sent; here nothing is dropped
-    end.heartbeat_ivl = max(100, int(timeout_s * 1000 / PROBES_A_TIMEOUT))
-    end.heartbeat_timeout = max(200, int(timeout_s * 1000))
     end.ipv6 = False
+
+
+def heartbeat_interval(timeout_s: float) -> float:
+    """Return the seconds between two heartbeats."""
+    return max(SHORTEST_INTERVAL_S, timeout_s / HEARTBEATS_A_TIMEOUT)
+
+
+def send_heartbeats(end: zmq.Socket[bytes], interval_s: float, timeout_s: float) -> None:
+    """Let ZeroMQ send heartbeats, and end the connection if nothing answers one of them for the timeout."""
+    end.heartbeat_ivl = milliseconds(interval_s)
+    end.heartbeat_timeout = milliseconds(max(2 * SHORTEST_INTERVAL_S, timeout_s))
 
 
 def milliseconds(seconds: float) -> int:
