@@ -9,6 +9,7 @@ from tests.spans import MAX, MIN, span
 
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.definitions import Definitions
+from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kept_answers import KeptAnswers
@@ -87,7 +88,9 @@ class Books:
 
     def verification(self) -> Verification:
         """The part of a core that compares results of several hosts."""
-        kept = KeptAnswers(self.state, SlaveKinds(self.state, HandBack(self.state)), Totals(self.state))
+        kept = KeptAnswers(
+            self.state, SlaveKinds(self.state, HandBack(self.state)), Totals(self.state), Doubts(self.state)
+        )
         return Verification(self.state, self.hosts(), kept)
 
     def taken(self) -> list[records.Record]:

@@ -310,14 +310,21 @@ def _text_of_tasks(record: records.Record) -> str:
         case records.AnswersDiffer(task, hosts, wrong):
             agreed = " / ".join(", ".join(group) for group in hosts)
             return f"DIFFERENT results of {task}: {agreed}; outvoted: {', '.join(wrong) or 'nobody'}"
-        case records.ResultsDoubted(host, ranges, forgotten):
-            named = ", ".join(f"{first}-{first + count - 1}" if count > 1 else f"{first}" for first, count in ranges)
+        case records.ResultsDoubted(host, ranges, forgotten, missing, reasons):
             more = f" and {forgotten} more" if forgotten else ""
-            return f"DOUBTED results that only {host} computed: tasks {named}{more}"
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+            lost = f"; cannot be computed again ({why}): tasks {_ids_in(missing)}" if missing else ""
+            return f"DOUBTED results that only {host} computed: tasks {_ids_in(ranges)}{more}{lost}"
+        case records.ResultsRecomputed(ranges):
+            return f"CORRECTED results that are in doubt: new tasks compute them again, for tasks {_ids_in(ranges)}"
         case records.TasksUnaddressed(sid, tasks):
             return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
         case _:
             return ""
+
+
+def _ids_in(ranges: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{first}-{first + count - 1}" if count > 1 else f"{first}" for first, count in ranges)
 
 
 def _results_of(numbers: Sequence[int]) -> str:

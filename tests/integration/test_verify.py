@@ -7,14 +7,20 @@ import re
 from tests.integration.apps.stage import Running, Stage, until
 
 
-def run(stage: Stage, percent: int, tasks: int, hosts: list[str]) -> Running:
+def begin(stage: Stage, percent: int, tasks: int, hosts: list[str], *more: object) -> Running:
     """Run tasks on agents of different hosts. They begin when all slaves are ready."""
     ready = stage.folder / "ready"
-    master = stage.master("verified.py", "--mw-verify", percent, tasks, ready)
+    master = stage.master("verified.py", "--mw-verify", percent, tasks, ready, *more)
     for host in hosts:
         stage.start("verified.py", "--mw-slave", "--mw-resource-file", stage.resource, variables={"SAYS_HOST": host})
     until(lambda: len(stage.audited("-> idle")) >= len(hosts), "all slaves")
     ready.touch()
+    return master
+
+
+def run(stage: Stage, percent: int, tasks: int, hosts: list[str]) -> Running:
+    """Run tasks to their end."""
+    master = begin(stage, percent, tasks, hosts)
     assert master.end() == 0, master.err
     assert master.report["tasks"] == tasks
     return master
@@ -32,16 +38,36 @@ def test_no_wrong_result_is_given_out_if_every_task_is_verified(stage: Stage) ->
     assert stage.audited("computed the same")
 
 
+def named_in(lines: list[str], before: str) -> list[int]:
+    """Return the ids of tasks that stand in lines of the audit file behind a text."""
+    texts = ",".join(line.partition(before)[2] for line in lines)
+    ranges = [(int(first), int(last or first)) for first, last in re.findall(r"(\d+)(?:-(\d+))?", texts)]
+    return [number for first, last in ranges for number in range(first, last + 1)]
+
+
 def test_wrong_results_that_were_given_out_before_are_named(stage: Stage) -> None:
+    """Nothing is computed again, because the algorithm does not ask."""
     master = run(stage, 10, 200, ["right-1", "wrong", "right-2"])
-    doubted = [line.partition("computed: tasks ")[2] for line in stage.audited("DOUBTED results that only wrong")]
-    named = {
-        number
-        for first, last in re.findall(r"(\d+)(?:-(\d+))?", ",".join(doubted))
-        for number in range(int(first), int(last or first) + 1)
-    }
+    named = named_in(stage.audited("DOUBTED results that only wrong"), "computed: tasks ")
     assert named, master.err
-    assert {*master.report["wrong"]} == named
+    assert {*master.report["wrong"]} == {*named}
+    assert not stage.audited("CORRECTED")
+
+
+def test_wrong_results_that_were_given_out_before_are_computed_again(stage: Stage) -> None:
+    """When the algorithm asks: all of them, each once, on another host, with the ids and the items of the map."""
+    outvoted = stage.folder / "outvoted"
+    master = begin(stage, 10, 30, ["right-1", "wrong", "right-2"], outvoted)
+    stage.until_audited("outvoted: wrong")
+    outvoted.touch()
+    assert master.end() == 0, master.err
+    report, corrected = master.report, master.report["corrected"]
+    assert report["wrong"], master.err
+    assert {*report["wrong"]} <= {*corrected}
+    assert len({*corrected}) == len(corrected)
+    assert (report["wrong again"], report["misnamed"], report["later"]) == ([], [], 0)
+    assert sorted(named_in(stage.audited("CORRECTED results"), "for tasks ")) == sorted(corrected)
+    assert "mw.corrections() computes them again" in master.err
 
 
 def test_two_hosts_that_differ_are_both_named(stage: Stage) -> None:

@@ -21,7 +21,9 @@ from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.wear import Wear
 from mwpy._core.master import hosts, long_tasks, stragglers
 from mwpy._core.master.admission import Admission
+from mwpy._core.master.commands import CorrectResults
 from mwpy._core.master.core import Actions, MasterCore
+from mwpy._core.master.corrections import Corrections
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
@@ -375,6 +377,25 @@ def test_verification_without_the_comparison_is_found(monkeypatch: pytest.Monkey
         _run_all(range(20), verify=100.0)
 
 
-def _run_all(seeds: range, verify: float) -> None:
+def test_results_in_doubt_are_computed_again() -> None:
+    """Some hosts compute wrongly, and only a part of the results is compared."""
+    recomputed = 0
+    for seed in range(3):
+        cluster = Cluster(seed, agents=5, tasks=120, verify=20.0)
+        cluster.run()
+        recomputed += cluster.checker.verify.num_recomputed
+    assert recomputed > 20
+
+
+def test_a_result_in_doubt_that_is_not_computed_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(corrections: Corrections, command: CorrectResults) -> None:
+        corrections.state.actions.cancelled.append((command, []))
+
+    monkeypatch.setattr(Corrections, "answer", answer)
+    with pytest.raises(SimulationFailure, match=r"are wrong, and .* could compute them again"):
+        _run_all(range(3), verify=20.0, agents=5, tasks=120)
+
+
+def _run_all(seeds: range, verify: float, agents: int = 3, tasks: int = 60) -> None:
     for seed in seeds:
-        Cluster(seed, verify=verify).run()
+        Cluster(seed, agents, tasks, verify=verify).run()

@@ -77,6 +77,15 @@ TEXTS: list[tuple[records.Record, str]] = [
     ),
     (records.AnswersDiffer(ONE[0], [["a"], ["b"]], []), "DIFFERENT results of task 1 (max): a / b; outvoted: nobody"),
     (records.ResultsDoubted("b", [(1, 1), (3, 2)], 0), "DOUBTED results that only b computed: tasks 1, 3-4"),
+    (
+        records.ResultsDoubted("b", [(1, 9)], 0, [(1, 1), (3, 2)], {"retry=False": 2, "must run alone": 1}),
+        "DOUBTED results that only b computed: tasks 1-9; cannot be computed again (2 retry=False, 1 must run alone): "
+        "tasks 1, 3-4",
+    ),
+    (
+        records.ResultsRecomputed([(1, 1), (3, 2)]),
+        "CORRECTED results that are in doubt: new tasks compute them again, for tasks 1, 3-4",
+    ),
     (records.ResultsDoubted("b", [(3, 2)], 7), "DOUBTED results that only b computed: tasks 3-4 and 7 more"),
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),

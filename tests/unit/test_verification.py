@@ -2,107 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-from attrs import evolve
-from tests.spans import MAX, ids_of, span
+from tests.pool import CODEC, FAILURE, NOT_COMPARABLE, OTHER_FAILURE, PLAIN, RIGHT, WRONG, Pool, first_holder, outvote
 
-from mwpy._core.master import kept_answers
 from mwpy._core.master.commands import AllocateSlaves, CancelTasks, Running, Waiting
-from mwpy._core.master.core import Actions, MasterCore, MasterSettings
+from mwpy._core.master.core import MasterSettings
 from mwpy._core.master.events import Received, Vanished
-from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.verification import ANSWERS_MAX, OUTVOTED_ALLOWED
-from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import as_digested, encode
-from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
-from mwpy._values.task import Result, SlaveKind
-
-CODEC = Codec()
-
-RIGHT, WRONG = CODEC.dumps_digested("right")[0], CODEC.dumps_digested("wrong")[0]
-PLAIN = CODEC.dumps_value("right")[0]
-FAILURE, OTHER_FAILURE = CODEC.dumps_failure(OSError("no disk")), CODEC.dumps_failure(ValueError("no number"))
-NOT_COMPARABLE = CODEC.dumps_digested(lambda: 1)[0]
-
-
-class Pool:
-    """A core, and hosts with one agent and one slave each. What the core does is collected."""
-
-    def __init__(self, *hosts: str, verify: float = 100.0, settings: MasterSettings | None = None) -> None:
-        self.core = MasterCore(evolve(settings or MasterSettings("m", "g"), verify=verify))
-        self.done: list[records.Record] = []
-        self.results: dict[int, Result[object]] = {}
-        self.sent: list[tuple[str, messages.Message]] = []
-        self.answers: list[list[int]] = []
-        """What `CancelTasks` answered."""
-        self.now = 0.0
-        for host in hosts:
-            self.connect(host)
-
-    def connect(self, host: str) -> None:
-        """An agent with one slave connects from a host."""
-        self.hear(host, messages.Hello("m", "g", host, 1, "3.11", 1))
-        self.hear(host, messages.SlaveReady(1))
-
-    def hear(self, host: str, message: messages.Message, frames: Sequence[bytes] = ()) -> None:
-        self.core.handle(Received(host.encode(), "here", message, frames), self.now)
-        self.decide()
-
-    def decide(self) -> Actions:
-        """One iteration."""
-        self.core.decide(self.now)
-        self.core.check()
-        actions = self.core.take_actions()
-        self.done += actions.records
-        for result in actions.results:
-            assert result.task_id not in self.results, "a task ended twice"
-            self.results[result.task_id] = result
-        self.sent += [(send.peer.decode(), send.message) for send in actions.sends]
-        self.answers += [[*unended] for _, unended in actions.cancelled]
-        return actions
-
-    def submit(self, count: int = 1, policy: TaskPolicy = DEFAULT_POLICY, first: int = 1) -> None:
-        self.core.submit([span(first, MAX, count, policy=policy)])
-        self.decide()
-
-    def held(self, host: str) -> list[int]:
-        """The tasks that the slave on a host holds."""
-        agent = self.core.state.members.peers[host.encode()]
-        return ids_of(each for slave in agent.slaves.values() for each in slave.held.spans)
-
-    def answer(self, host: str, entry: bytes, task: int | None = None, *, again: bool = False) -> None:
-        """The slave on a host answers the first task that it holds, or another one."""
-        agent = self.core.state.members.peers[host.encode()]
-        spans = agent.slaves[1].held.spans
-        each = next(each for each in spans if task in (None, each.first))
-        failed = [0] if entry in (FAILURE, OTHER_FAILURE) else []
-        group = messages.Results(1, [each.first], [1], [each.attempt], [0.1], failed, again=[0] if again else [])
-        self.hear(host, group, [messages.payload(1, [entry])])
-
-    def each_of(self, kind: type[records.Record]) -> list[records.Record]:
-        """The records of a kind."""
-        return [record for record in self.done if isinstance(record, kind)]
-
-    @property
-    def notices(self) -> str:
-        return "\n".join(record.text for record in self.done if isinstance(record, records.Notice))
-
-    @property
-    def verdicts(self) -> list[tuple[str, bool]]:
-        return [(each.verdict, each.is_sure) for each in self.done if isinstance(each, records.AnswersGiven)]
-
-
-def first_holder(pool: Pool, task: int = 1) -> str:
-    """The first host that holds a task."""
-    return next(host.decode() for host in pool.core.state.members.peers if task in pool.held(host.decode()))
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
 
 
 def test_a_task_is_repeated_on_another_host_and_the_first_answer_given_out() -> None:
@@ -201,17 +116,9 @@ def test_three_different_answers_blame_nobody() -> None:
     assert "a and b and c computed different results" in pool.notices
 
 
-def _outvote(pool: Pool, task: int = 1) -> None:
-    """Host `a` computes a task wrongly, and all others compute it rightly."""
-    pool.submit(first=task)
-    while task not in pool.results:
-        host = first_holder(pool, task)
-        pool.answer(host, WRONG if host == "a" else RIGHT, task)
-
-
 def test_a_host_that_was_outvoted_does_not_count_against_another() -> None:
     pool = Pool("a", "b", "c")
-    _outvote(pool)
+    outvote(pool)
     pool.core.handle(Vanished(b"c", 0.0), 0.0)
     pool.submit(first=2)
     assert pool.held("b") == [2] or pool.held("a") == [2]
@@ -250,7 +157,7 @@ def test_a_host_that_is_outvoted_often_gets_no_more_work() -> None:
     while len(pool.each_of(records.AnswersDiffer)) < OUTVOTED_ALLOWED:
         assert pool.core.state.members.excluded == {}
         task += 1
-        _outvote(pool, task)
+        outvote(pool, task)
     assert [*pool.core.state.members.excluded] == ["a"]
     assert "3 of its results were different on two other hosts" in pool.notices
 
@@ -275,41 +182,9 @@ def test_results_that_only_a_wrong_host_computed_are_named() -> None:
     assert pool.notices.count("are not verified: no slave on another host than a can run it now") == 1
     pool.connect("b")
     pool.connect("c")
-    _outvote(pool, 4)
-    assert pool.each_of(records.ResultsDoubted) == [records.ResultsDoubted("a", [(1, 3)], 0)]
+    outvote(pool, 4)
+    assert pool.each_of(records.ResultsDoubted) == [records.ResultsDoubted("a", [(1, 3)], 0, [], {})]
     assert "You already have 3 results that only a computed" in pool.notices
-
-
-def test_the_ids_of_results_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answers, "RANGES_KEPT", 2)
-    pool = Pool("a")
-    kept = KeptAnswers(pool.core.state, pool.core.kinds, pool.core.totals)
-    for first in (1, 10, 11, 20):
-        kept.given("a", messages.Results(1, [first], [1], [1], [0.1], []))
-    kept.check()
-    assert kept.doubt("a") == 4
-    assert kept.doubt("a") == kept.doubt("b") == 0
-    pool.decide()
-    assert pool.each_of(records.ResultsDoubted) == [records.ResultsDoubted("a", [(10, 2), (20, 1)], 1)]
-
-
-def test_the_ids_of_results_are_limited_over_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host forgets its own oldest ids; a new host takes the place of the oldest ids of the host with most."""
-    monkeypatch.setattr(kept_answers, "RANGES_KEPT", 3)
-    pool = Pool("a")
-    kept = KeptAnswers(pool.core.state, pool.core.kinds, pool.core.totals)
-    for host, first in (("a", 1), ("a", 10), ("b", 20), ("b", 30), ("c", 40)):
-        kept.given(host, messages.Results(1, [first], [1], [1], [0.1], []))
-        kept.check()
-    assert [kept.doubt(host) for host in "abc"] == [2, 2, 1]
-    pool.decide()
-    doubted = [
-        records.ResultsDoubted(*each) for each in (("a", [(10, 1)], 1), ("b", [(30, 1)], 1), ("c", [(40, 1)], 0))
-    ]
-    assert pool.each_of(records.ResultsDoubted) == doubted
-    kept.given("a", messages.Results(1, [50, 60, 70], [1, 1, 1], [1, 1, 1], [0.1] * 3, []))
-    kept.check()
-    assert kept.doubt("a") == 3
 
 
 def test_a_result_without_structure_is_given_out_and_said_once() -> None:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from attrs import define, field
 
-from mwpy._core.master.commands import CancelTasks, GoOn, HoldResults, Running, Waiting
+from mwpy._core.master.commands import CancelTasks, CorrectResults, GoOn, HoldResults, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
+from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.access import Access
+from mwpy._roles.corrected import Corrected
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._roles.progress import OpenProgress
 from mwpy._roles.replay import calls_of_newest_master
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
     from mwpy._core.master.state import MasterSettings, Stopped
 
-__all__ = ["Inbox", "LoopCounts"]
+__all__ = ["Inbox", "LoopCounts", "deadline_after"]
 
 T = TypeVar("T")
 
@@ -74,9 +76,11 @@ class Inbox:
     disconnected: list[SlaveId] = field(factory=list)
     abandoned: dict[MapTasks, None] = field(factory=dict)
     """Closed maps whose tasks may not be cancelled yet."""
+    corrected: Corrected = field(factory=Corrected)
+    """Results that are computed again."""
     _received: deque[Actions | BaseException] = field(factory=deque)
     """Outcomes that are not sorted yet."""
-    _asked: tuple[CancelTasks | GoOn | HoldResults, list[list[TaskId]]] | None = None
+    _asked: tuple[CancelTasks | GoOn | HoldResults | CorrectResults, list[list[TaskId]]] | None = None
     """The last command that must be answered, and a list for its answer."""
     _stopped: Stopped | None = None
     """That the run is stopped, until the algorithm knows it."""
@@ -193,10 +197,7 @@ class Inbox:
         counts = self.counts()
         if any(counts):
             self.returned_at_once(stacklevel=3)
-        try:
-            deadline = None if timeout is None else clock.monotonic() + timeout
-        except TypeError:
-            raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
+        deadline = deadline_after(timeout)
         while not any(counts):
             left = None if deadline is None else deadline - clock.monotonic()
             if left is not None and left <= 0:
@@ -219,7 +220,7 @@ class Inbox:
             raise UsageError(f"there is no task {wrong} to cancel: the ids of the submitted tasks are 1 to {last}")
         return self.ask(CancelTasks.of(ids, Running(running)))
 
-    def ask(self, command: CancelTasks | GoOn | HoldResults) -> list[TaskId]:
+    def ask(self, command: CancelTasks | GoOn | HoldResults | CorrectResults) -> list[TaskId]:
         """Send a command, and wait until the core answers which tasks it concerned."""
         answers: list[list[TaskId]] = []
         self._asked = command, answers
@@ -248,13 +249,14 @@ class Inbox:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
-        if self._has_mapped and outcome.unrunnable:
-            of_maps = [task.result() for task in outcome.unrunnable if type(task.tag) is Portion]
-            others = [task for task in outcome.unrunnable if type(task.tag) is not Portion]
-            of_maps = [*outcome.results, *of_maps]
+        if (self._has_mapped or self.corrected.is_used) and outcome.unrunnable:
+            all_results = [*outcome.results, *(task.result() for task in outcome.unrunnable if _is_own(task.tag))]
+            others = [task for task in outcome.unrunnable if not _is_own(task.tag)]
             # no interrupt comes between, so each becomes one result
-            outcome.results, outcome.unrunnable = of_maps, others
+            outcome.results, outcome.unrunnable = all_results, others
         results, unrunnable = outcome.results, outcome.unrunnable
+        if self.corrected.is_used:
+            results = self.corrected.without_own(results)
         if self.settings.max_failures is not None:
             _count_failures(self._failures, [*results, *(task.result() for task in unrunnable)])
         if self._has_mapped:
@@ -273,6 +275,8 @@ class Inbox:
             self.connected.extend(connected)
             disconnected, outcome.disconnected = outcome.disconnected, []
             self.disconnected.extend(disconnected)
+        doubted, outcome.doubted = outcome.doubted, []
+        self.corrected.calls.extend(doubted)
         for call in outcome.failed:
             self._failed.keep(call)
         for command, unended in outcome.cancelled:
@@ -342,6 +346,18 @@ class Inbox:
             self.abandoned.pop(tasks, None)
 
 
+def deadline_after(timeout: float | None) -> float | None:
+    """Return when a wait ends, on the monotonic clock; None if it has no limit.
+
+    Raises:
+        UsageError: the timeout is not a number; the caller's fault.
+    """
+    try:
+        return None if timeout is None else clock.monotonic() + timeout
+    except TypeError:
+        raise UsageError(f"the timeout must be a number of seconds or None, not {timeout!r}") from None
+
+
 def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> None:
     for result in results:
         error = result.error if failed(result) else None
@@ -349,6 +365,11 @@ def _count_failures(failures: FailuresByKind, results: list[Result[Any]]) -> Non
             if type(result.tag) is Portion:
                 error.item = result.tag.item(result.task_id)
             failures.add(error)
+
+
+def _is_own(tag: object) -> bool:
+    """Whether the result of a task with this tag is not for `Master.results`."""
+    return type(tag) is Portion or type(tag) is DoubtedCall
 
 
 def _without_those_of_maps(results: list[Result[Any]]) -> list[Result[Any]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
+from random import Random
 
 from attrs import evolve
 
@@ -13,6 +14,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
+    CorrectResults,
     FreeSlave,
     GiveResult,
     GoOn,
@@ -21,6 +23,7 @@ from mwpy._core.master.commands import (
     RenewSlaves,
     Running,
 )
+from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
@@ -59,6 +62,9 @@ PAUSES = (0.0, 0.0, 0.0, 0.1, 1.0, 20.0)
 
 HOLD_S = 2.0
 """The longest time until the algorithm has fetched results to which tasks refer, in seconds."""
+
+ASK_S = 2.0
+"""How often the algorithm asks for corrections, in seconds."""
 
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
@@ -114,13 +120,23 @@ class SimulatedAlgorithm:
         self._special: list[SlaveId] = []
         """The ordered and intermingle slaves that are connected."""
         self._freed: dict[SlaveId, None] = {}
+        self._corrected = not io.core.state.settings.verify
+        """Whether the last results in doubt were corrected."""
+        self._asks = Random(f"corrections {world.seed}").random() < 0.5
+        """Whether the algorithm asks for corrections already while tasks run."""
+        if not self._corrected:
+            world.after(ASK_S, self._ask)
         world.after(0.0, self._go_on)
         if random.random() < 0.5:
             world.after(random.random() * CANCEL_S, self._cancel_some)
 
     @property
     def complete(self) -> bool:
-        """Whether all tasks have ended."""
+        """Whether all tasks have ended, and all results that are in doubt were computed again."""
+        return self._corrected and self._all_ended
+
+    @property
+    def _all_ended(self) -> bool:
         return len(self._checker.ended) == self._total
 
     @property
@@ -156,6 +172,8 @@ class SimulatedAlgorithm:
                     self._checker.answered(command, unended, self._world.now)
                 elif isinstance(command, HoldResults):
                     self._refer(command.numbers, unended)
+                elif isinstance(command, CorrectResults):
+                    self._compute_again(outcome.doubted)
                 else:
                     self._checker.stops.went_on(unended, self._checker.ended)
             if outcome.stopped is not None:
@@ -239,6 +257,32 @@ class SimulatedAlgorithm:
             self._wake()
         if not self.complete:
             self._world.after(random.random() * CANCEL_S, self._cancel_some)
+
+    def _ask(self) -> None:
+        """Ask for corrections, for the last time when all tasks have ended and no fault happens any more."""
+        if self._corrected:
+            return
+        if self._asks or (self._all_ended and not self._world.faulty):
+            self._io.commands.append(CorrectResults())
+            self._wake()
+        self._world.after(ASK_S, self._ask)
+
+    def _compute_again(self, calls: Sequence[DoubtedCall]) -> None:
+        """Submit calls whose results are in doubt."""
+        self._corrected = self._all_ended and not (self._world.faulty or calls)
+        if self._corrected:
+            self._checker.verify.check_corrected()
+        for call in calls:
+            number = self._io.submissions.total + 1
+            self._world.note(f"task {number} computes task {call.task_id} again")
+            self._checker.submitted(number, call.policy, "", 0, call.algorithm.record)
+            self._checker.tags[number] = call
+            self._checker.verify.recomputes(call)
+            if call.task_id in self._checker.shares:
+                self._checker.shares[number] = self._checker.shares[call.task_id]
+            self._io.submissions.add(call.algorithm, call.policy, call.payload, call.buffers, call)
+        self._total += len(calls)
+        self._wake()
 
     def _fetch(self, size: int) -> None:
         """Take results of this size out of the master's memory."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._simulation.retries import RetryChecker
 from mwpy._transport.codec import Codec
 from mwpy._values import messages, records
@@ -54,6 +55,8 @@ class VerifyChecker:
     """How many results were confirmed."""
     num_outvoted: int = 0
     """How often a host was outvoted."""
+    num_recomputed: int = 0
+    """How many results were computed again because they were in doubt."""
     _sure: dict[int, None] = field(factory=dict)
     _unsure: dict[int, None] = field(factory=dict)
     """Tasks whose results the algorithm gets although nobody could confirm them."""
@@ -65,6 +68,11 @@ class VerifyChecker:
     """Tasks that are cancelled, but may finish, and tasks that had several live attempts."""
     _hosts: dict[int, list[str]] = field(factory=dict)
     """The hosts that answered each task."""
+    _latest: dict[int, str] = field(factory=dict)
+    """The hosts of wrong results that the algorithm has got, by the first task; without those that run again."""
+    _named: dict[int, None] = field(factory=dict)
+    """Tasks that the master names because their results cannot be corrected."""
+    _outvoted: dict[str, None] = field(factory=dict)
     _host_of: dict[str, str] = field(factory=dict)
     _agents: dict[str, None] = field(factory=dict)
     """The agents that serve and may run any task."""
@@ -114,8 +122,13 @@ class VerifyChecker:
                         self._ended_early[each.first] = None
                     (self._sure if is_sure else self._unsure)[each.first] = None
                     self.num_sure += is_sure
+            case records.ResultsDoubted(missing=missing):
+                self._named.update((first + at, None) for first, count in missing for at in range(count))
+            case records.ResultsRecomputed(tasks):
+                self.num_recomputed += sum(count for _, count in tasks)
             case records.AnswersDiffer(task, _, wrong):
                 self.num_outvoted += len(wrong)
+                self._outvoted.update(dict.fromkeys(wrong))
                 innocent = [host for host in wrong if host not in self.wrong]
                 assert not innocent, f"{innocent} computed {task} rightly"
 
@@ -156,11 +169,27 @@ class VerifyChecker:
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
-        task = result.task_id
+        task, call = result.task_id, result.tag
         is_wrong = result.ok and result.value != task
+        if isinstance(call, DoubtedCall) and call.only:
+            assert call.only in self._outvoted, f"task {task} corrects a result, and does not count without a reason"
+            return  # the algorithm gets a failure
+        if is_wrong:
+            self._latest[call.task_id if isinstance(call, DoubtedCall) else task] = str(result.host)
         self.num_wrong += is_wrong
         excused = task in self._ended_early or task in self._not_repeated
         if is_wrong and min(self._num_hosts.get(task, 0), self._num_able) >= 3 and not excused:
             self.late_wrong.append(task)
         assert not (is_wrong and task in self._sure), f"the result of task {task} is wrong, and was confirmed"
         assert not is_wrong or result.host in self.wrong, f"{result.host} computed task {task} wrongly"
+
+    def recomputes(self, call: DoubtedCall) -> None:
+        """A result that the algorithm has got is computed again."""
+        self._latest.pop(call.task_id, None)
+
+    def check_corrected(self) -> None:
+        """No result is in doubt any more that can be computed again: each wrong result that only a wrong host computed
+        was computed again, or is named, unless no other host can run any task."""
+        wrong = [task for task, host in self._latest.items() if host in self._outvoted and task not in self._named]
+        others = [sid for sid in self._able if self._slaves[sid].host not in self._outvoted]
+        assert not (wrong and others), f"the results of tasks {wrong} are wrong, and {others} could compute them again"

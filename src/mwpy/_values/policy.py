@@ -101,6 +101,7 @@ class TaskPolicy:
     """A checked policy. `Policies` explains the fields.
 
     `seeded` says whether the arguments contain a seed, and `retries_errors` whether they contain a condition.
+    `corrects` says that the task computes again a result that is in doubt; mwpy sets it.
     """
 
     sid: SlaveId | None = None
@@ -114,6 +115,7 @@ class TaskPolicy:
     retries_errors: bool = False
     after: float = 0.0
     speculate: bool = False
+    corrects: bool = False
 
     @property
     def limits(self) -> Limits | None:

@@ -65,6 +65,7 @@ __all__ = [
     "ResultsDoubted",
     "ResultsHeld",
     "ResultsReceived",
+    "ResultsRecomputed",
     "ResultsReleased",
     "ResultsSent",
     "SlaveChanged",
@@ -219,6 +220,17 @@ class ResultsDoubted(Struct, frozen=True, tag=True):
     """First id and count of each range."""
     forgotten: int
     """How many more such results there are, with ids that are not known any more."""
+    missing: Sequence[tuple[int, int]] = ()
+    """Those of these ranges whose tasks cannot be computed again."""
+    reasons: dict[str, int] = {}
+    """Why, and how many each time."""
+
+
+class ResultsRecomputed(Struct, frozen=True, tag=True):
+    """The algorithm has asked for a second computation of results that are in doubt. New tasks compute them."""
+
+    tasks: Sequence[tuple[int, int]]
+    """The first id and the count of each range of the tasks with these results."""
 
 
 class TasksFailed(Struct, frozen=True, tag=True):
@@ -386,6 +398,7 @@ Record = (
     | AnswersGiven
     | AnswersDiffer
     | ResultsDoubted
+    | ResultsRecomputed
     | TasksFailed
     | TasksReturned
     | TasksDue

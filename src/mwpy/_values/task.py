@@ -31,6 +31,7 @@ __all__ = [
     "UnrunnableTask",
     "encoded_in",
     "failed",
+    "renamed",
     "size_of",
     "unpickle_with",
 ]
@@ -247,6 +248,13 @@ def failed(result: Result[Any]) -> bool:
 def encoded_in(result: Result[Any]) -> tuple[Any, Sequence[Buffer]]:
     """Return the value of a result that was not read yet, as it arrived: its entry in a group, and its buffers."""
     return result._value, result._buffers
+
+
+def renamed(result: Result[Any], task_id: int, tag: object, failure: TaskFailed | None) -> Result[Any]:
+    """Return a result as that of another task; with a failure, as that of a task that failed in this way."""
+    value, buffers = (result._value, result._buffers) if failure is None else (failure, ())
+    is_failed = result._failed or failure is not None
+    return Result(TaskId(task_id), result._origin, tag, result.compute_seconds, is_failed, value, buffers)
 
 
 def size_of(result: Result[Any]) -> int:

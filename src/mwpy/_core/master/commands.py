@@ -15,6 +15,7 @@ __all__ = [
     "AllocateSlaves",
     "CancelTasks",
     "Command",
+    "CorrectResults",
     "DeallocateSlaves",
     "FreeSlave",
     "GiveResult",
@@ -114,6 +115,10 @@ class GiveResult(Struct, frozen=True):
     """The id of that task."""
 
 
+class CorrectResults(Struct, frozen=True, eq=False):
+    """Hand out the calls whose results are in doubt and can be computed again now."""
+
+
 class ReleaseResults(Struct, frozen=True):
     """The algorithm has fetched these results, so that it submits no more tasks that refer to them."""
 
@@ -132,6 +137,7 @@ class ShutDown(Struct, frozen=True):
 Command = (
     AllocateSlaves
     | CancelTasks
+    | CorrectResults
     | DeallocateSlaves
     | FreeSlave
     | GiveResult

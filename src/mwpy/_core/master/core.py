@@ -24,6 +24,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Stop` stops the run when too many tasks have failed.
 - `Silence` says why nothing progresses.
 - `Verification` compares results of several hosts.
+- `Corrections` hands out the calls of results that are in doubt.
 - `Totals` counts what was done and lost.
 - `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
 - `Inquiries` answers members that ask what the master does.
@@ -42,6 +43,7 @@ from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
     Command,
+    CorrectResults,
     DeallocateSlaves,
     FreeSlave,
     GiveResult,
@@ -52,10 +54,12 @@ from mwpy._core.master.commands import (
     ShutDown,
     Waiting,
 )
+from mwpy._core.master.corrections import Corrections
 from mwpy._core.master.counts import Counts
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
+from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
@@ -107,7 +111,9 @@ class MasterCore:
         self.definitions = Definitions(self.state, self.admission)
         self.totals = Totals(self.state)
         self.hosts = Hosts(self.state, self.admission)
-        self.verification = Verification(self.state, self.hosts, KeptAnswers(self.state, self.kinds, self.totals))
+        kept = KeptAnswers(self.state, self.kinds, self.totals, Doubts(self.state))
+        self.verification = Verification(self.state, self.hosts, kept)
+        self.corrections = Corrections(self.state, self.verification)
         self.shares = Shares(self.state)
         feeds_with = self.definitions, self.verification, self.shares
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, *feeds_with)
@@ -176,6 +182,8 @@ class MasterCore:
                 self.references.give(command)
             case ReleaseResults():
                 self.references.release(command)
+            case CorrectResults():
+                self.corrections.answer(command)
             case _:
                 self._shut_down(command)
 

@@ -87,7 +87,6 @@ class Results:
             if others is not group:
                 group = others
                 values, buffers = messages.entries(group, frames)
-            self.verification.kept.given(slave.agent.host, group)
             self._learn(slave, {number: (len(own), sum(own)) for number, own in seconds_of.items()})
         if self.state.jar.allocated.several:
             self._end_others(slave, group, now)
@@ -114,6 +113,8 @@ class Results:
             failed[position] = True
         host = slave.agent.host
         spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
+        if self.verification.is_on:
+            self.verification.doubts.given(host, spans)
         seconds_of: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0])
         is_timed = len(group.seconds) == num
         mean_s = group.seconds[0] if is_timed else group.seconds[0] / num

@@ -13,9 +13,10 @@ from typing import Any
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from mwpy._core.master.commands import CancelTasks, GoOn, HoldResults
+from mwpy._core.master.commands import CancelTasks, CorrectResults, GoOn, HoldResults
 from mwpy._core.master.events import Send
 from mwpy._core.master.failed_calls import FailedCall
+from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._core.master.members import TRANSITIONS as SLAVE_TRANSITIONS
 from mwpy._core.master.members import (
     ConnectedAgent,
@@ -96,9 +97,11 @@ class Actions(Struct):
     disconnected: list[SlaveId] = []
     failed: list[FailedCall] = []
     """The calls of those results that are failures of tasks."""
-    cancelled: list[tuple[CancelTasks | GoOn | HoldResults, list[TaskId]]] = []
+    cancelled: list[tuple[CancelTasks | GoOn | HoldResults | CorrectResults, list[TaskId]]] = []
     """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
-    did not run."""
+    did not run; to `CorrectResults`: none, because `doubted` has them."""
+    doubted: list[DoubtedCall] = []
+    """The calls that are handed out to be computed again."""
     result_bytes: int = 0
     """About how many bytes `results` and `stretches` take."""
     stopped: Stopped | None = None

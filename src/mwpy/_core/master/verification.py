@@ -11,7 +11,8 @@ count against others. Without a majority, the algorithm gets the first answer, a
 
 From the moment in which a host is outvoted, each of its answers is compared. Answers without a digest, which it
 computed before, do not count: these tasks run again. The algorithm already has the other results that only this host
-computed. They are counted in a notice, and a record names their ids.
+computed. They are counted in a notice, and a record names their ids (`doubts.py`). When the algorithm asks, they are
+computed again (`corrections.py`).
 
 A verification never holds an answer forever. The algorithm gets the answer at once when no slave on another host can
 run the task, when the repetitions of the task are lost as often as its policy allows, when the task is cancelled but
@@ -22,10 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from mwpy._core.holding import TaskIds
 from mwpy._core.master.answered import Answer
+from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.members import ConnectedSlave
@@ -36,7 +38,6 @@ from mwpy._values.digested import mark_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import DIGESTED, MALFORMED, Pickled
-from mwpy._values.phrases import counted
 from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.records import TaskRange
 from mwpy._values.task import SlaveKind, SlaveState, TaskState
@@ -63,7 +64,8 @@ class Verification:
     state: MasterState
     hosts: Hosts
     kept: KeptAnswers
-    outvoted: dict[str, int] = field(factory=dict)
+    doubts: Doubts = field(default=Factory(lambda self: self.kept.doubts, takes_self=True))
+    outvoted: dict[str, int] = field(default=Factory(lambda self: self.doubts.outvoted, takes_self=True))
     """The hosts that computed wrong results, and how many."""
     is_on: bool = field(init=False)
     """Whether any task is repeated."""
@@ -95,7 +97,7 @@ class Verification:
         """Whether the task with this id is repeated."""
         return number * GOLDEN % (1 << 64) < self.state.settings.verify / 100.0 * (1 << 64)
 
-    def _can_repeat(self, span: Span, hosts: Sequence[str]) -> bool:
+    def can_repeat(self, span: Span, hosts: Sequence[str]) -> bool:
         """Whether there is a slave on another host that can run a task."""
         return any(self._is_able(slave, span, hosts) for slave in self.state.members.slaves.values())
 
@@ -172,7 +174,7 @@ class Verification:
             return _Do.GIVE
         if self._ended or not (host in self.outvoted or self.is_chosen(number)):
             return _Do.GIVE
-        if not self._can_repeat(span, (host,)):
+        if not self.can_repeat(span, (host,)):
             self._say_alone(span, host)
         elif mark:
             return _Do.KEEP
@@ -213,6 +215,7 @@ class Verification:
             verdict = f"{' and '.join(hosts)} computed the same"
             if len(hosts) == 1:
                 verdict = f"{hosts[0]} computed it; hosts that computed other results wrongly disagree"
+                self.doubts.given(hosts[0], [answered.tasks[each.first] for each in tasks])
             self.kept.give(tasks, verdict, is_sure=len(hosts) > 1)
         for host, example in self._accused.items():
             text = f"{self.outvoted[host]} of its results were different on two other hosts"
@@ -223,7 +226,7 @@ class Verification:
             self.kept.release(answered.tasks.values(), "the time of the master is nearly over")
         for place, queue in list(answered.waiting.items()):
             first, hosts = next(iter(queue.values())), place[-1]
-            if not self._can_repeat(first, hosts):
+            if not self.can_repeat(first, hosts):
                 self._say_alone(first, " and ".join(hosts))
                 self.kept.release(queue.values(), f"no slave on another host than {' and '.join(hosts)} can run it")
 
@@ -249,7 +252,7 @@ class Verification:
             for host in wrong:
                 self._outvote(host, span, right)
             return right
-        if len(answers) == ANSWERS_MAX or not self._can_repeat(span, _hosts(answers)):
+        if len(answers) == ANSWERS_MAX or not self.can_repeat(span, _hosts(answers)):
             self._give_up(span, hosts)
         return ()
 
@@ -270,20 +273,14 @@ class Verification:
         self.outvoted[host] = self.outvoted.get(host, 0) + 1
         if self.outvoted[host] >= OUTVOTED_ALLOWED:
             self._accused[host] = str(span)
-        num_doubted = self.kept.doubt(host)
-        doubted = (
-            f" You already have {counted(num_doubted, 'result')} that only {host} computed: the audit file lists the "
-            f"task ids. Submit those tasks again, or leave out results with this `result.host`."
-            if num_doubted
-            else ""
-        )
+        doubted = self.doubts.doubt(host)
         agreed = " and ".join(answer.host for answer in right)
         self.state.notice(
             f"host {host} computed another result of {span} than {agreed}, so this result of {host} is not used. From "
             f"now on, each task that {host} runs is repeated on another host.{doubted} Compare this machine with the "
             f"others: packages, processor, memory. Does the task use time, random numbers without a seed, or the order "
             f"of a set?",
-            key="" if num_doubted else f"outvoted {host}",
+            key="" if doubted else f"outvoted {host}",
         )
 
     def _give_up(self, span: Span, hosts: Sequence[Sequence[str]]) -> None:
@@ -328,7 +325,7 @@ class Verification:
         answered = self.state.jar.answered
         assert self.is_on or not answered.tasks, "an answer is kept, but nothing is verified"
         assert all(len(each) <= ANSWERS_MAX for each in answered.answers.values()), "a task was repeated too often"
-        self.kept.check()
+        self.doubts.check()
 
 
 class _Do(PlainEnum):
