@@ -90,6 +90,11 @@ class Executor(concurrent.futures.Executor):
         thread.start()
         weakref.finalize(self, thread.leave).atexit = False
 
+    @property
+    def num_slaves(self) -> int:
+        """How many slaves are connected now. At the beginning none is, because slaves take a moment to start."""
+        return self._thread.num_slaves
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit a call, which some slave will run.
 

@@ -87,6 +87,7 @@ class ExecutorThread:
     _seeds: Seeds = field(factory=Seeds)
     _parts: MasterParts = field(init=False)
     _wake: Callable[[], None] = field(init=False)
+    _count_slaves: Callable[[], int] = field(init=False)
     _thread: threading.Thread = field(init=False)
 
     @_thread.default
@@ -94,6 +95,11 @@ class ExecutorThread:
         return threading.Thread(target=self._run, name="mwpy-executor", daemon=False)
 
     # ---- for any thread ----
+
+    @property
+    def num_slaves(self) -> int:
+        """How many slaves are connected."""
+        return self._count_slaves()
 
     def start(self) -> None:
         """Start, and wait until the computation has started.
@@ -187,13 +193,15 @@ class ExecutorThread:
             computation = self.begin()
             codec = Codec(main_by_value=True)
             self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
-            outcomes = computation.access.io.outcomes
+            io = computation.access.io
+            outcomes = io.outcomes
         except BaseException as error:
             self._failure = error
             return
         finally:
             if self._failure is None:
                 self._wake = lambda: outcomes.put(Actions())
+                self._count_slaves = lambda: io.num_slaves
             self._ready.set()
         finished = False
         try:
