@@ -63,6 +63,7 @@ def described() -> str:
         "mwpy.testing": names(importlib.import_module("mwpy.testing")),
         "mwpy.resource_file": names(resource_file),
         "mwpy.audit": names(audit),
+        "mwpy.joblib": names(importlib.import_module("mwpy.joblib")),
         "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in option_table.OPTIONS],
         "environment variables": environment_variables(),
         "exit codes": [f"{code.name} = {code.value}" for code in mwpy.ExitCode],

@@ -56,6 +56,7 @@ OWNERS = {
     "multiprocessing": "_system.process",
     "time": "_system.clock",
     "sqlite3": "run_database",
+    "joblib": "_roles.joblib_backend",
     "htcondor2": "_batch._htcondor_calls",
     "classad2": "_batch._htcondor_calls",
     "packaging": "cli.pack",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from pathlib import Path
 
 import pytest
 
-from mwpy._system.script import can_run_elsewhere, discards_result, mentions_main
+from mwpy._system.script import can_run_elsewhere, discards_result, is_child_of_multiprocessing, mentions_main
 
 
 def discarded() -> bool:
@@ -52,3 +53,9 @@ def test_a_script_in_a_file_can_run_in_other_processes(monkeypatch: pytest.Monke
     assert can_run_elsewhere()
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     assert not can_run_elsewhere()
+
+
+def test_a_process_of_multiprocessing_knows_that_it_is_one() -> None:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(is_child_of_multiprocessing)
+    assert not is_child_of_multiprocessing()

@@ -7,7 +7,13 @@ import dis
 import sys
 from types import FrameType
 
-__all__ = ["can_run_elsewhere", "discards_result", "is_imported_by_multiprocessing", "mentions_main"]
+__all__ = [
+    "can_run_elsewhere",
+    "discards_result",
+    "is_child_of_multiprocessing",
+    "is_imported_by_multiprocessing",
+    "mentions_main",
+]
 
 STANDARD_INPUT = "<stdin>"
 """Python's name for the file of a script that it reads from standard input."""
@@ -27,6 +33,12 @@ def is_imported_by_multiprocessing() -> bool:
     """Whether multiprocessing has spawned this process and now imports the script into it."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and getattr(process.current_process(), "_inheriting", False)
+
+
+def is_child_of_multiprocessing() -> bool:
+    """Whether multiprocessing, or a library that is built on it, has started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
 
 
 def discards_result(caller: FrameType) -> bool:

@@ -1,0 +1,211 @@
+"""The backend `mwpy` of joblib: a call of `joblib.Parallel` runs its tasks on slaves.
+
+joblib reads the user's tasks, makes batches of them, and dispatches a batch whenever another has ended. So this backend
+decides little: how many tasks a batch has (as many as a portion of a map, see `_roles/portions.py`), and what happens
+to the batches (see `_roles/joblib_batches.py`).
+
+joblib calls this object in the thread that called `Parallel`, and in the executor's thread when a batch has ended. An
+exception of `submit` in the latter would be lost, and the call would wait forever. So `submit` raises nothing: a batch
+that cannot be submitted is a batch that has failed.
+
+A batch runs in a slave under joblib's sequential backend. A nested call therefore never waits for slaves that wait for
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import CancelledError
+from typing import Any
+from weakref import finalize
+
+from joblib.parallel import (
+    BatchedCalls,
+    FallbackToBackend,
+    ParallelBackendBase,
+    SequentialBackend,
+    register_parallel_backend,
+)
+
+from mwpy._roles.executor_future import Future
+from mwpy._roles.joblib_batches import Batches, Done, RepeatedArrays
+from mwpy._roles.portions import PORTION_BYTES, PortionSizes
+from mwpy._system import clock, script
+from mwpy._values.algorithm import REGISTRY
+from mwpy._values.errors import UsageError
+from mwpy.executor import Executor
+
+__all__ = ["MwpyBackend", "register"]
+
+NAME = "mwpy"
+
+OF_JOBLIB = ("context", "max_nbytes", "mmap_mode", "prefer", "require", "temp_folder", "verbose")
+"""What joblib passes to every backend. All other keywords are those of an executor."""
+
+
+def register(make_default: bool = False) -> None:
+    """Add the backend to joblib's table."""
+    register_parallel_backend(NAME, MwpyBackend, make_default=make_default)
+
+
+def run_batch(batch: BatchedCalls) -> tuple[float, list[Any]]:
+    """Run a batch in a slave. Return how many seconds this took, and the values of its tasks."""
+    register()  # a task may name this backend in a nested call
+    began = clock.monotonic()
+    values = batch()
+    return clock.monotonic() - began, values
+
+
+def is_nested(level: int | None) -> bool:
+    """Whether this is a task in a slave, or in a process that another backend has started."""
+    return REGISTRY.is_slave or (bool(level) and script.is_child_of_multiprocessing())
+
+
+class KeptExecutor:
+    """The executor of all calls that name no other. It is made at the first call, and ends with this process."""
+
+    def __init__(self) -> None:
+        self._executor: Executor | None = None
+        self._process = 0
+        self._lock = threading.Lock()
+
+    def executor(self) -> Executor:
+        """Return the executor. A process that was forked from another makes its own."""
+        with self._lock:
+            if self._executor is None or self._process != os.getpid():
+                self._executor, self._process = Executor(), os.getpid()
+            return self._executor
+
+
+KEPT = KeptExecutor()
+"""It is global because joblib makes a backend for each block, and slaves should not start again for each of them."""
+
+
+class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
+    """What `parallel_config(backend="mwpy")` makes. joblib calls its methods, and their names are joblib's.
+
+    Args:
+        nesting_level: how many parallel calls this one is nested in; None if joblib sets it later.
+        inner_max_num_threads: refused by joblib, because mwpy divides the cores itself.
+        executor: runs the tasks.
+        options: the keywords of an executor that is made for this object.
+
+    Raises:
+        UsageError: an executor and options are given; the caller's fault.
+    """
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+
+    def __init__(
+        self,
+        nesting_level: int | None = None,
+        inner_max_num_threads: int | None = None,
+        *,
+        executor: Executor | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
+        if executor is not None and options:
+            raise UsageError(f"the backend mwpy got executor and {', '.join(options)}: give only one of both")
+        self._options = options
+        self._given = executor
+        self._batches: Batches | None = None
+        self._n_jobs = 1
+        self._sizes = PortionSizes()
+        self._arrays = RepeatedArrays(None)
+
+    # ---- how many ------------------------------------------------------------------------------------------
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """How many tasks can run at once. It is 1 where joblib should run them in this process itself.
+
+        None and negative numbers count from all slaves, as joblib counts from all cores, but are 2 at least: one slave
+        is no reason to run the tasks here. The call waits for the first slave.
+
+        Raises:
+            ValueError: `n_jobs` is 0.
+        """
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs == 1 or is_nested(self.nesting_level):
+            return 1
+        if n_jobs is not None and n_jobs > 1:
+            return n_jobs
+        batches = self._opened()
+        batches.wait_for_slave()
+        return max(2, batches.executor.num_slaves + 1 + (-1 if n_jobs is None else n_jobs))
+
+    def compute_batch_size(self) -> int:
+        """How many tasks the next batch has: one until a batch has ended, then as many as a portion of a map."""
+        return self._sizes.next(None, PORTION_BYTES, self._n_jobs)
+
+    def get_nested_backend(self) -> tuple[SequentialBackend, None]:
+        """What nested calls use: they run serially in the slave."""
+        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
+
+    # ---- a call --------------------------------------------------------------------------------------------
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **options: Any) -> int:
+        """Get ready for calls, and return how many tasks can run at once.
+
+        Raises:
+            FallbackToBackend: joblib should run the tasks in this process.
+        """
+        self._options = self._options | {name: value for name, value in options.items() if name not in OF_JOBLIB}
+        number = self.effective_n_jobs(n_jobs)
+        if number == 1:
+            raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        self.parallel = parallel
+        self._n_jobs = self._opened().most = number
+        shares = options.get("mmap_mode", "r") == "r"
+        self._arrays = RepeatedArrays(options.get("max_nbytes") if shares else None)
+        return number
+
+    def start_call(self) -> None:
+        """Wait for the first slave. joblib calls this at the beginning of each call."""
+        self._opened().wait_for_slave()
+
+    def submit(self, func: BatchedCalls, callback: Done) -> None:
+        """Run a batch on a slave, and call `callback` with its future when it has ended."""
+        func.items = self._arrays.shared(func.items)
+        self._opened().add(func, callback)
+
+    apply_async = submit  # its name before joblib 1.5
+
+    def retrieve_result_callback(self, out: Future[tuple[float, list[Any]]]) -> list[Any]:
+        """Return the values of a batch that has ended, or raise its error."""
+        try:
+            seconds, values = out.result()
+        except CancelledError:
+            raise RuntimeError(
+                "the tasks were cancelled, because another call failed in the same block of parallel_config: give each "
+                "of the calls that run at the same time a block of its own"
+            ) from None
+        self._sizes.ended(len(values), seconds)
+        self._sizes.read(len(values), len(values), 0.0, 1.0)
+        return values
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002
+        """End all tasks: the call has failed, or nobody wants its results any more. Later calls are possible."""
+        if self._batches is not None:
+            self._batches.cancel()
+
+    def terminate(self) -> None:
+        """A call has ended, or the `with` block of several calls. The executor stays open for later ones."""
+        self.parallel = None
+        self._sizes = PortionSizes()
+        self._arrays = RepeatedArrays(None)
+
+    # ---- the executor --------------------------------------------------------------------------------------
+
+    def _opened(self) -> Batches:
+        """The way to the executor, which is made now if it was not needed before."""
+        if self._batches is None:
+            executor = self._given
+            if executor is None and self._options:
+                executor = Executor(**self._options)
+                finalize(self, executor.shutdown)
+            self._batches = Batches(KEPT.executor() if executor is None else executor, run_batch)
+        return self._batches
