@@ -98,7 +98,8 @@ def wait_for(path: Path, writer: subprocess.Popen[str]) -> None:
 
 def test_every_example_is_tested_here() -> None:
     """A new example needs a test."""
-    tested = {*EXPECTED, "ping", "monte_carlo_pi", "ordered_slaves"}
+    elsewhere = {"optuna_search"}  # tests/ecosystem/test_libraries.py
+    tested = {*EXPECTED, "ping", "monte_carlo_pi", "ordered_slaves", *elsewhere}
     assert tested == {*EXAMPLES}
 
 
