@@ -29,7 +29,7 @@ SIMULATED := tests/simulation/test_cluster.py::test_every_task_ends_exactly_once
 	tests/simulation/test_overseen_pool.py
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-condor test-batch test-oldest simulate attack bench bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-processes test-ecosystem test-condor test-batch test-oldest simulate attack bench bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -48,7 +48,7 @@ test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in abo
 	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
 	@echo "four parts run at a time, for about 14 minutes on two cores; each part prints its output when it has ended"
 	$(MAKE) --jobs 4 --keep-going --output-sync=target test-condor test-processes test-core test-batch test-simulation \
-		test-oldest docs
+		test-oldest test-ecosystem docs
 
 test-core: $(VENV)/installed-for-tests ## the tests without processes, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
@@ -60,7 +60,10 @@ test-simulation: $(VENV)/installed-for-tests ## the simulator, and whether it fi
 
 test-processes: $(VENV)/installed-for-tests ## the tests with real processes on this machine
 	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios \
-		--ignore tests/simulation --ignore tests/batch
+		--ignore tests/simulation --ignore tests/batch --ignore tests/ecosystem
+
+test-ecosystem: $(VENV)/installed-for-tests ## joblib, scikit-learn, dask, Optuna, pandas, asyncio and a notebook on slaves
+	$(BIN)/python -m pytest tests/ecosystem --durations 5
 
 test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian
 	$(BIN)/python -m pytest tests/batch -k condor --durations 10
