@@ -643,6 +643,7 @@ PUBLIC_NAMES = (
     "UnrunnableTask",
     "UsageError",
     "checkpoint",
+    "explain",
     "local_master",
     "main",
     "master_algorithm",

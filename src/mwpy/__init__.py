@@ -58,7 +58,7 @@ except Exception as error:
 
 if TYPE_CHECKING:
     from mwpy._roles.frames import to_frame
-    from mwpy._roles.inquirer import status
+    from mwpy._roles.inquirer import explain, status
     from mwpy._roles.replay import replay
     from mwpy.executor import Executor
     from mwpy.local import LocalMaster
@@ -98,6 +98,7 @@ __all__ = [
     "UnrunnableTask",
     "UsageError",
     "checkpoint",
+    "explain",
     "local_master",
     "main",
     "master_algorithm",
@@ -126,6 +127,7 @@ _OF_MASTERS = {
     "LocalMaster": "mwpy.local",
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",
+    "explain": "mwpy._roles.inquirer",
     "replay": "mwpy._roles.replay",
     "to_frame": "mwpy._roles.frames",
     "status": "mwpy._roles.inquirer",

@@ -1,4 +1,4 @@
-"""`mwpy status` and `mwpy.status` ask a running master. The computation is not disturbed."""
+"""`mwpy status` and `mwpy explain` ask a running master, as `mwpy.status` and `mwpy.explain` do."""
 
 from __future__ import annotations
 
@@ -136,3 +136,24 @@ def test_a_master_of_another_version_is_not_asked(stage: Stage) -> None:
     assert shown.end() == 3
     assert "77 here: install the same version of mwpy" in shown.err
     _go(stage, master)
+
+
+def test_the_command_explains_tasks(stage: Stage) -> None:
+    """Why one waits, which slave has one, how one failed. An unknown task and a finished computation give 2."""
+    master = _busy(stage)
+    failed = stage.start("", "explain", stage.resource, 1, program=MWPY)
+    assert failed.end() == 0, failed.err
+    assert failed.out.startswith("task 1 (fail) failed on ")
+    assert failed.out.endswith(": ValueError: no such [31m setting\n")
+    held = stage.start("", "explain", stage.resource, 2, "--json", program=MWPY)
+    assert held.end() == 0, held.err
+    [place] = json.loads(held.out)["places"]
+    assert (place["sid"], place["attempt"]) == ("SLAVE-0", 1)
+    assert mwpy.explain(stage.resource, 4).startswith("task 4 (wait) ")
+    unknown = stage.start("", "explain", stage.resource, 99, program=MWPY)
+    assert unknown.end() == 2
+    assert unknown.out.startswith("task 99 is unknown: 4 tasks were submitted")
+    _go(stage, master)
+    late = stage.start("", "explain", stage.resource, 1, program=MWPY)
+    assert late.end() == 2
+    assert "is finished, so no task waits" in late.err

@@ -230,6 +230,7 @@ class Attack:
                 messages.Goodbye(text, Cause.EVICTED),
                 messages.AskStatus(text, text),
                 messages.AskStatus("m", "g"),
+                messages.AskTask("m", "g", self.random.randrange(self.tasks + 2)),
             )
         )
 

@@ -14,7 +14,7 @@ from mwpy._values.errors import ExitCode, MasterUnreachable, UsageError
 from mwpy.app import report_errors
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
-COMMANDS = ("doctor", "logs", "oversee", "pack", "slave", "status")
+COMMANDS = ("doctor", "explain", "logs", "oversee", "pack", "slave", "status")
 
 
 def parse(*arguments: str) -> argparse.Namespace:

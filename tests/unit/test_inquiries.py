@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.asked import ASK, Asked
 from tests.spans import MAX, MIN, defined, held_by, span
 
 from mwpy._core.master import recent_failures
 from mwpy._core.master import status as module
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import CancelTasks, Running, ShutDown
-from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Garbage, Received, Vanished
+from mwpy._core.master.events import Garbage, Vanished
 from mwpy._core.master.inquiries import INQUIRERS_MAX, PAUSE_OF_AN_OBJECT_S, PAUSE_S
 from mwpy._core.master.notices import NOTICES_KEPT
 from mwpy._core.master.status import ALGORITHMS_SHOWN, HOSTS_SHOWN, OTHERS, Rate
@@ -24,64 +22,6 @@ from mwpy._values.ids import SlaveId
 from mwpy._values.inquiry_messages import AlgorithmStatus, HostStatus, Notice
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.max_failures import OTHER_KINDS
-from mwpy._values.policy import TaskPolicy
-
-ASK = messages.AskStatus("m", "g")
-
-
-class Asked:
-    """A master, its agents, and inquirers."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.core = MasterCore(MasterSettings("m", "g", **settings))
-        for algorithm in (MAX, MIN):
-            self.core.definitions.add(Defined(algorithm))
-        self.now = 100.0
-        self.sent: dict[bytes, list[messages.Message]] = {}
-        self.disconnected: list[bytes] = []
-        self.recorded: list[records.Record] = []
-
-    def receive(self, message: messages.Message, peer: bytes = b"asks", frames: tuple[bytes, ...] = ()) -> None:
-        self.core.handle(Received(peer, "10.0.0.9", message, frames), self.now)
-
-    def decide(self) -> None:
-        self.core.decide(self.now)
-        self.core.check()
-        actions = self.core.take_actions()
-        for send in actions.sends:
-            self.sent.setdefault(send.peer, []).append(send.message)
-        self.recorded += actions.records
-
-    def ask(self, peer: bytes = b"asks") -> messages.Message:
-        """Ask a question a second later, and return the answer."""
-        self.now += 1.0
-        self.receive(ASK, peer)
-        self.decide()
-        return self.sent[peer].pop()
-
-    @property
-    def status(self) -> messages.Status:
-        answer = self.ask()
-        assert isinstance(answer, messages.Status), answer
-        return answer
-
-    def connect(self, peer: bytes = b"a", host: str = "node1", slaves: int = 1) -> None:
-        self.receive(messages.Hello("m", "g", host, 1, "3.11", slaves), peer)
-        self.receive(messages.SlaveReady(1), peer)
-        self.decide()
-
-    def submit(self, first: int, count: int = 1, refers: tuple[int, ...] = (), **policy: Any) -> None:
-        own = TaskPolicy(**policy)
-        self.core.submit([span(first, MAX, count, policy=own, refers=refers)])
-        self.decide()
-
-    def fail(self, error: Exception, task: int, peer: bytes = b"a") -> None:
-        self.finish(task, peer, [0], Codec().dumps_failure(error))
-
-    def finish(self, task: int, peer: bytes = b"a", failed: list[int] | None = None, value: bytes = b"\0") -> None:
-        results = messages.Results(1, [task], [1], [1], [0.5], failed or [])
-        self.receive(results, peer, (messages.payload(1, [value]),))
-        self.decide()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from mwpy._values.bounds import MAX_NAME, MAX_PACKAGES, MAX_REASON, MAX_SLAVES, 
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
-from mwpy._values.inquiry_messages import AlgorithmStatus, HostStatus, Notice
+from mwpy._values.inquiry_messages import AlgorithmStatus, Fate, HostStatus, Notice, Place, Reason, Why
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
 from mwpy._values.policy import Limits
 from mwpy._values.share_messages import Share
@@ -23,6 +23,9 @@ STATUS = messages.Status(
     *("m", "g", 7.5, {"pending": 1}, 0.5, 3, 2, 1),
     *({"f": AlgorithmStatus(pending=1)}, {"node1": HostStatus(busy=2)}, {"ValueError": 1}, {"crash": 1}),
     notices=[Notice(1.5, "text")],
+)
+EXPLANATION = messages.Explanation(
+    7, Fate.PENDING, "f", reasons=[Reason(Why.BUSY)], places=[Place("SLAVE-0", "AGENT-0", "node1", 1, 0, 2.5)]
 )
 ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Hello("m", "g", "h", 1, "3.11", 2, "17.3"), []),
@@ -56,6 +59,8 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Goodbye("why", Cause.EVICTED), []),
     (messages.AskStatus("m", "g"), []),
     (STATUS, []),
+    (messages.AskTask("m", "g", 7), []),
+    (EXPLANATION, []),
 ]
 
 
@@ -126,6 +131,9 @@ TOO_LARGE: list[messages.Message] = [
     messages.Goodbye(LONG, Cause.EVICTED),
     messages.AskStatus(LONG, "g"),
     messages.AskStatus("m", LONG),
+    messages.AskTask(LONG, "g", 1),
+    messages.AskTask("m", LONG, 1),
+    messages.AskTask("m", "g", -1),
 ]
 
 
@@ -151,10 +159,10 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 13),
+        (wire.FROM_AGENT, "a master", 14),
         (wire.FROM_MASTER, "an agent", 14),
         (wire.FROM_SLAVE, "an agent", 5),
-        (wire.TO_INQUIRER, "an inquirer", 4),
+        (wire.TO_INQUIRER, "an inquirer", 5),
     ],
 )
 def test_a_message_of_another_kind_than_the_receiver_expects_is_not_read(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, Self, cast
 
@@ -12,16 +12,19 @@ from mwpy._system import clock
 from mwpy._transport import wire
 from mwpy._transport.link import AgentLink, CurvePair
 from mwpy._values import messages
-from mwpy._values.errors import MasterUnreachable, ProtocolError, Refused
+from mwpy._values.errors import MasterUnreachable, ProtocolError, Refused, UsageError
+from mwpy._values.explanations import explained
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode
+from mwpy.resource_file import ResourceFile
 
-__all__ = ["Inquirer", "status"]
+__all__ = ["Inquirer", "explain", "status"]
 
 ANSWER_S = 60.0
 """Seconds in which a master answers. Other inquirers may be served first."""
 
-Question = messages.AskStatus
+Question = messages.AskStatus | messages.AskTask
+Answer = messages.Status | messages.Explanation
 
 
 class Inquirer:
@@ -42,35 +45,57 @@ class Inquirer:
         """Whether the master has answered on this connection."""
 
     def status(self) -> dict[str, Any]:
-        """Return what the master does; see `mwpy.status`. A master that ended since the last question may be followed
-        by the next one, or be finished, so the resource file is read again."""
-        while True:
-            if self._content.computation_status == resource_file.FINISHED:
-                return self._finished()
-            answer = self._ask(messages.AskStatus(self._content.member_id, self._content.generation))
-            match answer:
-                case messages.Shutdown(finished=True):
-                    return self._finished()
-                case messages.Shutdown():
-                    raise MasterUnreachable(f"the master of {self._path} was interrupted, and ends now")
-                case messages.Status():
-                    self._answered = True
-                    return {"state": "running", **cast(dict[str, Any], decode(encode(answer)))}
-            if not self._answered:
-                raise MasterUnreachable(
-                    f"the master of {self._path} ended the connection. Did it end? Its audit file says why"
-                )
-            self.close()
-            self._content = resource_file.read(str(self._path))
-
-    def _finished(self) -> dict[str, Any]:
+        """Return what the master does; see `mwpy.status`."""
+        answer = self._answer(lambda mine: messages.AskStatus(mine.member_id, mine.generation))
+        if answer is not None:
+            return {"state": "running", **cast(dict[str, Any], decode(encode(answer)))}
         return {
             "state": "finished",
             "member_id": self._content.member_id,
             "generation": self._content.generation,
         }
 
-    def _ask(self, question: Question) -> messages.Status | messages.Shutdown | None:
+    def explanation(self, task: int) -> messages.Explanation:
+        """Return why a task waits, or how it ended.
+
+        Raises:
+            UsageError: the computation is finished, so nobody knows.
+        """
+        answer = self._answer(lambda mine: messages.AskTask(mine.member_id, mine.generation, task))
+        if not isinstance(answer, messages.Explanation):
+            raise UsageError(
+                f"the computation of {self._path} is finished, so no task waits; `mwpy logs AUDIT_FILE {task}` shows "
+                f"whether slaves died while they ran the task"
+            )
+        return answer
+
+    def _answer(self, question: Callable[[ResourceFile], Question]) -> Answer | None:
+        """Ask, and return the answer; None if the computation is finished.
+
+        A master that ended since the last question may be followed by the next one, or be finished, so the resource
+        file is read again.
+
+        Args:
+            question: makes the question for the content of the resource file.
+        """
+        while self._content.computation_status != resource_file.FINISHED:
+            answer = self._ask(question(self._content))
+            if isinstance(answer, messages.Shutdown):
+                if answer.finished:
+                    return None
+                raise MasterUnreachable(f"the master of {self._path} was interrupted, and ends now")
+            if answer is not None:
+                self._answered = True
+                return answer
+            if not self._answered:
+                raise MasterUnreachable(
+                    f"the master of {self._path} ended the connection. Did it end? Its audit file says why"
+                )
+            self.close()
+            self._content = resource_file.read(str(self._path))
+        return None
+
+    def _ask(self, question: Question) -> Answer | messages.Shutdown | None:
         """Return the answer to a question; None if the master has ended the connection.
 
         Raises:
@@ -86,7 +111,7 @@ class Inquirer:
                 answer = self._read(frames)
                 if isinstance(answer, messages.Refused):
                     raise Refused(f"the master of {self._path} refused to answer: {answer.reason}")
-                if isinstance(answer, messages.Status | messages.Shutdown):
+                if isinstance(answer, messages.Status | messages.Explanation | messages.Shutdown):
                     return answer
             if fates:
                 return None
@@ -138,3 +163,22 @@ def status(resource_file: str | PathLike[str]) -> dict[str, Any]:
     """
     with Inquirer(resource_file) as inquirer:
         return inquirer.status()
+
+
+def explain(resource_file: str | PathLike[str], task_id: int) -> str:
+    """Ask a running master why a task waits, or how it ended: what `mwpy explain RESOURCE_FILE TASK` prints.
+
+    Args:
+        resource_file: the file that the master writes (`--mw-resource-file`).
+        task_id: the id of the task, which `mw.submit` has returned.
+
+    Returns:
+        Sentences, one a line. For a task that waits: the reasons, and for each agent why it is not sent the task.
+
+    Raises:
+        UsageError: the computation is finished, or the resource file is missing or damaged.
+        MasterUnreachable: no master answers at its addresses.
+        Refused: the program there is another master, or has another version of mwpy.
+    """
+    with Inquirer(resource_file) as inquirer:
+        return explained(inquirer.explanation(task_id))

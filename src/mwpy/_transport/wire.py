@@ -59,6 +59,8 @@ _KINDS: dict[int, type[messages.Message]] = {
     34: messages.ShareForgotten,
     40: messages.AskStatus,
     41: messages.Status,
+    42: messages.AskTask,
+    43: messages.Explanation,
 }
 """The number of each kind. A number is never used for another kind. A new kind needs a new protocol version."""
 
@@ -89,7 +91,7 @@ FROM_AGENT = Route(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
-            _M.AskStatus,
+            *(_M.AskStatus, _M.AskTask),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -109,7 +111,9 @@ FROM_SLAVE = Route(
     frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint}),
     MAX_MEMBER_HEADER_BYTES,
 )
-TO_INQUIRER = Route("an inquirer", frozenset({_M.Status, _M.Refused, _M.Probe, _M.Shutdown}), MAX_HEADER_BYTES)
+TO_INQUIRER = Route(
+    "an inquirer", frozenset({_M.Status, _M.Explanation, _M.Refused, _M.Probe, _M.Shutdown}), MAX_HEADER_BYTES
+)
 ANY = Route("anybody", frozenset(_KINDS.values()), MAX_HEADER_BYTES)
 
 

@@ -10,9 +10,22 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from mwpy._values.bounds import Name
+from mwpy._values.bounds import Name, Number
+from mwpy._values.plain_enum import PlainEnum
 
-__all__ = ["AlgorithmStatus", "AskStatus", "HostStatus", "Notice", "Status"]
+__all__ = [
+    "AlgorithmStatus",
+    "AskStatus",
+    "AskTask",
+    "Explanation",
+    "Fate",
+    "HostStatus",
+    "Notice",
+    "Place",
+    "Reason",
+    "Status",
+    "Why",
+]
 
 
 class AskStatus(Struct, frozen=True):
@@ -21,6 +34,14 @@ class AskStatus(Struct, frozen=True):
     member_id: Name
     generation: Name
     """The generation in the resource file that it read."""
+
+
+class AskTask(Struct, frozen=True):
+    """Inquirer to master: why does this task wait, or how it ended?"""
+
+    member_id: Name
+    generation: Name
+    task: Number
 
 
 class AlgorithmStatus(Struct):
@@ -97,3 +118,94 @@ class Status(Struct, frozen=True):
     """The newest messages of the master, the oldest of them first."""
     waits: str = ""
     """Why no tasks are sent at all; empty if they are sent."""
+
+
+class Fate(PlainEnum):
+    """How far a task is."""
+
+    PENDING = "pending"
+    BLOCKED = "blocked"
+    DELAYED = "delayed"
+    AT_SLAVE = "at a slave"
+    CANCELLING = "cancelling"
+    ANSWERED = "answered"
+    """It has a result, and waits for another host to compute it, too."""
+    FAILED = "failed"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+    """No task with this id was submitted."""
+
+
+class Why(PlainEnum):
+    """Why a task waits. `explanations.py` has a sentence for each."""
+
+    TASKS_BEFORE = "tasks before"
+    TURNS = "turns"
+    HELD_BACK = "held back"
+    STOPPED = "stopped"
+    NO_AGENT = "no agent"
+    RUNS_ALONE = "runs alone"
+    ADDRESSED = "addressed"
+    MISSING = "missing"
+    PAUSE = "pause"
+    HOST_EXCLUDED = "host excluded"
+    LEAVING = "leaving"
+    STARTING = "starting"
+    ENDING = "ending"
+    CANNOT_RUN = "cannot run"
+    NO_TIME = "no time"
+    RESERVED = "reserved"
+    OTHER_KIND = "other kind"
+    HAS_ANSWERED = "has answered"
+    NOT_ALONE = "not alone"
+    BUSY = "busy"
+    IDLE = "idle"
+
+
+class Reason(Struct, frozen=True):
+    """Why a task waits, or why some agents are not sent it."""
+
+    why: Why
+    text: str = ""
+    """What the master knows more."""
+    number: float = 0.0
+    agents: list[str] = field(default_factory=list)
+    """The first few of these agents, with their machines."""
+    count: int = 0
+    """How many agents there are."""
+
+
+class Place(Struct, frozen=True):
+    """A slave that has a task."""
+
+    sid: str
+    agent: str
+    host: str
+    attempt: int
+    before: int
+    """How many tasks were sent to the slave before it and have no result yet."""
+    seconds: float
+    """How long ago the last result came from the slave, or its first task was sent."""
+
+
+class Explanation(Struct, frozen=True):
+    """Master to inquirer: why a task waits, or how it ended."""
+
+    task: int
+    fate: Fate
+    algorithm: str = ""
+    text: str = ""
+    """How it failed; of an unknown task, how many tasks were submitted."""
+    host: str = ""
+    """Where it failed; empty if this is not known."""
+    attempts: int = 0
+    """How often it was sent to a slave."""
+    needed_s: float | None = None
+    """How long an attempt takes, as far as this is known."""
+    reasons: list[Reason] = field(default_factory=list)
+    """Why it waits, whatever the agents are."""
+    agents: list[Reason] = field(default_factory=list)
+    """Why each agent is not sent it, or when it will be."""
+    places: list[Place] = field(default_factory=list)
+    deaths: list[str] = field(default_factory=list)
+    """Its last lost attempts, the oldest of them first."""

@@ -25,7 +25,7 @@ from mwpy._values.bounds import LostSpans, Name, Number, Packages, Peaks, Reason
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
-from mwpy._values.inquiry_messages import AskStatus, Status
+from mwpy._values.inquiry_messages import AskStatus, AskTask, Explanation, Status
 from mwpy._values.last_words import LastWords
 from mwpy._values.messagepack import (
     LIST_PREFIX,
@@ -48,9 +48,11 @@ __all__ = [
     "AlgorithmFailed",
     "Algorithms",
     "AskStatus",
+    "AskTask",
     "Cancel",
     "Checkpoint",
     "CheckpointRead",
+    "Explanation",
     "Goodbye",
     "Hello",
     "Installed",
@@ -387,6 +389,8 @@ Message = (
     | Goodbye
     | AskStatus
     | Status
+    | AskTask
+    | Explanation
 )
 
 

@@ -61,6 +61,7 @@ from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
 from mwpy._core.master.doubts import Doubts
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, TurnedAway, Vanished
+from mwpy._core.master.explanation import ExplanationReport
 from mwpy._core.master.feeding import Feeding
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
@@ -129,8 +130,10 @@ class MasterCore:
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
         self.long_tasks = LongTasks(self.state)
-        report = StatusReport(self.state, self.totals, self.feeding, RecentFailures(self.state))
-        self.inquiries = Inquiries(self.state, self.admission, report)
+        failures = RecentFailures(self.state)
+        report = StatusReport(self.state, self.totals, self.feeding, failures)
+        explanations = ExplanationReport(self.state, self.feeding, self.delays, self.stop, failures)
+        self.inquiries = Inquiries(self.state, self.admission, report, explanations)
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
@@ -234,7 +237,7 @@ class MasterCore:
 
     def _greet(self, event: Received, now: float) -> None:
         """Handle the first message of a peer."""
-        if isinstance(event.message, messages.AskStatus):
+        if isinstance(event.message, messages.AskStatus | messages.AskTask):
             self.inquiries.receive(event.peer, event.address, event.message)
             return
         if not isinstance(event.message, messages.Hello) or self.inquiries.knows(event.peer):

@@ -86,6 +86,10 @@ class Delays:
             heappop(self._ends)
         return self._ends[0][0] if self._ends else None
 
+    def end_of(self, task: int) -> float | None:
+        """When the pause of a delayed task ends, on the core's clock; None if it has not begun."""
+        return next((end[0] for end in self._ends if end[1] == task and self._is_valid(end)), None)
+
     def _is_valid(self, end: tuple[float, int, int]) -> bool:
         _, number, attempt = end
         span = self.state.jar.delayed.tasks.get(number)

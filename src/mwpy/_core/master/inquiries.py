@@ -15,6 +15,7 @@ from attrs import define, field
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.counts import Counts
 from mwpy._core.master.events import Send
+from mwpy._core.master.explanation import ExplanationReport
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.status import StatusReport
 from mwpy._values import messages, records
@@ -32,7 +33,7 @@ PAUSE_OF_AN_OBJECT_S = 1e-5
 """Seconds for each object at which an answer looks, such as a slave or a span of tasks: 50 times what one look takes.
 """
 
-Question = messages.AskStatus
+Question = messages.AskStatus | messages.AskTask
 
 
 @define(eq=False)
@@ -42,6 +43,7 @@ class Inquiries:
     state: MasterState
     admission: Admission
     report: StatusReport
+    explanations: ExplanationReport
     _open: dict[bytes, Question] = field(factory=dict)
     """The questions that were not answered yet, by the connection of their inquirer. The first one is the oldest."""
     _inquirers: dict[bytes, None] = field(factory=dict)
@@ -105,8 +107,12 @@ class Inquiries:
         if not self._open or now < self._next_at:
             return
         peer = next(iter(self._open))
-        del self._open[peer]
-        answer, looks = self.report.status(counts(), now), self.report.work
+        question = self._open.pop(peer)
+        answer: messages.Message
+        if isinstance(question, messages.AskStatus):
+            answer, looks = self.report.status(counts(), now), self.report.work
+        else:
+            answer, looks = self.explanations.explanation(question.task, now), self.explanations.work
         self._next_at = now + PAUSE_S + looks * PAUSE_OF_AN_OBJECT_S
         self.state.actions.sends.append(Send(peer, answer))
 

@@ -1,0 +1,335 @@
+"""Why a task waits, or how it ended: what a master answers, and the sentences about it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.asked import Asked
+from tests.spans import MAX, MIN, held_by, span
+
+from mwpy._core.master import explanation as module
+from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, Running
+from mwpy._core.master.events import Vanished
+from mwpy._core.master.explanation import DEATHS_SHOWN, MISSING_NAMED
+from mwpy._core.master.inquiries import PAUSE_OF_AN_OBJECT_S, PAUSE_S
+from mwpy._values import messages, records
+from mwpy._values.causes import Cause
+from mwpy._values.explanations import explained
+from mwpy._values.ids import SlaveId
+from mwpy._values.inquiry_messages import Explanation, Fate, Place, Reason, Why
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.max_failures import MaxFailures
+from mwpy._values.messages import LoadFailure
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import SlaveKind
+
+SID = SlaveId("SLAVE-0")
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked(task_group=1)
+
+
+def _only(asked: Asked, task: int) -> Reason:
+    """The only reason of agents why a task waits."""
+    [reason] = asked.explain(task).agents
+    return reason
+
+
+def _whys(asked: Asked, task: int) -> list[Why]:
+    """The reasons that do not depend on an agent."""
+    return [reason.why for reason in asked.explain(task).reasons]
+
+
+# ---- tasks that wait for a slave ----
+
+
+def test_without_slaves_a_task_waits_for_one(asked: Asked) -> None:
+    """The tasks before it are counted, and never listed."""
+    asked.submit(1, 10)
+    answer = asked.explain(8)
+    assert (answer.fate, answer.algorithm, answer.attempts, answer.agents) == (Fate.PENDING, "max", 0, [])
+    assert answer.reasons == [Reason(Why.NO_AGENT), Reason(Why.TASKS_BEFORE, number=7)]
+    assert explained(answer) == (
+        "task 8 (max) waits to be sent to a slave\n"
+        "  no slave is connected: start some, or search for faults with `mwpy doctor`\n"
+        "  7 tasks of the same queue are sent before it"
+    )
+
+
+def test_queues_take_turns(asked: Asked) -> None:
+    asked.submit(1, 2)
+    asked.core.submit([span(3, MIN)])
+    assert asked.explain(3).reasons == [Reason(Why.NO_AGENT), Reason(Why.TURNS, number=1)]
+
+
+def test_slaves_are_busy_with_other_tasks(asked: Asked) -> None:
+    """Agents with the same reason are counted, and the first few are named."""
+    for number in range(7):
+        asked.connect(b"%d" % number, f"node{number}")
+    asked.submit(1, 8)
+    reason = _only(asked, 8)
+    assert (reason.why, reason.number, reason.count) == (Why.BUSY, 7, 7)
+    assert reason.agents == [f"AGENT-{number} (node{number})" for number in range(5)]
+    assert explained(asked.explain(8)).endswith("AGENT-4 (node4) and 2 more: all slaves are busy, with 7 tasks")
+
+
+def test_a_slave_that_is_idle_gets_the_task_soon(asked: Asked) -> None:
+    """For example while results that wait for the algorithm hold tasks back."""
+    asked.core.feeding.unfetched = 2 << 30
+    asked.connect()
+    asked.submit(1)
+    answer = asked.explain(1)
+    assert [reason.why for reason in answer.reasons] == [Why.HELD_BACK]
+    assert answer.reasons[0].text.startswith("results of about 2.0 GiB wait")
+    assert [reason.why for reason in answer.agents] == [Why.IDLE]
+
+
+def test_agents_that_start_or_leave_are_sent_nothing(asked: Asked) -> None:
+    asked.submit(1)
+    asked.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1), b"starts")
+    asked.connect(b"leaves", "node2")
+    asked.receive(messages.Leaving("evicted", Cause.EVICTED), b"leaves")
+    asked.decide()
+    asked.submit(2)
+    asked.receive(messages.Hello("m", "g", "node3", 1, "3.11", 1), b"replaces")
+    asked.receive(messages.SlaveReady(1), b"replaces")
+    asked.receive(messages.SlaveRetiring(1), b"replaces")
+    asked.decide()
+    whys = [(reason.why, reason.text, reason.agents) for reason in asked.explain(2).agents]
+    assert whys == [
+        (Why.STARTING, "", ["AGENT-0 (node1)"]),
+        (Why.LEAVING, "evicted", ["AGENT-1 (node2)"]),
+        (Why.ENDING, "", ["AGENT-2 (node3)"]),
+    ]
+
+
+def test_an_excluded_host_is_sent_nothing(asked: Asked) -> None:
+    asked.connect()
+    asked.core.state.record(records.HostExcluded("node1", "no disk there"))
+    asked.core.hosts._until["node1"], asked.core.hosts._jobs["node1"] = 1e9, {}
+    asked.core.hosts.deadline = 1e9
+    asked.submit(1, 2)
+    reason = _only(asked, 2)
+    assert (reason.why, reason.text) == (Why.HOST_EXCLUDED, "no disk there")
+    assert "the host is excluded: no disk there" in explained(asked.explain(2))
+
+
+def test_a_slave_that_cannot_load_the_algorithm_is_sent_nothing(asked: Asked) -> None:
+    asked.connect()
+    asked.receive(messages.AlgorithmFailed(1, 0, "no module\nnumpy", [], [], [], LoadFailure.SURE), b"a")
+    asked.decide()
+    asked.submit(1)
+    assert _only(asked, 1).why is Why.CANNOT_RUN
+    assert explained(asked.explain(1)).endswith("AGENT-0 (node1): cannot run max: no module numpy")
+
+
+def test_an_agent_with_little_time_is_sent_no_long_task(asked: Asked) -> None:
+    """The most time of these agents is named."""
+    for peer, left_s in ((b"a", 30.0), (b"b", 50.0), (b"c", 40.0)):
+        asked.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1, seconds_left=left_s), peer)
+        asked.receive(messages.SlaveReady(1), peer)
+    asked.submit(1, seconds_expected=100.0)
+    reason = _only(asked, 1)
+    assert (reason.why, reason.number, reason.count) == (Why.NO_TIME, 49.0, 3)
+    assert "too little time left: 48 s at most, and the task takes 100 s" in explained(asked.explain(1))
+
+
+def test_ordered_slaves_get_no_task_of_no_address(asked: Asked) -> None:
+    asked.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
+    asked.connect()
+    asked.submit(1)
+    assert _only(asked, 1).why is Why.OTHER_KIND
+
+
+def test_a_run_that_is_stopped_sends_nothing() -> None:
+    asked = Asked(max_failures=MaxFailures.read("1"), task_group=1)
+    asked.connect()
+    asked.submit(1)
+    asked.fail(ValueError("negative"), 1)
+    asked.core.submit([span(2, MAX)])
+    asked.core.inquiries.explanations.stop.stopped = True
+    assert Why.STOPPED in [reason.why for reason in asked.core.inquiries.explanations.explanation(2, 0.0).reasons]
+
+
+def test_an_addressed_task_waits_for_its_slave(asked: Asked) -> None:
+    """The reasons are about its slave, also if it is freed and ends after the tasks that it holds."""
+    asked.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
+    asked.connect(slaves=2)
+    asked.submit(1, 3, sid=SID)
+    answer = asked.explain(3)
+    assert answer.reasons == [Reason(Why.ADDRESSED, "SLAVE-0"), Reason(Why.TASKS_BEFORE, number=1)]
+    assert [reason.why for reason in answer.agents] == [Why.BUSY]
+    asked.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
+    asked.connect(b"b")
+    asked.submit(4, 2, sid=SlaveId("SLAVE-1"))
+    assert asked.explain(5).reasons == [Reason(Why.ADDRESSED, "SLAVE-1")]
+    asked.core.obey(FreeSlave(SID))
+    asked.receive(messages.SlaveRetiring(1), b"a")
+    asked.decide()
+    assert _only(asked, 3).why is Why.ENDING
+
+
+def test_a_suspect_waits_to_run_alone(asked: Asked) -> None:
+    """Other tasks are there; then the agent is reserved."""
+    for number in range(3):
+        asked.connect(b"%d" % number)
+        if not number:
+            asked.submit(1)
+        asked.core.handle(Vanished(b"%d" % number, 0.0), asked.now)
+        asked.decide()
+    asked.connect(b"last", "node9")
+    assert held_by(asked.core, "SLAVE-3") == [1]
+    asked.submit(2)
+    assert _only(asked, 2).why is Why.RESERVED
+    [place] = asked.explain(1).places
+    assert place.attempt == 4
+    assert len(asked.explain(1).deaths) == 3
+
+
+def test_a_suspect_waits_while_other_tasks_run(asked: Asked) -> None:
+    """One agent is reserved for it, and gets no more tasks. Tasks that are no suspects wait for the other agent."""
+    asked.connect(b"0")
+    asked.submit(1)
+    for peer, task in ((b"x", 2), (b"y", 3)):
+        asked.connect(peer)
+        asked.submit(task)
+    for number in range(3):
+        if number:
+            asked.connect(b"%d" % number)
+        asked.core.handle(Vanished(b"%d" % number, 0.0), asked.now)
+        asked.decide()
+    answer = asked.explain(1)
+    assert [reason.why for reason in answer.reasons] == [Why.RUNS_ALONE]
+    assert [(reason.why, reason.number) for reason in answer.agents] == [(Why.RESERVED, 0), (Why.NOT_ALONE, 1)]
+    asked.submit(4)
+    assert [reason.why for reason in asked.explain(4).agents] == [Why.RESERVED, Why.BUSY]
+
+
+# ---- tasks that wait for something else ----
+
+
+def test_a_blocked_task_waits_for_results(asked: Asked) -> None:
+    """A long list is cut."""
+    asked.submit(1, 8)
+    asked.submit(9, refers=tuple(range(1, 9)))
+    answer = asked.explain(9)
+    assert (answer.fate, answer.reasons) == (Fate.BLOCKED, [Reason(Why.MISSING, "1, 2, 3, 4, 5", 8)])
+    assert MISSING_NAMED == 5
+    assert explained(answer).endswith("  8 tasks must end before it: 1, 2, 3, 4, 5")
+
+
+def test_a_delayed_task_pauses(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1, after=7.0)
+    asked.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed by\nsignal 11", NO_WORDS), b"a")
+    asked.decide()
+    answer = asked.explain(1)
+    assert (answer.fate, answer.attempts) == (Fate.DELAYED, 1)
+    assert answer.reasons == [Reason(Why.PAUSE, number=6.0)]
+    assert explained(answer) == (
+        "task 1 (max) pauses before its next attempt, as `after` in its policy says, after 1 attempt\n"
+        "  its next attempt is possible in 6 s\n"
+        "  lost: attempt 1 on SLAVE-0: crash: killed by signal 11"
+    )
+
+
+def test_a_task_whose_answer_is_verified_needs_another_host(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1)
+    results = messages.Results(1, [1], [1], [1], [0.5], [])
+    asked.core.state.record(records.AnswersKept(SID, "node1", results, (messages.payload(1, [b"\0"]),)))
+    answer = asked.core.inquiries.explanations.explanation(1, asked.now)
+    assert (answer.fate, [reason.why for reason in answer.agents]) == (Fate.ANSWERED, [Why.HAS_ANSWERED])
+    assert "another one must confirm the result" in explained(answer)
+
+
+# ---- tasks that slaves have, and those that have ended ----
+
+
+def test_a_running_task_is_named_with_its_slave(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1)
+    asked.now += 40.0
+    answer = asked.explain(1)
+    assert (answer.fate, answer.places) == (Fate.AT_SLAVE, [Place("SLAVE-0", "AGENT-0", "node1", 1, 0, 41.0)])
+    assert explained(answer) == (
+        "task 1 (max) is at a slave, after 1 attempt\n"
+        "  attempt 1 is on SLAVE-0 of AGENT-0 (node1), and has run there for at most 41 s"
+    )
+
+
+def test_a_task_behind_others_at_its_slave_has_not_started() -> None:
+    asked = Asked(task_group=3)
+    asked.connect()
+    asked.submit(1, 3)
+    [place] = asked.explain(3).places
+    assert place.before == 2
+    assert "behind 2 tasks; its last result came" in explained(asked.explain(3))
+
+
+def test_a_task_that_may_finish_after_its_cancellation_says_so(asked: Asked) -> None:
+    asked.connect()
+    asked.submit(1)
+    asked.core.obey(CancelTasks([(1, 1)], Running.FINISH))
+    asked.decide()
+    assert asked.explain(1).fate is Fate.CANCELLING
+
+
+def test_the_end_of_a_task_is_explained(asked: Asked) -> None:
+    """The master knows the newest failures only."""
+    asked.connect()
+    asked.submit(1, 2)
+    asked.finish(1)
+    asked.fail(ValueError("negative"), 2)
+    assert explained(asked.explain(1)) == "task 1 has ended, and the master keeps nothing of it"
+    assert explained(asked.explain(2)) == "task 2 (max) failed on node1: ValueError: negative"
+    assert explained(asked.explain(3)) == "task 3 is unknown: 2 tasks were submitted so far, with ids from 1 on"
+    assert asked.explain(0).fate is Fate.UNKNOWN
+
+
+def test_a_failure_before_any_slave_has_no_host() -> None:
+    asked = Asked(max_call_bytes=10)
+    asked.core.submit([span(1, MAX, payload=b"x" * 20)])
+    asked.decide()
+    assert explained(asked.explain(1)).startswith("task 1 (max) failed: TaskTooLarge: its arguments are 20 bytes")
+
+
+# ---- limits ----
+
+
+def test_a_search_in_long_queues_costs_the_next_answers_time(asked: Asked) -> None:
+    """Each span at which the master looks makes the pause longer."""
+    for number in range(1, 401):
+        asked.core.submit([span(number, MAX, policy=TaskPolicy(seconds_max=float(number)))])
+    asked.decide()
+    asked.explain(400)
+    assert asked.core.inquiries._next_at == pytest.approx(asked.now + PAUSE_S + 400 * PAUSE_OF_AN_OBJECT_S)
+
+
+def test_different_reasons_of_agents_are_limited(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REASONS_SHOWN", 3)
+    for number in range(5):
+        asked.connect(b"%d" % number)
+        asked.receive(messages.Leaving(f"reason {number}", Cause.EVICTED), b"%d" % number)
+    asked.submit(1)
+    assert len(asked.explain(1).agents) == 3
+
+
+def test_only_the_last_losses_are_shown(asked: Asked) -> None:
+    asked.submit(1, attempts_max=20)
+    for _ in range(DEATHS_SHOWN + 2):
+        asked.connect(b"a")
+        asked.receive(messages.SlaveDied(1, 1, Cause.CRASH, "killed", NO_WORDS), b"a")
+        asked.decide()
+        asked.receive(messages.Goodbye("it ends", Cause.CRASH), b"a")
+        asked.decide()
+    assert len(asked.explain(1).deaths) == DEATHS_SHOWN
+
+
+def test_each_reason_and_fate_has_a_sentence() -> None:
+    for why in Why:
+        answer = Explanation(1, Fate.PENDING, "f", reasons=[Reason(why, "text", 2.0, ["AGENT-0 (node1)"], 1)])
+        assert len(explained(answer).splitlines()) == 2
+    for fate in Fate:
+        assert explained(Explanation(1, fate, "f", "7")).startswith("task 1 (f) ")
