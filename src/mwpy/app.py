@@ -151,6 +151,7 @@ def run_agent(options: Options, slave_command: Sequence[str]) -> int:
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
+    from mwpy._roles.summary import summary_of
     from mwpy._transport.codec import Codec
     from mwpy.master import Master
 
@@ -159,10 +160,13 @@ def _run_master(options: Options, rest: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
     computation = _start_in_process(options) if in_process else _start_master(options, rest)
-    finished = True
+    finished, io = True, computation.access.io
     returned: object
     try:
-        returned = algorithm(Master(computation.access, Codec(), main_by_value=False, for_all=options.policies), rest)
+        master = Master(computation.access, Codec(), main_by_value=False, for_all=options.policies)
+        if options.progress:
+            master.progress()
+        returned = algorithm(master, rest)
         sys.stdout.flush()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
@@ -179,6 +183,8 @@ def _run_master(options: Options, rest: list[str]) -> int:
     for number in handlers:
         signal.signal(number, signal.SIG_IGN)
     computation.end(finished)
+    if options.summary:
+        print(summary_of(io), file=sys.stderr, flush=True)
     if finished:  # after an interrupt, another Ctrl-C would only spoil the end of the process
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -99,7 +100,7 @@ def wait_for(path: Path, writer: subprocess.Popen[str]) -> None:
 def test_every_example_is_tested_here() -> None:
     """A new example needs a test."""
     elsewhere = {"optuna_search"}  # tests/ecosystem/test_libraries.py
-    tested = {*EXPECTED, "ping", "monte_carlo_pi", "ordered_slaves", *elsewhere}
+    tested = {*EXPECTED, "ping", "monte_carlo_pi", "ordered_slaves", "parameter_scan", *elsewhere}
     assert tested == {*EXAMPLES}
 
 
@@ -122,6 +123,34 @@ def test_monte_carlo_pi_does_not_depend_on_the_slaves(tmp_path: Path) -> None:
     pi = "Pi[1571174/2000000]: 3.142348"
     for slaves in ("1", "3"):
         assert lines_of("monte_carlo_pi", "--trial-sets", "20", "--mw-local", slaves, folder=tmp_path)[-1] == pi
+
+
+def test_a_parameter_scan_needs_few_lines(tmp_path: Path) -> None:
+    """2,000 parameter sets, a table, failures and progress take at most 12 lines of code besides the function."""
+    source = (ROOT / "examples" / "parameter_scan" / "parameter_scan.py").read_text()
+    docstring, function = (
+        ast.parse(source).body[0],
+        next(each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef) and each.name == "pendulum"),
+    )
+    apart = {at for each in (docstring, function) for at in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
+    lines = [line for number, line in enumerate(source.splitlines(), 1) if number not in apart]
+    assert len([line for line in lines if line.strip() and not line.strip().startswith("#")]) <= 12
+    pytest.importorskip("pandas")
+    run = subprocess.run(
+        command("parameter_scan", "--mw-local", "2", "--mw-progress", "--mw-summary"),
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert "math domain error      0       NaN  184.0  200.0\nok                  1800" in run.stdout
+    assert len((tmp_path / "scan.csv").read_text().splitlines()) == 2001
+    first, *summary = run.stderr.splitlines()
+    assert first == "mwpy: summary", "a pipe gets no progress"
+    assert summary[2].startswith("failures of pendulum on ")
+    assert summary[2].endswith(": 200 ValueError")
 
 
 def test_ordered_slaves_get_the_tasks_for_their_tables(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from tests.integration.apps.stage import PATIENCE_S, SOURCES
 from tests.screen import Screen
 
+import mwpy
+
 MAP = """
 import logging
 import mwpy
@@ -63,11 +65,41 @@ def test_prints_of_tasks_and_of_the_master_do_not_break_the_line(script: Path) -
     expected = [*(f"task {x}" for x in range(20)), *(f"value {2 * x}" for x in range(20)), "WARNING:root:ten"]
     assert sorted(lines) == sorted(expected), written
     assert last.startswith("mwpy: double: 100%|"), written
-    assert "| 20/20 [" in last
-    assert "2 slaves" in last
+    assert "| 20/20, 2 slaves [" in last
 
 
 def test_a_pipe_gets_nothing(script: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(SOURCES)}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
     assert "double" not in done.stderr
+
+
+def test_the_progress_of_all_tasks_counts_every_map_and_every_submitted_task() -> None:
+    """A later call replaces an earlier one. The summary names failures by kind."""
+    reports: list[tuple[int, int | None]] = []
+    never: list[tuple[int, int | None]] = []
+    with mwpy.local_master(slaves=0) as mw:
+        mw.progress(lambda done, total: never.append((done, total)))
+        mw.progress(lambda done, total: reports.append((done, total)))
+        values = mw.map(abs, range(50))
+        for text in ("7", "seven"):
+            mw.submit(mwpy.task(int, text))
+        assert sum(values) == sum(range(50))
+        fetched = 0
+        while fetched < 2:
+            mw.loop()
+            fetched += len(mw.results())
+        assert ": 1 ValueError" in mw.summary()
+    assert reports[-1] == (52, 52)
+    assert not never
+
+
+def test_progress_that_is_switched_off_is_shown_no_longer() -> None:
+    reports: list[tuple[int, int | None]] = []
+    with mwpy.local_master(slaves=0) as mw:
+        mw.progress(lambda done, total: reports.append((done, total)), total=9)
+        assert list(mw.map(abs, [-1, 2])) == [1, 2]
+        mw.progress(False)
+        assert reports[-1] == (2, 9)
+        assert list(mw.map(abs, [-1, 2])) == [1, 2]
+    assert reports[-1] == (2, 9)

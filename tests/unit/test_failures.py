@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mwpy._transport.codec import Codec
-from mwpy._values.failures import HEADLINE_CHARACTERS, headline
+from mwpy._values.failures import HEADLINE_CHARACTERS, KIND_CHARACTERS, headline, kind_of
 from mwpy._values.messagepack import Pickled, decode
 
 
@@ -45,3 +45,12 @@ def test_a_long_text_is_shortened() -> None:
 
 def test_nonsense_has_a_headline_too() -> None:
     assert headline(b"nonsense") == "a failure that cannot be read"
+    assert kind_of(b"nonsense") == "unreadable"
+
+
+def test_the_kind_of_a_failure_is_the_type_of_its_exception() -> None:
+    for name, kind in (("Short", "Short"), ("L" * 100, "L" * KIND_CHARACTERS)):
+        entry = decode(Codec().dumps_failure(type(name, (Exception,), {"__module__": "builtins"})("text")))
+        assert isinstance(entry, Pickled)
+        assert kind_of(entry.pickle)[:5] == kind[:5]
+        assert len(kind_of(entry.pickle)) <= KIND_CHARACTERS

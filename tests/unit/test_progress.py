@@ -139,10 +139,10 @@ def test_tqdm_draws_a_bar_with_the_same_figures(now: list[float]) -> None:
     now[0] = 10.0
     bar = shown.bar(figures(20, failed=3, slaves=8), 100, "utf-8")
     assert bar.startswith("mwpy: square:  20%|")
-    assert bar.endswith("| 20/100 [00:10<00:40,  2.00 items/s, 3 failed, 8 slaves]")
+    assert bar.endswith("| 20/100, 3 failed, 8 slaves [00:10<00:40,  2.00/s]")
     assert len(bar) <= 100
     assert "#" in shown.bar(figures(50, slaves=1), 100, "ascii")
-    assert shown.bar(figures(20, None, slaves=1), 100, None) == "mwpy: square: 20 items [00:10,  2.00 items/s, 1 slave]"
+    assert shown.bar(figures(20, None, slaves=1), 100, None) == "mwpy: square: 20, 1 slave [00:10,  2.00/s]"
 
 
 def test_a_log_gets_lines_at_growing_intervals_and_the_last_one(now: list[float]) -> None:

@@ -13,6 +13,7 @@ from mwpy._core.master import totals
 from mwpy._core.master.totals import OTHERS, STATED_EVERY_S, Totals
 from mwpy._values import records
 from mwpy._values.causes import Cause
+from mwpy._values.max_failures import OTHER_KINDS
 from mwpy._values.policy import TaskPolicy
 from mwpy.audit import AuditFile, read_totals
 
@@ -41,6 +42,17 @@ def test_results_and_losses_are_summed_up_by_algorithm_and_host(books: Books) ->
         records.Total("max", "node1", 3, 1, 2.75, 2.0, {"crash": 3}, 3.5),
         records.Total("min", "node2", 0, 0, 0.0, 0.0, {"time limit": 1}, 1.0),
     ]
+
+
+def test_failures_are_counted_by_kind(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limited number of kinds is kept apart."""
+    monkeypatch.setattr(totals, "KINDS_KEPT", 2)
+    kept = Totals(books.state)
+    kept.finished(span(1, MAX, 3), "node1", 0.75, 0.5, 3, ["ValueError", "KeyError", "ValueError"])
+    kept.finished(span(4, MAX, 3), "node1", 0.75, 0.5, 2, ["KeyError", "OSError"])
+    ((total, kinds),) = kept.copies()
+    assert total.failed == 5
+    assert kinds == {"ValueError": 2, "KeyError": 2, OTHER_KINDS: 1}
 
 
 def test_what_the_policies_ask_for_is_compared_with_what_was_used(books: Books) -> None:

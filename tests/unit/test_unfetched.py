@@ -15,6 +15,7 @@ from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_tasks import Portion
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.progress import OpenProgress
 from mwpy._values.ids import TaskId
 from mwpy._values.task import Origin, Result
 
@@ -31,6 +32,7 @@ class _Io:
         self.holds_back = False
         self.wakes = 0
         self.link = self
+        self.progress = OpenProgress()
 
     def wake(self) -> None:
         self.wakes += 1
@@ -106,3 +108,14 @@ def test_a_wait_wakes_an_io_thread_that_holds_tasks_back(io: _Io, inbox: Inbox) 
     io.holds_back = True
     inbox.wait(0.0)
     assert io.wakes == 1
+
+
+def test_the_items_that_open_maps_have_not_read_are_added_up(inbox: Inbox) -> None:
+    """If a map does not know how many there are, nobody does. A closed map reads no more."""
+    first, second = inbox.open_map(), inbox.open_map()
+    first.unread, second.unread = 3, 4
+    assert inbox.unfetched.unread() == 7
+    second.unread = None
+    assert inbox.unfetched.unread() is None
+    second.closed = True
+    assert inbox.unfetched.unread() == 3

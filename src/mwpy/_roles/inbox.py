@@ -22,7 +22,6 @@ from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.access import Access
 from mwpy._roles.corrected import Corrected
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
-from mwpy._roles.progress import OpenProgress
 from mwpy._roles.replay import calls_of_newest_master
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
@@ -89,15 +88,13 @@ class Inbox:
     _failures: FailuresByKind = field(factory=FailuresByKind)
     """The failures since the last stop, if there is a limit."""
     _failed: FailedCalls = field(factory=calls_of_newest_master)
-    _unfetched: Unfetched = field(init=False)
-    progress: OpenProgress = field(factory=OpenProgress)
-    """What is shown while this thread waits."""
+    unfetched: Unfetched = field(init=False)
     _has_mapped: bool = False
     """Whether some of the results may belong to a map."""
     _returns: int = 0
     """How many calls of `mw.loop()` returned at once since something was fetched."""
 
-    @_unfetched.default
+    @unfetched.default
     def _count_unfetched(self) -> Unfetched:
         return Unfetched(self.access, self.settings.max_waiting_bytes)
 
@@ -127,8 +124,10 @@ class Inbox:
         while self._received:
             self._sort(self._received[0])
             self._received.popleft()
-        if self._unfetched.is_much:
-            self._unfetched.settle(self.results)
+        if self.unfetched.is_much:
+            self.unfetched.settle(self.results)
+        if self.access.io.progress:
+            self.access.io.progress.update()
 
     def wait(self, timeout: float | None = None, idle: bool = False) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
@@ -152,7 +151,7 @@ class Inbox:
             try:
                 if io.holds_back:
                     io.link.wake()
-                if self.progress:
+                if io.progress:
                     self._take_and_show(timeout)
                 else:
                     self._run_and_take(timeout)
@@ -177,7 +176,7 @@ class Inbox:
             try:
                 return self._run_and_take(left)
             except Empty:
-                self.progress.update()
+                self.access.io.progress.update()
                 if until is not None and clock.monotonic() >= until:
                     raise
 
@@ -263,7 +262,7 @@ class Inbox:
             results = _without_those_of_maps(results)
             for stretch in outcome.stretches:
                 _pass_on(stretch)
-        self._unfetched.arrived(outcome, len(results))
+        self.unfetched.arrived(outcome, len(results))
         # no interrupt comes between emptying a list and the end of the call after it
         outcome.stretches = []
         outcome.results = []
@@ -293,8 +292,8 @@ class Inbox:
         self.receive()
         fetched = waiting[:]
         waiting.clear()
-        if self._unfetched.is_much:
-            self._unfetched.settle(self.results)
+        if self.unfetched.is_much:
+            self.unfetched.settle(self.results)
         if fetched:
             self._returns = 0
         return fetched
@@ -327,7 +326,7 @@ class Inbox:
             self.end_abandoned()
         self._has_mapped = True
         tasks = MapTasks()
-        self._unfetched.maps.add(tasks)
+        self.unfetched.maps.add(tasks)
         return tasks
 
     def end_abandoned(self) -> None:

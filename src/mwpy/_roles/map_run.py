@@ -165,16 +165,15 @@ class MapRun:
     def _run(self) -> Generator[Any, None, None]:
         """Submit items and give out their results. The loops determine what an item costs, so they make few calls."""
         tasks, submissions, values = self._tasks, self.access.io.submissions, self.values
+        shown = self.access.io.progress
         try:
             if self.progress is not None:
-                self.inbox.progress.begin(self.progress, self._figures)
+                shown.begin(self.progress, self._figures)
             self._read(at_call=True)
             yield  # `start` takes it
             while tasks.open or not self._exhausted:
                 self._receive()
                 self._read()
-                if self.progress is not None:
-                    self.progress.update()
                 if not tasks.arrived and tasks.open:
                     self._receive(wait=True)
                 arrived = self._arrived() if self.max_failures is None else self._counted()
@@ -190,7 +189,7 @@ class MapRun:
             self.inbox.abandoned[tasks] = None
             self.inbox.end_abandoned()
             if self.progress is not None:
-                self.inbox.progress.end(self.progress)
+                shown.end(self.progress)
 
     def _figures(self) -> Figures:
         """How far the run is."""
@@ -298,6 +297,8 @@ class MapRun:
                 sizes.read(len(items), size, now - began, READ_S / READS)
                 began = now
             self._exhausted = len(items) < count
+            total = source.total if self.progress is None else self.progress.total
+            self._tasks.unread = 0 if self._exhausted else None if total is None else max(0, total - self._submitted)
             if link.asleep:  # the I/O thread has no work, as with a slow iterable
                 link.wake()
                 if began > until and (at_call or self._tasks.arrived or not io.outcomes.empty()):

@@ -86,6 +86,8 @@ class MapTasks:
     """About how many results this is."""
     early: dict[int, Arrived] = field(factory=dict)
     """What was taken from `arrived` and waits for its turn, by position."""
+    unread: int | None = 0
+    """How many items were not read; None if this is unknown."""
     closed: bool = False
     """Whether nobody will take a result."""
     last: int = 0

@@ -18,6 +18,7 @@ from mwpy._roles.map_run import MapOptions, MapRun, algorithm_of_call, most_of
 from mwpy._roles.portions import MOST_ITEMS, Call, MapItems, items_of, with_terms
 from mwpy._roles.progress import Progress, ShowProgress, progress_of
 from mwpy._roles.terms import TermsOf
+from mwpy._roles.watching import Watching
 from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
@@ -59,10 +60,11 @@ class MasterParts:
         return cls(access, codec, definitions, terms, inbox, held, cell)
 
 
-class Maps:
+class Maps(Watching):
     """The maps of a master. `mwpy.Master` adds everything else that a master algorithm drives."""
 
     def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts.access, parts.inbox.unfetched)
         self._parts = parts
 
     @overload

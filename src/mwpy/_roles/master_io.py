@@ -18,12 +18,14 @@ from queue import SimpleQueue
 from attrs import evolve
 
 from mwpy import resource_file
+from mwpy._core.master.attendance import Attendance
 from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
 from mwpy._roles.local_agents import LocalAgents
+from mwpy._roles.progress import OpenProgress
 from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
@@ -94,6 +96,9 @@ class MasterIo:
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
+        self.attendance = Attendance()
+        self.progress = OpenProgress()
+        """What is shown while the algorithm waits."""
         self.waiting = Waiting.NOT
         self.fetched_bytes = 0
         """About how many bytes of results the algorithm has fetched."""
@@ -222,6 +227,7 @@ class MasterIo:
 
     def _do(self, actions: Actions) -> None:
         self._audit.write(actions.records, self._clock.wall())
+        self.attendance.note(actions.records, self._clock.monotonic())
         for send in actions.sends:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
@@ -267,6 +273,7 @@ class MasterIo:
 
         The garbage collection may call this, also in the I/O thread, which cannot wait for itself.
         """
+        self.progress.end_all()
         self._tick_at = 0.0
         self.command(ShutDown(finished, grace_s))
         if self.thread.ident is None:

@@ -13,6 +13,10 @@ from mwpy._values.phrases import counted
 __all__ = ["Figures", "Meter"]
 
 
+WITH_TOTAL = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}, {rate_fmt}]"
+WITHOUT_TOTAL = "{desc}: {n_fmt}{postfix} [{elapsed}, {rate_fmt}]"
+"""What tqdm shows. Failures and slaves come before the times, which a narrow terminal cuts."""
+
 FIRST_MARK_S = 2.0
 """For this time, the rate is that of the whole time."""
 
@@ -81,7 +85,8 @@ class Meter:
                 ncols=width,
                 prefix=f"mwpy: {self.name}",
                 ascii=not (encoding or "").lower().startswith("utf"),
-                unit=" items",
+                unit="",
+                bar_format=WITH_TOTAL if figures.total else WITHOUT_TOTAL,
                 rate=self._rate(figures),
                 postfix=f"{failed}{counted(figures.slaves, 'slave')}",
             )

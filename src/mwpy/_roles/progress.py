@@ -107,6 +107,11 @@ class OpenProgress:
             self._all.remove(progress)
         progress.end()
 
+    def end_all(self) -> None:
+        """Show everything for the last time, the newest first."""
+        while self._all:
+            self._all.pop().end()
+
 
 @define(eq=False)
 class ToFunction:

@@ -12,9 +12,11 @@ from mwpy._values.bounds import shortened
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder
 
-__all__ = ["Failure", "headline", "in_one_line", "read_failure"]
+__all__ = ["Failure", "headline", "in_one_line", "kind_of", "read_failure"]
 
 HEADLINE_CHARACTERS = 200
+
+KIND_CHARACTERS = 60
 
 
 class Failure(Struct, frozen=True, array_like=True):
@@ -47,6 +49,14 @@ def headline(data: Buffer) -> str:
     except MALFORMED:
         return "a failure that cannot be read"
     return in_one_line(head.type_name, head.text)
+
+
+def kind_of(data: Buffer) -> str:
+    """Return the type of an encoded failure."""
+    try:
+        return " ".join(shortened(_read_head(bytes(data)).type_name, KIND_CHARACTERS).split())
+    except MALFORMED:
+        return "unreadable"
 
 
 def in_one_line(type_name: str, text: str) -> str:

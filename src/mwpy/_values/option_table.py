@@ -267,6 +267,19 @@ OPTIONS: tuple[Option, ...] = (
         "with retry=False or a sid are not repeated.",
         "0",
     ),
+    Option(
+        "progress",
+        "",
+        None,
+        "Show the progress of all tasks on standard error: a line on a terminal, lines at growing intervals in a log "
+        "file, nothing in a pipe.",
+    ),
+    Option(
+        "summary",
+        "",
+        None,
+        "At the end, write to standard error what was done and lost, for each task algorithm and each host.",
+    ),
     Option("slave-task-group", "N|auto", _group, "How many tasks travel in one message.", "auto"),
     Option("slave-result-group", "N|auto", _group, "How many results travel in one message.", "auto"),
     Option(

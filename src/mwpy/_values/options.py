@@ -89,6 +89,8 @@ class Options:
     slave_start: str | None = None
     max_waiting_results: int = 1 << 30
     verify: float = 0.0
+    progress: bool = False
+    summary: bool = False
     policies: Policies = field(factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None

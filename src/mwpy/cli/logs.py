@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mwpy._roles.summary import losses, table
 from mwpy._values import records
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.exits import REPLACED, describe_exit
-from mwpy._values.phrases import amount, counted
 from mwpy.audit import End, read_ends, read_totals
 from mwpy.cli._arguments import Parser
 
@@ -77,36 +76,7 @@ def _show_totals(totals: Sequence[records.Total], path: Path) -> None:
     """Print a table of what was done on each host, for each algorithm, and then the lost attempts by cause."""
     if not totals:
         raise UsageError(f"{path} has no totals: the master writes them when it ends, and every ten minutes before")
-    heads = f"{'tasks':>9} {'failed':>7} {'seconds':>11} {'longest':>9} {'lost':>6} {'lost s':>9}"
-    print(f"{'algorithm':<24} {'host':<20} {heads}")
-    for total in sorted(totals, key=lambda each: (each.algorithm, each.host)):
-        lost = f"{sum(total.lost.values()):>6} {total.lost_s:>9.1f}"
-        done = f"{total.tasks:>9} {total.failed:>7} {total.seconds:>11.1f} {total.longest_s:>9.3f}"
-        print(f"{total.algorithm:<24} {total.host:<20} {done} {lost}")
-    _show_limits(totals)
-    causes = Counter[str]()
-    for total in totals:
-        causes.update(total.lost)
-    for cause, count in causes.most_common():
-        print(f"{counted(count, 'attempt')} lost: {cause}")
-
-
-def _show_limits(totals: Sequence[records.Total]) -> None:
-    """Print a table of what was asked for and what was used, for each algorithm that had a limit."""
-    by_algorithm: dict[str, list[records.Total]] = {}
-    for total in sorted(totals, key=lambda each: each.algorithm):
-        if total.seconds_max or total.seconds_expected or total.memory_max:
-            by_algorithm.setdefault(total.algorithm, []).append(total)
-    if by_algorithm:
-        times = f"{'seconds_max':>13} {'seconds_expected':>17} {'longest':>11}"
-        print(f"{'asked for and used':<24} {times} {'memory_max':>13} {'peak':>11}")
-    for algorithm, rows in by_algorithm.items():
-        asked = max(row.seconds_max for row in rows), max(row.seconds_expected for row in rows)
-        memory = max(row.memory_max for row in rows), max(row.memory_used for row in rows)
-        limit, expected = (f"{each:g} s" if each else "-" for each in asked)
-        most, used = (amount(each) if each else "-" for each in memory)
-        longest = f"{max(row.longest_s for row in rows):.3f} s"
-        print(f"{algorithm:<24} {limit:>13} {expected:>17} {longest:>11} {most:>13} {used:>11}")
+    print(*table(totals), *losses(totals), sep="\n")
 
 
 def _show(ends: Iterable[End], path: Path, wanted: str) -> None:

@@ -15,6 +15,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._values import messages, records
+from mwpy._values.failures import kind_of
 from mwpy._values.records import TaskRange
 from mwpy._values.task import Origin, Result
 
@@ -68,7 +69,8 @@ class KeptAnswers:
         actions.result_bytes += answer.size
         if not answer.failed:
             span.algorithm.succeed(1, answer.seconds)
-        self.totals.finished(span, answer.host, answer.seconds, answer.seconds, int(answer.failed))
+        kinds = [kind_of(value.pickle)] if answer.failed else ()
+        self.totals.finished(span, answer.host, answer.seconds, answer.seconds, int(answer.failed), kinds)
         for _, peak in answer.result.peaks:
             self.totals.measured(name, answer.host, peak)
         if answer.failed:

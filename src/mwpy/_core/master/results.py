@@ -32,7 +32,7 @@ from mwpy._core.master.verification import Verification
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.failures import headline
+from mwpy._values.failures import headline, kind_of
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.records import Charge, TaskRange
@@ -131,11 +131,14 @@ class Results:
                 columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
                 actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
                 num_failed = sum(failed[own]) if group.failed else 0
+            kinds = (
+                [kind_of(values[at].pickle) for at in range(own.start, own.stop) if failed[at]] if num_failed else ()
+            )
             learned = seconds_of[span.algorithm.number]
             learned[0] += span.count
             learned[1] += total_s
             longest_s = max(seconds) if is_timed else mean_s
-            self.totals.finished(span, host, total_s, longest_s, num_failed)
+            self.totals.finished(span, host, total_s, longest_s, num_failed, kinds)
             if num_failed or self.hosts.suspicions:
                 example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
                 self.hosts.ended(span, host, span.count, num_failed, example)

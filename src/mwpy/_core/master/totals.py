@@ -5,12 +5,15 @@ They are counted per group of tasks. The master states them at its end, and from
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import define, field
 
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
 from mwpy._values.causes import Cause
+from mwpy._values.max_failures import KINDS_KEPT, OTHER_KINDS
 from mwpy._values.policy import TaskPolicy
 
 __all__ = ["ROWS_KEPT", "STATED_EVERY_S", "Totals"]
@@ -32,6 +35,8 @@ class _Total:
     failed: int = 0
     seconds: float = 0.0
     longest_s: float = 0.0
+    kinds: dict[str, int] = field(factory=dict)
+    """How many tasks failed, by the type of their exceptions."""
     lost: dict[Cause, int] = field(factory=dict)
     """How many attempts were lost, by cause."""
     lost_s: float = 0.0
@@ -51,7 +56,7 @@ class _Total:
         self.memory_max = max(self.memory_max, policy.memory_max or 0)
 
     def record(self, algorithm: str, host: str) -> records.Total:
-        lost = {cause.value: count for cause, count in self.lost.items()}
+        lost = {cause.value: count for cause, count in list(self.lost.items())}
         done = self.tasks, self.failed, self.seconds, self.longest_s, lost, self.lost_s
         memory = self.memory_max, self.memory_used
         return records.Total(algorithm, host, *done, self.seconds_max, *memory, self.seconds_expected)
@@ -79,8 +84,14 @@ class Totals:
         self._changed[key] = None
         return row
 
-    def finished(self, span: Span, host: str, total_s: float, longest_s: float, failed: int) -> None:
-        """Count results: how long all tasks of a span took, and the longest of them, and how many of them failed."""
+    def finished(
+        self, span: Span, host: str, total_s: float, longest_s: float, failed: int, kinds: Iterable[str] = ()
+    ) -> None:
+        """Count results: how long all tasks of a span took, and the longest of them, and how many of them failed.
+
+        Args:
+            kinds: the types of the exceptions of those that failed.
+        """
         row, policy = self._row(span.algorithm.name, host), span.policy
         if policy.seconds_max or policy.memory_max or policy.seconds_expected:
             row.asked(policy)
@@ -88,6 +99,9 @@ class Totals:
         row.failed += failed
         row.seconds += total_s
         row.longest_s = max(row.longest_s, longest_s)
+        for kind in kinds:
+            known = kind if kind in row.kinds or len(row.kinds) < KINDS_KEPT else OTHER_KINDS
+            row.kinds[known] = row.kinds.get(known, 0) + 1
 
     def lost(self, span: Span, host: str, cause: Cause, attempts: int, seconds: float) -> None:
         """Count lost attempts, and for how long the lost slave had sent neither a result nor a state of the task."""
@@ -108,6 +122,10 @@ class Totals:
         """Note how much memory a task with a limit of memory used at most, in bytes."""
         row = self._row(algorithm, host)
         row.memory_used = max(row.memory_used, used)
+
+    def copies(self) -> list[tuple[records.Total, dict[str, int]]]:
+        """Return all totals, and how many tasks failed with each type of exception. Another thread may call this."""
+        return [(row.record(*key), dict(row.kinds)) for key, row in list(self.rows.items())]
 
     def decide(self, now: float) -> None:
         """State the totals if it is time."""

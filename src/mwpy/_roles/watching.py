@@ -1,0 +1,64 @@
+"""How a master algorithm shows what its computation does: a part of `mwpy.Master`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mwpy._roles.access import Access
+from mwpy._roles.meter import Figures
+from mwpy._roles.progress import Progress, ShowProgress, progress_of
+from mwpy._roles.summary import summary_of
+
+if TYPE_CHECKING:
+    from mwpy._roles.unfetched import Unfetched
+
+__all__ = ["Watching"]
+
+
+class Watching:
+    """What shows the state of a computation. `mwpy.Master` adds everything else that a master algorithm drives."""
+
+    def __init__(self, access: Access, unfetched: Unfetched) -> None:
+        self._whole = access
+        self._maps = unfetched
+        self._progress: Progress | None = None
+
+    def progress(self, show: ShowProgress = True, *, total: int | None = None) -> None:
+        """Show the progress of all tasks from now on, until the computation ends.
+
+        It is shown while the master waits, as for `map`. `--mw-progress` calls this before the master algorithm starts.
+
+        Args:
+            show: as `progress` of `map`; False shows it no longer.
+            total: how many tasks there will be; None counts those that were submitted and the items of open maps.
+
+        Raises:
+            UsageError: an argument has a wrong type; the caller's fault.
+
+        Example:
+            >>> mw.progress(total=2000)                        # doctest: +SKIP
+        """
+        shown, io, maps = progress_of(show, total, (), "tasks"), self._whole.io, self._maps
+        if self._progress is not None:
+            io.progress.end(self._progress)
+        self._progress = shown
+
+        def figures() -> Figures:
+            jar, expected = io.core.state.jar, total
+            if expected is None and (unread := maps.unread()) is not None:
+                expected = io.submissions.total + unread
+            return Figures(jar.ended, expected, jar.failed, io.num_slaves)
+
+        if shown is not None:
+            io.progress.begin(shown, figures)
+
+    def summary(self) -> str:
+        """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their
+        failures by kind, the lost attempts by cause, and for each host how long its slaves worked and waited.
+
+        `--mw-summary` writes it to standard error at the end.
+
+        Example:
+            >>> print(mw.summary())                            # doctest: +SKIP
+        """
+        return summary_of(self._whole.io)
