@@ -24,6 +24,7 @@ from mwpy._roles.access import Access
 from mwpy._roles.held_results import HeldResults
 from mwpy._roles.inbox import Inbox
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec
 from mwpy._values import messages
 from mwpy._values.errors import UsageError
@@ -50,6 +51,7 @@ class _Io:
     submissions: Submissions = field(init=False)
     outcomes: SimpleQueue[Actions] = field(factory=SimpleQueue)
     commands: deque[Command] = field(factory=deque)
+    progress: OpenProgress = field(factory=OpenProgress)
     link: _Link = field(factory=_Link)
     waiting: Waiting = Waiting.NOT
     holds_back: bool = False

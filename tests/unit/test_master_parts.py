@@ -33,6 +33,7 @@ from mwpy._roles.map_run import MapRun
 from mwpy._roles.map_tasks import MapTasks, Portion
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.portions import Call, MapItems, items_of
+from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec, loads_function
 from mwpy._values.algorithm import Algorithm, algorithm_of, task_algorithm
 from mwpy._values.causes import Cause
@@ -83,6 +84,7 @@ class _Io:
     """
 
     def __init__(self) -> None:
+        self.progress = OpenProgress()
         self.jar = Taskjar()
         self.submissions = Submissions(self.jar)
         self.outcomes = _Queue(self)

@@ -125,6 +125,26 @@ def test_everything_is_read_and_the_end_is_kept(pipe: tuple[int, int]) -> None:
     assert (inlet.read_rest(), inlet.ended) == (b"", True)
 
 
+def test_a_terminal_gets_complete_lines(pipe: tuple[int, int]) -> None:
+    """A carriage return ends a line, too. The rest comes with its end, with the end of the slave, or if it is long."""
+    inlet = Inlet(pipe[0], 100, by_lines=True)
+    read = []
+    for written in (b"task", b" 1\ntask", b" 2\n10 %\r", b"20 %"):
+        os.write(pipe[1], written)
+        read.append(inlet.read())
+    assert read == [b"", b"task 1\n", b"task 2\n10 %\r", b""]
+    os.write(pipe[1], b"\n.")
+    assert inlet.read() + inlet.read_rest() == b"20 %\n."
+    os.write(pipe[1], b"x" * 40_000)
+    assert inlet.read() == b""
+    os.write(pipe[1], b"x" * 40_000)
+    assert len(inlet.read()) == 80_000
+    os.write(pipe[1], b"the end")
+    assert inlet.read() == b""
+    os.close(pipe[1])
+    assert (inlet.read(), inlet.ended) == (b"the end", True)
+
+
 def test_the_kept_end_does_not_begin_within_a_character(pipe: tuple[int, int]) -> None:
     """Bytes that are not text are shown as replacement characters."""
     inlet = Inlet(pipe[0], 4)

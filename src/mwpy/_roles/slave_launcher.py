@@ -91,7 +91,7 @@ class Launcher:
 
 
 def _inlets(child: process.Child) -> dict[int, Inlet]:
-    return {number: Inlet(fd, LAST_WORDS_BYTES) for number, fd in child.outputs.items()}
+    return {number: Inlet(fd, LAST_WORDS_BYTES, os.isatty(number)) for number, fd in child.outputs.items()}
 
 
 class Template:

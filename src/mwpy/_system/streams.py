@@ -33,6 +33,9 @@ STUCK_S = 30.0
 READ_BYTES = 65536
 """The size of one read: the capacity of a pipe in Linux."""
 
+MOST_INCOMPLETE = READ_BYTES
+"""The most bytes of a line that wait for its end."""
+
 LAST_READS = 16
 """How often the pipe of a dead slave is read. Another process may hold the other end and never stop writing."""
 
@@ -118,11 +121,15 @@ class Inlet:
     Args:
         fd: the pipe, non-blocking.
         most: how many bytes of the end are kept.
+        by_lines: whether only complete lines are passed on, as to a terminal where the progress is shown.
     """
 
-    def __init__(self, fd: int, most: int) -> None:
+    def __init__(self, fd: int, most: int, by_lines: bool = False) -> None:
         self._fd = fd
         self._most = most
+        self._by_lines = by_lines
+        self._incomplete = b""
+        """The beginning of a line that is not passed on yet."""
         self._tail = bytearray()
         self._cut = False
         self.ended = False
@@ -133,7 +140,16 @@ class Inlet:
         return self._fd
 
     def read(self) -> bytes:
-        """Read the available bytes, at most the capacity of a pipe; empty if there are none."""
+        """Read the available bytes, at most the capacity of a pipe; empty if there are none to pass on."""
+        data = self._read()
+        if not self._by_lines:
+            return data
+        data = self._incomplete + data
+        end = len(data) if self.ended or len(data) > MOST_INCOMPLETE else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._incomplete = data[end:]
+        return data[:end]
+
+    def _read(self) -> bytes:
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
@@ -147,9 +163,9 @@ class Inlet:
 
     def read_rest(self) -> bytes:
         """Read what is left after the slave's exit."""
-        read = bytearray()
+        read, self._incomplete = bytearray(self._incomplete), b""
         for _ in range(LAST_READS):
-            data = self.read()
+            data = self._read()
             if not data:
                 break
             read += data
