@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed, wait
 from pathlib import Path
@@ -313,6 +314,14 @@ def test_a_forked_process_cannot_use_the_executor_of_its_parent(executor: mwpy.E
     assert b"forked" in os.read(ours, 1000)
     os.close(ours)
     assert executor.submit(abs, -1).result(PATIENCE_S) == 1
+
+
+def test_nothing_keeps_a_value_that_was_given_out(executor: mwpy.Executor) -> None:
+    """Neither the executor nor its map."""
+    for value in executor.map(chores.Plain, range(10)):
+        reference = weakref.ref(value)
+        del value
+        until(lambda seen=reference: seen() is None, "the end of a value")  # type: ignore[misc]
 
 
 FORGETFUL = """

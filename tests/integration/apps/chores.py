@@ -79,3 +79,14 @@ def give_what_leaves() -> LeavesWhenRead:
 
 def hold_a_lock() -> Any:
     return threading.Lock()
+
+
+def sleep_until_killed(seconds: float) -> None:
+    time.sleep(PATIENCE_S)
+
+
+class Plain:
+    """An object."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
