@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from mwpy._roles.executor_future import Future
-from mwpy._roles.executor_thread import ExecutorThread, Work
+from mwpy._roles.executor_thread import ExecutorThread
 from mwpy._roles.initialized import Initialized
 from mwpy._roles.local_start import start_local
 from mwpy._system import clock, script
@@ -86,7 +86,7 @@ class Executor(concurrent.futures.Executor):
         wrap = _as_it_is if initializer is None else partial(Initialized, uuid.uuid4().hex, initializer, initargs)
         begin = partial(start_local, self._max_workers, options)
         self._thread = thread = ExecutorThread(begin, policy, wrap, self._max_workers)
-        self._kill = thread.kill
+        self._kill, self._submit = thread.kill, thread.submit
         thread.start()
         weakref.finalize(self, thread.leave).atexit = False
 
@@ -110,7 +110,7 @@ class Executor(concurrent.futures.Executor):
             RuntimeError: the executor is shut down.
         """
         future: Future[T] = Future(self._kill)
-        self._thread.submit(Work(future, fn, args, kwargs, NO_POLICY))
+        self._submit((future, fn, args, kwargs, NO_POLICY))
         return future
 
     def submit_call(self, call: TaskCall[T], **policy: Unpack[Policies]) -> Future[T]:
@@ -128,7 +128,7 @@ class Executor(concurrent.futures.Executor):
         """
         TaskPolicy.of(**policy)
         future: Future[T] = Future(self._kill)
-        self._thread.submit(Work(future, call.algorithm.function, call.args, call.kwargs, policy))
+        self._submit((future, call.algorithm.function, call.args, call.kwargs, policy))
         return future
 
     def map(

@@ -88,14 +88,13 @@ class Future(concurrent.futures.Future[T]):
         """The task has ended. Unpickling its value may raise anything, and this concerns no other task."""
         result.tag = None  # this future, which says nothing in an error
         try:
-            failure = result.error
+            value = result.value
+        except TaskFailed as failure:
+            self.end(error=exception_of(failure.with_traceback(None)))
         except BaseException as error:
             self.end(error=error)
         else:
-            if failure is None:
-                self.end(result.value)
-            else:
-                self.end(error=exception_of(failure))
+            self.end(value)
 
     def end(self, value: Any = None, error: BaseException | None = None) -> None:
         """Set the value or the error, unless the future is cancelled. A callback that raises harms no other future."""

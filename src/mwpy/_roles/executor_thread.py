@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 from attrs import define, field
@@ -40,18 +40,14 @@ __all__ = ["ExecutorThread", "Work"]
 
 SHUT_DOWN = "cannot schedule new futures after shutdown"
 
+_NO_WORK: Any = (None,) * 5
+
 INTERPRETER_ENDS = "cannot schedule new futures after interpreter shutdown"
 
 
-class Work(NamedTuple):
-    """A task that waits in the queue of an executor."""
-
-    future: Future[Any]
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    policy: Policies
-    """What is given with the call."""
+Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any], Policies]
+"""A task that waits in the queue: its future, function, arguments, and the policies that are given with the call. It is
+a plain tuple, because there is one for each task."""
 
 
 @define(eq=False)
@@ -142,7 +138,7 @@ class ExecutorThread:
         """
         with self._lock:
             self._refuse(RuntimeError(SHUT_DOWN))
-            cancelled = [work.future for work in self._works] if cancel else []
+            cancelled = [work[0] for work in self._works] if cancel else []
         for future in cancelled:
             future.cancel()
         self.leave()
@@ -236,38 +232,38 @@ class ExecutorThread:
         """Hand tasks over to the master, as many as its slaves need. Return for how many more there is room."""
         io = self._parts.access.io
         room = self._window.size(max(self.expected, io.num_slaves)) - len(self.open)
-        works = self._works
-        terms: dict[tuple[int, int], tuple[Terms, Work]] = {}
-        while works and (room > 0 or works[0].future.cancelled()):
+        works, last = self._works, _NO_WORK
+        while works and (room > 0 or works[0][0].cancelled()):
             work = works.popleft()
-            if not work.future.start():
+            future = work[0]
+            if not future.start():
                 continue
             try:
-                key = id(work.function), id(work.policy)
-                if key not in terms:
-                    terms[key] = self._terms_of(work), work  # a reference to the work, so that the ids stay valid
-                work.future.task_id = number = self._submit(work, terms[key][0])
+                if work[1] is not last[1] or work[4] is not last[4]:
+                    last, terms = _NO_WORK, self._terms_of(work)  # once for all calls of a function that follow
+                    last = work
+                future.task_id = number = self._submit(work, terms)
             except BaseException as error:
-                work.future.end(error=error)
+                future.end(error=error)
             else:
-                self.open[number] = work.future
+                self.open[number] = future
                 room -= 1
         if io.link.asleep:
             io.link.wake()
         return room
 
     def _terms_of(self, work: Work) -> Terms:
-        prepared = self._parts.definitions.prepare(algorithm_of(self.wrap(work.function)))
-        return self._parts.terms.of(prepared, work.policy)
+        prepared = self._parts.definitions.prepare(algorithm_of(self.wrap(work[1])))
+        return self._parts.terms.of(prepared, work[4])
 
     def _submit(self, work: Work, terms: Terms) -> int:
-        parts, (defined, policy, extras) = self._parts, terms
-        payload, buffers = parts.codec.dumps_call(work.args, work.kwargs, defined.name)
+        parts, (defined, policy, extras), (future, _, args, kwargs, _) = self._parts, terms, work
+        payload, buffers = parts.codec.dumps_call(args, kwargs, defined.name)
         if buffers and parts.held.refer(buffers):
             raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
         if extras is not None:
             payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
-        return parts.access.io.submissions.add(defined, policy, payload, buffers, work.future)
+        return parts.access.io.submissions.add(defined, policy, payload, buffers, future)
 
     def _cancel_in_master(self) -> None:
         """Cancel tasks that are with the master. Those that have ended stay as they are."""
@@ -291,7 +287,7 @@ class ExecutorThread:
         broken.__cause__ = error
         with self._lock:
             self._refusal = broken
-            left = [*self.open.values(), *(work.future for work in self._works if work.future.start())]
+            left = [*self.open.values(), *(work[0] for work in self._works if work[0].start())]
             self._works.clear()
         for future in left:
             future.end(error=broken)
