@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
+from attrs import evolve
+
+from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_thread import ExecutorThread
 from mwpy._roles.initialized import Initialized
-from mwpy._roles.local_start import start_local
+from mwpy._roles.local_start import module_path, start_local, start_published
+from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._system import clock, script
 from mwpy._system.process import count_cores
 from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
@@ -27,6 +33,9 @@ __all__ = ["Executor", "Future"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SYSTEMS = ("htcondor", "slurm", "local")
+"""The batch systems that an executor can use by itself."""
+
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
 
@@ -38,7 +47,13 @@ class Executor(concurrent.futures.Executor):
     a script, a REPL or a notebook travel by value, and so do lambdas.
 
     Args:
-        slaves: how many slave processes on this machine; None for one per core.
+        slaves: how many slave processes on this machine; None for one per core, or for none with a resource file.
+        resource_file: the file that is written for agents on other machines. They get modules by name, and everything
+            that is defined in the script by value.
+        system: the batch system in which an overseer of this executor keeps as many agents as the tasks need:
+            `"htcondor"`, `"slurm"` or `"local"`. It needs a resource file. None for no overseer.
+        max_jobs: how many jobs the overseer has in the queue at most. Each is an agent with one slave.
+        overseer_options: more options of `mwpy oversee`, such as `["--line", "request_memory = 4GB"]`.
         initializer: called once in each slave, before its first task. If it raises an error, so does the task, and the
             next task of this slave calls it again.
         initargs: the arguments of the initializer.
@@ -60,6 +75,10 @@ class Executor(concurrent.futures.Executor):
         self,
         slaves: int | None = None,
         *,
+        resource_file: str | os.PathLike[str] | None = None,
+        system: str | None = None,
+        max_jobs: int = 100,
+        overseer_options: Sequence[str] = (),
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         slave_max_tasks: int | None = None,
@@ -71,7 +90,7 @@ class Executor(concurrent.futures.Executor):
         REGISTRY.enter("mwpy.Executor()")
         if script.is_imported_by_multiprocessing():
             raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
-        if slaves is not None and slaves < 1:
+        if slaves is not None and slaves < (0 if resource_file else 1):
             raise UsageError(f"an executor cannot have {slaves} slaves: give 1 or more, or None for one per core")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
@@ -82,10 +101,20 @@ class Executor(concurrent.futures.Executor):
             slave_start_timeout=slave_start_timeout,
             slave_start=slave_start,
         )
-        self._max_workers = slaves or count_cores()  # some libraries ask each executor for this
         wrap = _as_it_is if initializer is None else partial(Initialized, uuid.uuid4().hex, initializer, initargs)
-        begin = partial(start_local, self._max_workers, options)
-        self._thread = thread = ExecutorThread(begin, policy, wrap, self._max_workers)
+        if resource_file is None:
+            if system is not None:
+                raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
+            self._max_workers = slaves or count_cores()  # some libraries ask each executor for this
+            begin = partial(start_local, self._max_workers, options)
+            thread = ExecutorThread(begin, policy, wrap, self._max_workers)
+        else:
+            path = Path(resource_file).absolute()
+            overseer = _overseer(path, system, max_jobs, overseer_options)
+            self._max_workers = max_jobs + (slaves or 0)
+            begin = partial(start_published, slaves or 0, evolve(options, resource_file=str(path)))
+            thread = ExecutorThread(begin, policy, wrap, slaves or 0, Demand(self._max_workers), overseer)
+        self._thread = thread
         self._kill, self._submit = thread.kill, thread.submit
         thread.start()
         weakref.finalize(self, thread.leave).atexit = False
@@ -181,6 +210,21 @@ class Executor(concurrent.futures.Executor):
     def kill_workers(self) -> None:
         """The same as `terminate_workers`."""
         self._thread.give_up()
+
+
+def _overseer(path: Path, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
+    """Make the overseer of an executor, if it has one.
+
+    Raises:
+        UsageError: an argument is wrong; the caller's fault.
+    """
+    if max_jobs < 1:
+        raise UsageError(f"max_jobs={max_jobs!r}: give a whole number from 1 on")
+    if system is None:
+        return None
+    if system not in SYSTEMS:
+        raise UsageError(f"system={system!r}: give one of {', '.join(SYSTEMS)}, or None for no overseer")
+    return OwnOverseer(path, system, max_jobs, options, module_path())
 
 
 def _values(

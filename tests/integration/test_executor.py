@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import json
 import os
+import signal
 import threading
 import time
 import tracemalloc
@@ -16,11 +18,13 @@ from pathlib import Path
 
 import pytest
 from tests.integration.apps import chores
-from tests.integration.apps.stage import PATIENCE_S, Stage, until
+from tests.integration.apps.stage import PATIENCE_S, Running, Stage, until
 
 import mwpy
 
 MANY = 5000
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +242,8 @@ def test_there_is_one_thread_beside_that_of_the_master() -> None:
     before = {*threading.enumerate()}
     with mwpy.Executor(slaves=1) as executor:
         assert executor.submit(abs, -1).result(PATIENCE_S) == 1
-        own = {*threading.enumerate()} - before
+        started = {*threading.enumerate()} - before
+        own = [thread for thread in started if thread.name != "mwpy-stderr"]  # it writes notices, if there are any
         assert sorted(thread.name for thread in own) == ["mwpy-executor", "mwpy-io"]
     until(lambda: not any(thread.is_alive() for thread in own), "the end of the threads")
 
@@ -282,6 +287,12 @@ def test_wrong_arguments_are_refused() -> None:
     """The message says what to give instead."""
     with pytest.raises(mwpy.UsageError, match="give 1 or more"):
         mwpy.Executor(slaves=0)
+    with pytest.raises(mwpy.UsageError, match="give resource_file"):
+        mwpy.Executor(system="local")
+    with pytest.raises(mwpy.UsageError, match="give one of htcondor, slurm, local"):
+        mwpy.Executor(resource_file="executor.rsc", system="pbs")
+    with pytest.raises(mwpy.UsageError, match="max_jobs=0"):
+        mwpy.Executor(resource_file="executor.rsc", max_jobs=0)
     with pytest.raises(mwpy.UsageError, match="unknown task policy"):
         mwpy.Executor(slaves=1, retri=False)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="initializer"):
@@ -335,13 +346,66 @@ executor.submit(abs, -1).add_done_callback(lambda future: print("called"))
 """
 
 
+def start(stage: Stage, text: str) -> Running:
+    """Run a script with executors."""
+    (stage.folder / "script.py").write_text(text)
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    variables = {"PYTHONPATH": path, "XDG_STATE_HOME": str(stage.folder / "state")}
+    return stage.start(str(stage.folder / "script.py"), variables=variables)
+
+
 def test_the_interpreter_waits_for_all_tasks_at_its_end(stage: Stage) -> None:
     """Without a shutdown, also for those that were not sent. No process is left."""
-    root = Path(__file__).parents[2]
-    (stage.folder / "forgetful.py").write_text(FORGETFUL)
-    variables = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    started = stage.start(str(stage.folder / "forgetful.py"), variables=variables)
+    started = start(stage, FORGETFUL)
     assert started.end() == 0, started.err
     assert (stage.folder / "written").read_text() == 200 * "x"
-    assert (started.out, started.err) == ("called\n", "")
+    assert started.out == "called\n"
     until(lambda: not stage.processes(), "the end of all processes")
+
+
+OVERSEEN = """
+import mwpy
+from tests.integration.apps import chores
+
+with mwpy.Executor(resource_file="executor.rsc", system="local", max_jobs=2) as executor:
+    futures = [executor.submit(chores.meet, ".", number, 2) for number in range(2)]
+    more = [executor.submit(abs, -number) for number in range(20)]
+    print([future.result() for future in futures + more])
+"""
+
+
+def test_an_executor_has_an_overseer_of_its_own(stage: Stage) -> None:
+    """It asks for as many slaves as there are tasks: here, two tasks wait for each other. No job is left."""
+    started = start(stage, OVERSEEN)
+    assert started.end() == 0, started.err
+    assert started.out == f"{[0, 1, *range(20)]}\n"
+    assert "submits" in (stage.folder / "executor.rsc.overseer").read_text()
+    stage.no_process_left()
+
+
+def test_a_task_that_waits_for_a_slave_can_be_cancelled(stage: Stage) -> None:
+    """There is none, because nobody oversees the resource file."""
+    with mwpy.Executor(resource_file=stage.resource) as executor:
+        future = executor.submit(abs, -1)
+        until(lambda: json.loads(stage.resource.read_text())["slaves-needed"] == 1, "a slave that is needed")
+        assert future.cancel()
+    assert json.loads(stage.resource.read_text())["computation-status"] == "finished"
+
+
+BLOCKED = """
+import mwpy
+from tests.integration.apps import chores
+
+executor = mwpy.Executor(resource_file="executor.rsc", system="local", max_jobs=2)
+executor.submit(chores.wait_for, "gate", 0).result()
+"""
+
+
+def test_an_overseer_ends_with_its_executor(stage: Stage) -> None:
+    """Also if the process of the executor is killed. Its jobs end as those of each lost master."""
+    started = start(stage, BLOCKED)
+    until(lambda: (stage.folder / "gate.0.runs").exists(), lambda: f"a task that runs: {started.err}")
+    assert any("oversee" in command for command in stage.commands())
+    started.send(signal.SIGKILL)
+    started.end()
+    until(lambda: not any("oversee" in command for command in stage.commands()), "the end of the overseer")

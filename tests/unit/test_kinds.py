@@ -6,6 +6,8 @@ import pytest
 from tests.master_state import Books, sid
 from tests.spans import ids_of
 
+from mwpy._core.master.commands import AllocateSlaves, ExpectTasks
+from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.handback import HandBack
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._values import records
@@ -118,3 +120,14 @@ def test_a_slave_that_waits_to_be_unordered_without_need_fails_the_check(books: 
     slave.freed = True
     with pytest.raises(AssertionError, match="freed"):
         kinds.check()
+
+
+def test_tasks_that_wait_outside_of_the_master_need_slaves_like_others() -> None:
+    """As many as the algorithm wants, if it said how many these are."""
+    core = MasterCore(MasterSettings("m", "g"))
+    core.obey(ExpectTasks(5))
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (5, 5)
+    core.obey(AllocateSlaves(3, SlaveKind.UNORDERED))
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (3, 3)
+    core.obey(ExpectTasks(0))
+    assert (core.counts().slaves_wanted, core.counts().slaves_needed) == (3, 0)

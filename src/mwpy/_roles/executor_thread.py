@@ -25,9 +25,11 @@ from attrs import define, field
 from mwpy._core.master.state import Actions
 from mwpy._roles.access import FORKED
 from mwpy._roles.computation import Computation
+from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_window import Window
 from mwpy._roles.maps import MasterParts
+from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.terms import Terms
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
@@ -59,12 +61,16 @@ class ExecutorThread:
         policy: the policies of all tasks.
         wrap: makes the function that a slave runs for a function that was submitted.
         expected: how many slaves will connect soon.
+        demand: makes the master want slaves for the tasks in the queue.
+        overseer: what submits their jobs.
     """
 
     begin: Callable[[], Computation]
     policy: Policies
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     expected: int
+    demand: Demand = field(factory=Demand)
+    overseer: OwnOverseer | None = None
     open: dict[int, Future[Any]] = field(factory=dict)
     """The tasks that are with the master, by their ids."""
     _works: deque[Work] = field(factory=deque)
@@ -189,14 +195,15 @@ class ExecutorThread:
             computation = self.begin()
             codec = Codec(main_by_value=True)
             self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
-            io = computation.access.io
-            outcomes = io.outcomes
+            if self.overseer is not None:
+                self.overseer.start()
         except BaseException as error:
             self._failure = error
             return
         finally:
             if self._failure is None:
-                self._wake = lambda: outcomes.put(Actions())
+                io = computation.access.io
+                self._wake = io.on_slaves = lambda: io.outcomes.put(Actions())
                 self._count_slaves = lambda: io.num_slaves
             self._ready.set()
         finished = False
@@ -208,22 +215,25 @@ class ExecutorThread:
             self._break(error)
         finally:
             computation.end(finished)
+            if self.overseer is not None:
+                self.overseer.end()
 
     def _serve(self) -> bool:
         """Hand over tasks, wait, and give out results. Return whether there is more to do."""
         if self._kills:
             self._cancel_in_master()
         room = self._hand_over()
+        self.demand.settle(self._parts.access.io, len(self._works))
         with self._lock:
             if self._closing and not self._works and not self.open:
                 self._refuse(RuntimeError(SHUT_DOWN))
                 return False
-            if self._works and room:
+            if self._works and room > 0:
                 return True
-            self._wants = room > 0
+            self._wants = room > 0 or len(self._works) < self.demand.most  # another task may need another slave
         inbox = self._parts.inbox
         if not (inbox.results or inbox.unrunnable):  # a command may have waited, and received some
-            inbox.wait(idle=not (self.open or self._works))
+            inbox.wait(idle=not self.open)
         self._wants = False
         self._give_out()
         return True

@@ -13,7 +13,7 @@ from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
-__all__ = ["start_local"]
+__all__ = ["module_path", "start_local", "start_published"]
 
 
 def start_local(slaves: int | None, options: Options) -> Computation:
@@ -38,6 +38,27 @@ def start_local(slaves: int | None, options: Options) -> Computation:
         slave_command=command,
         local_command=command,
         local_slaves=slaves or count_cores(),
+        environment={"PYTHONPATH": module_path()},
+    )
+
+
+def start_published(slaves: int, options: Options) -> Computation:
+    """Start a master with a resource file, and with this number of slaves on this machine. The thread that calls this
+    is its owner.
+
+    Raises:
+        MwpyError: it cannot start.
+    """
+    assert options.resource_file is not None
+    command = [sys.executable, *AGENT]
+    published = [*command, "--mw-slave", "--mw-resource-file", options.resource_file, *options.for_agents(local=False)]
+    return start(
+        options,
+        audit=AuditFile(),
+        key=new_key(),
+        slave_command=published,
+        local_command=command,
+        local_slaves=slaves,
         environment={"PYTHONPATH": module_path()},
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 from attrs import evolve
@@ -108,6 +108,9 @@ class MasterIo:
         """About how many bytes of results were handed over to it."""
         self.interrupted = False
         """Whether the algorithm was stopped for lack of time. Then the computation is not finished."""
+        self.on_slaves: Callable[[], None] | None = None
+        """Called when the number of connected slaves has changed."""
+        self._slaves_before = 0
         self.resource: ResourceKeeper | None = None
         """The resource file; None if there is none."""
         self._audit = audit
@@ -173,6 +176,9 @@ class MasterIo:
         core.decide(now)
         self.holds_back = feeding.holds_back
         self._do(core.take_actions())
+        if self.on_slaves is not None and self._slaves_before != (now_connected := self.num_slaves):
+            self._slaves_before = now_connected
+            self.on_slaves()
         closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)

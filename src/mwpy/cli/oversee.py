@@ -10,6 +10,8 @@ from pathlib import Path
 from mwpy._core.overseer.state import OverseerSettings
 from mwpy._roles import overseer
 from mwpy._roles.overseen_files import OverseerOptions
+from mwpy._system.forks import die_with_parent
+from mwpy._values.errors import ExitCode
 from mwpy._values.options import parse
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
@@ -28,6 +30,8 @@ not be read, or the batch system did not answer or refused; 130: it was stopped.
 def main(arguments: Sequence[str]) -> int:
     """Oversee computations, or remove their jobs; return the exit code."""
     parsed = _parser().parse_args(arguments)
+    if parsed.parent is not None and not die_with_parent(parsed.parent):
+        return ExitCode.INTERRUPTED
     batch = BATCH_SYSTEMS[parsed.system](parsed)
     options = _options(parsed)
     return overseer.remove(options, batch) if parsed.remove else overseer.run(options, batch)
@@ -66,6 +70,8 @@ def _parser() -> Parser:
     add_job_options(parser)
     add("--once", action="store_true", help="run one round and exit")
     add("--dry-run", action="store_true", help="run one round, only say what it would do, and exit")
+    parent = "end, even if it is killed, with the process that started this one and has this number"
+    add("--parent", type=number(1, int), metavar="PID", help=parent)
     add("--remove", action="store_true", help="remove all jobs of these computations, also those at work, and exit")
     return parser
 

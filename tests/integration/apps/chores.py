@@ -90,3 +90,13 @@ class Plain:
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+def meet(folder: str, number: int, count: int) -> int:
+    """Wait until this number of tasks run at the same time."""
+    (Path(folder) / f"here.{number}").touch()
+    until = time.monotonic() + PATIENCE_S
+    while len([*Path(folder).glob("here.*")]) < count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return number

@@ -17,6 +17,7 @@ __all__ = [
     "Command",
     "CorrectResults",
     "DeallocateSlaves",
+    "ExpectTasks",
     "FreeSlave",
     "GiveResult",
     "GoOn",
@@ -41,6 +42,12 @@ class DeallocateSlaves(Struct, frozen=True):
 
     amount: int
     kind: SlaveKind
+
+
+class ExpectTasks(Struct, frozen=True):
+    """Tasks wait outside of the master, and are submitted when there are slaves for them: want slaves for them, too."""
+
+    count: int
 
 
 class FreeSlave(Struct, frozen=True):
@@ -139,6 +146,7 @@ Command = (
     | CancelTasks
     | CorrectResults
     | DeallocateSlaves
+    | ExpectTasks
     | FreeSlave
     | GiveResult
     | GoOn

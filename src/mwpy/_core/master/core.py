@@ -45,6 +45,7 @@ from mwpy._core.master.commands import (
     Command,
     CorrectResults,
     DeallocateSlaves,
+    ExpectTasks,
     FreeSlave,
     GiveResult,
     GoOn,
@@ -171,6 +172,8 @@ class MasterCore:
                 self.kinds.allocate(amount, kind)
             case DeallocateSlaves(amount, kind):
                 self.kinds.deallocate(amount, kind)
+            case ExpectTasks(count):
+                self.kinds.expected = count
             case FreeSlave(sid):
                 self.kinds.free(sid)
             case RenewSlaves(refused):
@@ -337,12 +340,12 @@ class MasterCore:
 
     def counts(self) -> Counts:
         """The figures of this moment."""
-        jar, members, wanted = self.state.jar, self.state.members, self.kinds.wanted
+        jar, members, wanted, expected = self.state.jar, self.state.members, self.kinds.wanted, self.kinds.expected
         if self.kinds.unordered_unasked:
-            wanted = wanted | {SlaveKind.UNORDERED: jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks)}
-        useful = allocation.useful(
-            members, jar.pending.num_unaddressed + jar.answered.num_waiting, self.state.settings.task_group
-        )
+            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
+            wanted = wanted | {SlaveKind.UNORDERED: soon}
+        waiting = jar.pending.num_unaddressed + jar.answered.num_waiting + expected
+        useful = allocation.useful(members, waiting, self.state.settings.task_group)
         useful = min(wanted[SlaveKind.UNORDERED], useful)
         special = sum(1 for _ in self.kinds.vacancies())
         spent = allocation.spent(members, jar.pending, self.state.now)

@@ -29,6 +29,8 @@ class SlaveKinds:
     """How many slaves of each kind the algorithm asked for."""
     unordered_unasked: bool = True
     """Whether the algorithm never said how many unordered slaves it wants. Then it wants as many as there are tasks."""
+    expected: int = 0
+    """How many tasks wait outside of the master for slaves."""
 
     def allocate(self, amount: int, kind: SlaveKind) -> None:
         """Want `amount` more slaves of a kind; unordered slaves may become ordered or intermingle."""
