@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -91,9 +92,23 @@ def test_an_audit_file_without_deaths_is_reported(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().err == f"mwpy: no slave died, according to {tmp_path / 'x.audit'}\n"
 
 
+def test_scripts_read_the_totals_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a list with one object for each algorithm on each host. Other output is no JSON."""
+    audit = AuditFile(tmp_path / "x.audit")
+    audit.write([records.Total("f", "node1", 10, 1, 2.5, 0.5, {"crash": 2}, 1.5)], 0.0)
+    audit.close()
+    assert cli.main(["logs", str(tmp_path / "x.audit"), "--stats", "--json"]) == 0
+    [total] = json.loads(capsys.readouterr().out)
+    assert (total["algorithm"], total["host"], total["tasks"], total["lost"]) == ("f", "node1", 10, {"crash": 2})
+    assert cli.main(["logs", str(tmp_path / "x.audit"), "--json"]) == 2
+    assert capsys.readouterr().err.startswith("mwpy: --json is for --stats")
+
+
 def test_its_help_shows_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["logs", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]")
+    assert capsys.readouterr().out.startswith(
+        "usage: mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats [--json]]"
+    )
 
 
 def test_a_closed_pipe_is_not_an_error(path: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mwpy._values.errors import UsageError
 from mwpy._values.option_table import OPTIONS
-from mwpy._values.options import Options, Role, help_text, parse
+from mwpy._values.options import GROUPS, Options, Role, help_text, parse
 from mwpy._values.policy import Policies
 
 
@@ -135,6 +137,15 @@ def test_the_help_explains_every_option_with_its_default() -> None:
         assert not option.default or f"Default: {option.default}." in text
         known = hasattr(Options(), option.field) or option.field in Policies.__annotations__
         assert known or option.name in ("master", "slave")
+
+
+def test_the_help_begins_with_the_options_that_matter() -> None:
+    """The options are in groups, and each option is there once."""
+    shown = re.findall(r"^  --mw-(\S+)", help_text("app.py"), re.MULTILINE)
+    assert shown[:3] == ["local", "master", "slave"]
+    assert sorted(shown) == sorted(option.name for option in OPTIONS)
+    titles = re.findall(r"^(\S.*):$", help_text("app.py"), re.MULTILINE)
+    assert titles == [*(title for title, _ in GROUPS), "Others"]
 
 
 @pytest.mark.parametrize("name", ["memory-max", "slave-max-memory", "max-read-buffer-size", "max-waiting-results"])

@@ -147,6 +147,18 @@ class Options:
         return self.client_timeout or published
 
 
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Where tasks run", ("local", "master", "slave")),
+    ("How slaves find the master", ("resource-file", "master-host", "master-port", "member-id", "key-file")),
+    ("Slaves", ("slave-processes", "slave-start", "slave-start-timeout", "slave-max-tasks", "slave-max-memory")),
+    ("Limits of tasks", ("seconds-max", "seconds-expected", "memory-max", "attempts-max", "after", "max-failures")),
+    ("Doubtful machines", ("speculate", "verify")),
+    ("Time", ("lifetime", "grace-period", "idle-exit", "client-timeout", "resource-file-update-interval")),
+    ("Output", ("progress", "summary", "audit-file", "audit-level", "audit-file-max-size", "help", "version-string")),
+)
+"""The groups of `--mw-help`, and the options in each. The three options that matter most come first. All options that
+are in no group are the last group."""
+
 _BY_NAME = {option.name: option for option in OPTIONS}
 _DEFAULTS = Options()
 _DIRECTING = ("master_host", "master_port", "member_id")
@@ -267,8 +279,12 @@ def help_text(program: str) -> str:
         "Without a role: run the computation on this machine, with one slave a core.",
         "",
     ]
-    for option in OPTIONS:
-        head = f"--mw-{option.name} {option.metavar}".rstrip()
-        default = f" Default: {option.default}." if option.default else ""
-        lines.append(f"  {head}\n      {option.sentence}{default}")
-    return "\n".join(lines)
+    left = dict(_BY_NAME)
+    for title, names in (*GROUPS, ("Others", ())):
+        lines.append(f"{title}:")
+        for option in [left.pop(name) for name in names] or [*left.values()]:
+            head = f"--mw-{option.name} {option.metavar}".rstrip()
+            default = f" Default: {option.default}." if option.default else ""
+            lines.append(f"  {head}\n      {option.sentence}{default}")
+        lines.append("")
+    return "\n".join(lines[:-1])

@@ -7,11 +7,14 @@ slaves that died while they ran this task. With `--stats`, it sums up what was d
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from mwpy._roles.summary import losses, table
 from mwpy._values import records
@@ -22,7 +25,7 @@ from mwpy.cli._arguments import Parser
 
 __all__ = ["main"]
 
-USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats]"
+USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats [--json]]"
 
 DESCRIPTION = (
     "Show the last output of slaves, from their master's audit file. Without an id, list the slaves that died."
@@ -34,8 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     parsed = _parser().parse_args(arguments)
     ends = read_ends(parsed.path)
     try:
+        if parsed.json and not parsed.stats:
+            raise UsageError("--json is for --stats: the other output is text for people")
         if parsed.stats:
-            _show_totals(read_totals(parsed.path), parsed.path)
+            _show_totals(read_totals(parsed.path), parsed.path, as_json=parsed.json)
         elif parsed.id is None:
             _list(ends, parsed.path, parsed.all)
         else:
@@ -54,6 +59,7 @@ def _parser() -> Parser:
     parser.add_argument("--all", action="store_true", help="also list slaves that ended as planned")
     name = "sum up the tasks, failures and lost attempts of the last run, by algorithm, host and cause"
     parser.add_argument("--stats", action="store_true", help=name)
+    parser.add_argument("--json", action="store_true", help="with --stats: print one JSON list, for scripts")
     return parser
 
 
@@ -72,10 +78,13 @@ def _line(end: End) -> str:
     return f"{end.time} {end.sid:<12} {end.peak or '-':>10}  {first}{' ...' if more else ''}{running}"
 
 
-def _show_totals(totals: Sequence[records.Total], path: Path) -> None:
+def _show_totals(totals: Sequence[records.Total], path: Path, *, as_json: bool) -> None:
     """Print a table of what was done on each host, for each algorithm, and then the lost attempts by cause."""
     if not totals:
         raise UsageError(f"{path} has no totals: the master writes them when it ends, and every ten minutes before")
+    if as_json:
+        print(json.dumps([structs.asdict(total) for total in totals]))
+        return
     print(*table(totals), *losses(totals), sep="\n")
 
 
