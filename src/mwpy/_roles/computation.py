@@ -11,22 +11,16 @@ from functools import partial
 
 from attrs import define, evolve, field
 
-from mwpy import resource_file
-from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._roles.access import FORKED, Access
-from mwpy._roles.master_io import MasterIo
-from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
-from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._system import clock, open_files, process
 from mwpy._transport import wire
 from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
-from mwpy._transport.link import MasterLink, member_keys, server_keys
+from mwpy._transport.link import MasterLink
 from mwpy._values import messages, records
 from mwpy._values.environment import AGENT_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
-from mwpy.resource_file import MemberKeys, ResourceFile
 
 __all__ = ["Computation", "start", "start_own_slave"]
 
@@ -35,11 +29,6 @@ FINISH_GRACE_S = 10.0
 
 INTERRUPT_GRACE_S = 1.5
 """The same after Ctrl-C or SIGTERM; it is shorter because a user waits."""
-
-SAVING_S = 60.0
-SAVING_SHARE = 0.1
-"""Before a master ends, its algorithm gets a tenth of its time to save what it has, and at most a minute. The manual
-names these numbers."""
 
 FEW_AGENTS = 200
 """If there is room for fewer agents, the master says so at the start."""
@@ -127,52 +116,49 @@ def start(
     passages = limit // PASSAGES_SHARE
     room = max(1, limit - open_files.count() - reserve - passages)
     link.limit(room + reserve // 2, passages)
-    settings = evolve(_settings(options, generation), max_agents=room, max_open_files=limit)
-    if room < FEW_AGENTS and not _only_here(options):
-        audit.write([records.Notice(_about_room(room, limit))], clock.wall())
-    io = MasterIo(MasterCore(settings), link, audit, clock, process.start)
-    addresses = candidates(link.port, "127.0.0.1" if _only_here(options) else published)
-    if options.resource_file is not None:
-        content = _first_content(options, generation, addresses, key, slave_command)
-        io.resource = ResourceKeeper(options.resource_file, content)
-    audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
+    first: process.Child | None = None
+    environment = {**(environment or {}), KEY_VARIABLE: key}
     if local_slaves:
-        directions = json.dumps(_directions(options, published or "127.0.0.1", link.port, local_slaves))
-        io.local.start(local_command, {AGENT_VARIABLE: directions, KEY_VARIABLE: key, **(environment or {})})
+        directions = _directions(options, published or "127.0.0.1", link.port, local_slaves)
+        environment[AGENT_VARIABLE] = json.dumps(directions)
+        first = process.start(local_command, environment=environment)
+    try:
+        from mwpy._roles import master_parts  # this takes as long as the agent needs to start
+
+        settings = master_parts.settings_of(options, generation, only_here(options))
+        settings = evolve(settings, max_agents=room, max_open_files=limit)
+        if room < FEW_AGENTS and not only_here(options):
+            audit.write([records.Notice(_about_room(room, limit))], clock.wall())
+        io = master_parts.MasterIo(master_parts.MasterCore(settings), link, audit, clock, process.start)
+        addresses = candidates(link.port, "127.0.0.1" if only_here(options) else published)
+        if options.resource_file is not None:
+            content = master_parts.first_content(options, generation, addresses, key, slave_command)
+            io.resource = master_parts.ResourceKeeper(options.resource_file, content)
+        audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
+    except BaseException:
+        if first is not None:
+            first.kill()
+            first.poll()
+        raise
+    if first is not None:
+        io.local.keep(local_command, environment, first)
     io.thread.start()
     return Computation(Access(io, threading.current_thread()))
 
 
 def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     """Start a master whose tasks run in this process, in the thread that calls this."""
+    from mwpy._roles import master_parts
+    from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
+
     slave = OwnSlave(options.member_id)
-    settings = evolve(_settings(options, ""), task_group=1, result_group=1, in_this_process=True)
-    io = MasterIo(MasterCore(settings), slave, audit, clock, process.start)
+    settings = evolve(
+        master_parts.settings_of(options, "", only_here=True), task_group=1, result_group=1, in_this_process=True
+    )
+    io = master_parts.MasterIo(master_parts.MasterCore(settings), slave, audit, clock, process.start)
     io.outcomes = LiveOutcomes(slave)
     audit.write([records.Started("MASTER", options.member_id, "READY in this process")], clock.wall())
     return Computation(Access(io, threading.current_thread(), partial(drive, io, slave)))
-
-
-def _first_content(
-    options: Options, generation: str, addresses: Sequence[str], key: str, slave_command: Sequence[str]
-) -> ResourceFile:
-    """The content of the resource file before the first slave connects."""
-    member = member_keys(key)
-    return ResourceFile(
-        computation_status=resource_file.IN_PROGRESS,
-        timestamp=clock.wall(),
-        update_interval=options.resource_file_update_interval,
-        member_id=options.member_id,
-        generation=generation,
-        master_addresses=tuple(addresses),
-        keys=MemberKeys(server_keys(key).public, member.public, member.secret),
-        slaves_wanted=0,
-        slaves_connected=0,
-        slaves_needed=0,
-        slave_executable=slave_command[0],
-        slave_arguments=tuple(slave_command[1:]),
-        client_timeout=options.silence_s(),
-    )
 
 
 def _about_room(room: int, limit: int) -> str:
@@ -182,31 +168,9 @@ def _about_room(room: int, limit: int) -> str:
     )
 
 
-def _settings(options: Options, generation: str) -> MasterSettings:
-    left_s = options.seconds_left(clock.wall())
-    ends_at = None if left_s is None else clock.monotonic() + left_s
-    saving_s = 0.0 if left_s is None else min(SAVING_S, SAVING_SHARE * left_s)
-    return MasterSettings(
-        member_id=options.member_id,
-        generation=generation,
-        task_group=options.slave_task_group,
-        result_group=options.slave_result_group or 0,
-        max_result_bytes=options.max_read_buffer_size,
-        max_call_bytes=options.max_write_buffer_size,
-        client_timeout_s=options.silence_s(),
-        only_here=_only_here(options),
-        max_failures=options.max_failures,
-        max_waiting_bytes=options.max_waiting_results,
-        verify=options.verify,
-        feeds_until=None if ends_at is None else ends_at - saving_s,
-        ends_at=ends_at,
-        started_at=clock.monotonic(),
-    )
-
-
 def _listen(options: Options, published: str | None, key: str) -> MasterLink:
     """The host to bind: the published host; without one, all addresses, or loopback if only local slaves can join."""
-    host = "127.0.0.1" if _only_here(options) else "*" if published is None else ipv4_of(published)
+    host = "127.0.0.1" if only_here(options) else "*" if published is None else ipv4_of(published)
     if host is None:
         raise UsageError(
             f"--mw-master-host {published}: no such host is known here; give a name or an IPv4 address of this machine"
@@ -216,7 +180,7 @@ def _listen(options: Options, published: str | None, key: str) -> MasterLink:
     return MasterLink(host, options.master_port or 0, key, options.silence_s(), largest, probe)
 
 
-def _only_here(options: Options) -> bool:
+def only_here(options: Options) -> bool:
     """Whether only local slaves can join, because others would have neither a resource file nor the key."""
     return not (options.resource_file or options.master_host or options.key_file or options.key)
 

@@ -54,14 +54,10 @@ class LocalAgents:
         self._connected = connected
         self._agents: list[_LocalAgent] = []
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start an agent, and replace it whenever it ends.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        agent = _LocalAgent(command, environment, LocalAgentCore(shlex.join(command)))
-        self._start(agent)
+    def keep(self, command: Sequence[str], environment: Mapping[str, str], process: Process) -> None:
+        """Replace an agent, which has just been started, whenever it ends."""
+        agent = _LocalAgent(command, environment, LocalAgentCore(shlex.join(command)), process)
+        agent.core.started(self._clock.monotonic(), self._joined())
         self._agents.append(agent)
 
     def _start(self, agent: _LocalAgent) -> None:

@@ -221,9 +221,11 @@ class Cluster:
 
     def _have_local_agent(self) -> None:
         try:
-            self.master.io.local.start(["agent"], {})
+            process = self._start_local(["agent"], environment={})
         except OSError:  # a user would see this, and start the master again
             self.world.after(1.0, self._have_local_agent)
+        else:
+            self.master.io.local.keep(["agent"], {}, process)
 
     def _start_local(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
         """Start an agent on the master's machine; sometimes fail because memory is missing."""

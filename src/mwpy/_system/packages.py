@@ -143,9 +143,11 @@ def _owner_of(module: str) -> str:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the version of each package here; empty for one that is not installed."""
-    from importlib import metadata
-
     found = dict.fromkeys(packages, "")
+    if not found:
+        return found
+    from importlib import metadata  # this takes longer than most launches can wait for nothing
+
     for name in found:
         try:
             found[name] = metadata.version(name) or ""

@@ -1,0 +1,65 @@
+"""What a master is made of, besides its connections. It is imported while the local agent starts: it takes as long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mwpy import resource_file
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._roles.master_io import MasterIo
+from mwpy._roles.resource_keeper import ResourceKeeper
+from mwpy._system import clock
+from mwpy._transport.link import member_keys, server_keys
+from mwpy._values.options import Options
+from mwpy.resource_file import MemberKeys, ResourceFile
+
+__all__ = ["MasterCore", "MasterIo", "ResourceKeeper", "first_content", "settings_of"]
+
+SAVING_S = 60.0
+SAVING_SHARE = 0.1
+"""Before a master ends, its algorithm gets a tenth of its time to save what it has, and at most a minute. The manual
+names these numbers."""
+
+
+def first_content(
+    options: Options, generation: str, addresses: Sequence[str], key: str, slave_command: Sequence[str]
+) -> ResourceFile:
+    """The content of the resource file before the first slave connects."""
+    member = member_keys(key)
+    return ResourceFile(
+        computation_status=resource_file.IN_PROGRESS,
+        timestamp=clock.wall(),
+        update_interval=options.resource_file_update_interval,
+        member_id=options.member_id,
+        generation=generation,
+        master_addresses=tuple(addresses),
+        keys=MemberKeys(server_keys(key).public, member.public, member.secret),
+        slaves_wanted=0,
+        slaves_connected=0,
+        slaves_needed=0,
+        slave_executable=slave_command[0],
+        slave_arguments=tuple(slave_command[1:]),
+        client_timeout=options.silence_s(),
+    )
+
+
+def settings_of(options: Options, generation: str, only_here: bool) -> MasterSettings:
+    left_s = options.seconds_left(clock.wall())
+    ends_at = None if left_s is None else clock.monotonic() + left_s
+    saving_s = 0.0 if left_s is None else min(SAVING_S, SAVING_SHARE * left_s)
+    return MasterSettings(
+        member_id=options.member_id,
+        generation=generation,
+        task_group=options.slave_task_group,
+        result_group=options.slave_result_group or 0,
+        max_result_bytes=options.max_read_buffer_size,
+        max_call_bytes=options.max_write_buffer_size,
+        client_timeout_s=options.silence_s(),
+        only_here=only_here,
+        max_failures=options.max_failures,
+        max_waiting_bytes=options.max_waiting_results,
+        verify=options.verify,
+        feeds_until=None if ends_at is None else ends_at - saving_s,
+        ends_at=ends_at,
+        started_at=clock.monotonic(),
+    )
