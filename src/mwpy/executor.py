@@ -21,6 +21,7 @@ from mwpy._roles.executor_thread import ExecutorThread
 from mwpy._roles.initialized import Initialized
 from mwpy._roles.local_start import module_path, start_local, start_published
 from mwpy._roles.own_overseer import OwnOverseer
+from mwpy._roles.progress import ShowProgress, progress_of
 from mwpy._system import clock, script
 from mwpy._system.process import count_cores
 from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
@@ -57,6 +58,8 @@ class Executor(concurrent.futures.Executor):
         initializer: called once in each slave, before its first task. If it raises an error, so does the task, and the
             next task of this slave calls it again.
         initargs: the arguments of the initializer.
+        progress: whether the progress of all tasks is shown, as for `Master.map`. A function is called in a thread of
+            the executor.
         slave_max_tasks, slave_max_memory, slave_start_timeout, slave_start: as for `mwpy.local_master`.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`.
 
@@ -81,6 +84,7 @@ class Executor(concurrent.futures.Executor):
         overseer_options: Sequence[str] = (),
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
+        progress: ShowProgress = None,
         slave_max_tasks: int | None = None,
         slave_max_memory: int | str | None = None,
         slave_start_timeout: float | None = None,
@@ -95,6 +99,7 @@ class Executor(concurrent.futures.Executor):
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         TaskPolicy.of(**policy)
+        shown = progress_of(progress, None, name="tasks")
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
@@ -114,6 +119,7 @@ class Executor(concurrent.futures.Executor):
             self._max_workers = max_jobs + (slaves or 0)
             begin = partial(start_published, slaves or 0, evolve(options, resource_file=str(path)))
             thread = ExecutorThread(begin, policy, wrap, slaves or 0, Demand(self._max_workers), overseer)
+        thread.progress = shown
         self._thread = thread
         self._kill, self._submit = thread.kill, thread.submit
         thread.start()

@@ -103,3 +103,12 @@ def test_progress_that_is_switched_off_is_shown_no_longer() -> None:
         assert reports[-1] == (2, 9)
         assert list(mw.map(abs, [-1, 2])) == [1, 2]
     assert reports[-1] == (2, 9)
+
+
+def test_an_executor_shows_the_progress_of_its_tasks() -> None:
+    reports: list[tuple[int, int | None]] = []
+    with mwpy.Executor(slaves=1, progress=lambda done, total: reports.append((done, total))) as executor:
+        assert list(executor.map(abs, range(50))) == [*range(50)]
+    assert reports[-1] == (50, 50)
+    with pytest.raises(mwpy.UsageError, match="progress=7"):
+        mwpy.Executor(slaves=1, progress=7)  # type: ignore[arg-type]

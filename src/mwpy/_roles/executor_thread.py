@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from concurrent.futures import BrokenExecutor
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -29,7 +30,10 @@ from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_window import Window
 from mwpy._roles.maps import MasterParts
+from mwpy._roles.master_io import MasterIo
+from mwpy._roles.meter import Figures
 from mwpy._roles.own_overseer import OwnOverseer
+from mwpy._roles.progress import Progress
 from mwpy._roles.terms import Terms
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import algorithm_of
@@ -71,6 +75,8 @@ class ExecutorThread:
     expected: int
     demand: Demand = field(factory=Demand)
     overseer: OwnOverseer | None = None
+    progress: Progress | None = None
+    """What shows the progress of all tasks. It is set before the start."""
     open: dict[int, Future[Any]] = field(factory=dict)
     """The tasks that are with the master, by their ids."""
     _works: deque[Work] = field(factory=deque)
@@ -197,6 +203,9 @@ class ExecutorThread:
             self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
             if self.overseer is not None:
                 self.overseer.start()
+            if self.progress is not None:
+                io = computation.access.io
+                io.progress.begin(self.progress, partial(_figures, io, self._works))
         except BaseException as error:
             self._failure = error
             return
@@ -301,6 +310,12 @@ class ExecutorThread:
             self._works.clear()
         for future in left:
             future.end(error=broken)
+
+
+def _figures(io: MasterIo, works: Sized) -> Figures:
+    """How far the tasks are that were submitted; some of them wait in the queue."""
+    jar = io.core.state.jar
+    return Figures(jar.ended, io.submissions.total + len(works), jar.failed, io.num_slaves)
 
 
 _all: WeakSet[ExecutorThread] = WeakSet()
