@@ -596,7 +596,16 @@ def test_a_slave_imports_nothing_that_only_masters_and_agents_need(way: str) -> 
     unneeded = {"cloudpickle", "tempfile", "zmq", "mwpy.audit", "mwpy.master"}
     assert "mwpy.slave" in names
     assert not unneeded & {*names}
-    roles = ("checkpoints", "given_shares", "loaded", "stretches", "task_runner", "unsendable", "waiting_tasks")
+    roles: tuple[str, ...] = (
+        "checkpoints",
+        "given_shares",
+        "loaded",
+        "stretches",
+        "task_runner",
+        "unsendable",
+        "waiting_tasks",
+    )
+    roles += ("log_handler", "task_logs")  # logging is small, and a task that logs needs it
     allowed = ["_core.holding", *(f"_roles.{role}" for role in roles), "_system", "_values"]
     if way == "fork":
         allowed += ["_roles.template", "_transport.orders"]

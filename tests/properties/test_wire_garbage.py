@@ -19,6 +19,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
+from mwpy._values.log_messages import LogRow
 
 numbers = st.integers(-2, 12)
 columns = st.lists(numbers, max_size=4)
@@ -27,6 +28,8 @@ counts = st.lists(st.one_of(numbers, st.sampled_from([1, 1 << 40, (1 << 64) - 1]
 seconds = st.lists(st.floats(), max_size=4)
 
 causes = st.sampled_from(Cause)
+texts = st.text(max_size=20)
+log_rows = st.builds(LogRow, numbers, texts, st.floats(), numbers, texts, texts, texts, numbers, texts, texts)
 
 hostile = st.one_of(
     st.builds(messages.Hello, st.just("m"), st.sampled_from(["", "g", "x"]), st.text(), numbers, st.text(), numbers),
@@ -39,6 +42,7 @@ hostile = st.one_of(
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveGrown, numbers, numbers),
     st.builds(messages.SlaveRetiring, numbers),
+    st.builds(messages.Logged, numbers, st.lists(log_rows, max_size=3), numbers),
     st.builds(messages.SlaveDied, numbers, numbers, causes, st.text(), st.builds(LastWords, *[st.text()] * 3, numbers)),
     st.builds(messages.AlgorithmFailed, numbers, numbers, st.text(), columns, counts, columns),
     st.builds(messages.SlaveNamed, numbers, st.just(SlaveId("SLAVE-0"))),

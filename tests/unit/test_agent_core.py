@@ -36,6 +36,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
+from mwpy._values.log_messages import LogRow
 
 HELLO = messages.Hello("m", "g", "host", 1, "3.11", 1)
 SETTINGS = AgentSettings(HELLO)
@@ -667,3 +668,30 @@ def test_an_agent_that_leaves_does_not_renew_its_slaves() -> None:
     core.take_actions()
     core.handle(heard(messages.Renew()), 0.0)
     assert core.take_actions() == AgentActions()
+
+
+def test_what_tasks_have_logged_is_passed_on_before_their_results() -> None:
+    core = AgentCore(SETTINGS)
+    core.handle(heard(WELCOME), 0.0)
+    core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+    core.handle(tasks(1), 0.0)
+    core.take_actions()
+    logged = messages.Logged(1, [LogRow(1, "f", 1.0, 20, "app", "text", "/app.py", 1, "f", "")])
+    core.handle(slave_heard(logged), 0.0)
+    core.handle(results(1), 0.0)
+    first, second = to_master(core.take_actions())
+    assert first == logged
+    assert isinstance(second, messages.Results)
+
+
+def test_a_slave_that_logs_before_it_is_ready_or_for_another_one_is_killed() -> None:
+    for number, ready in ((1, False), (2, True)):
+        core = AgentCore(SETTINGS)
+        core.handle(heard(WELCOME), 0.0)
+        if ready:
+            core.handle(slave_heard(messages.SlaveReady(1)), 0.0)
+        core.take_actions()
+        core.handle(slave_heard(messages.Logged(number, [])), 0.0)
+        actions = core.take_actions()
+        assert actions.kill == [1]
+        assert not to_master(actions)

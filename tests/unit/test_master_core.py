@@ -18,6 +18,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.log_messages import LogRow
 from mwpy._values.message_checks import check
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Notice, SlaveChanged
@@ -262,3 +263,19 @@ def test_a_transition_that_the_tables_do_not_have_is_an_internal_error(core: Mas
         core.state.change(slave, SlaveEvent.DRAIN)
     with pytest.raises(InternalError, match="SLAVE-0 is idle, which cannot become gone"):
         core.state.record(SlaveChanged(slave.sid, SlaveState.GONE, slave.kind))
+
+
+def test_what_tasks_have_logged_is_given_out_with_its_slave(core: MasterCore) -> None:
+    """A slave that is gone has logged nothing."""
+    _connect(core, 1)
+    row = LogRow(1, "f", 1.0, 20, "app", "text", "/app.py", 1, "f", "")
+    for number in (1, 2):
+        _receive(core, messages.Logged(number, [row]))
+    [group] = core.take_actions().logged
+    assert (group.sid, group.host, group.rows) == ("SLAVE-0", "host", [row])
+
+
+def test_a_slave_gets_the_levels_of_the_loggers_with_its_name() -> None:
+    core = MasterCore(MasterSettings("m", "g", log_levels={"": 20}))
+    _connect(core, 1)
+    assert core.take_actions().sends[-1].message == messages.SlaveNamed(1, SlaveId("SLAVE-0"), {"": 20})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -18,6 +19,7 @@ from tests.spans import MAX, span
 import mwpy
 from mwpy._core.master.spans import LeftState
 from mwpy._roles import task_runner, unsendable
+from mwpy._roles.task_logs import Allowance
 from mwpy._roles.task_runner import MEASURE_S, TaskRunner
 from mwpy._system import memory
 from mwpy._transport import shared_objects, wire
@@ -792,3 +794,30 @@ def test_a_slave_forgets_shared_objects(end: _End) -> None:
     runner.receive()
     assert not shared_objects.is_known(share.digest)
     del handle
+
+
+def _log(number: int) -> int:
+    logging.getLogger("mw_test").warning("task %d", number)
+    return number
+
+
+def test_a_record_of_a_task_is_sent_before_its_result(end: _End, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the journal keeps the result, which the agent may read at any time."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(logging, "captureWarnings", lambda _: None)
+    runner = _runner(end)
+    runner._logs._sends = Allowance(0, 0)
+    _define(end, _log)
+    end.arrive(messages.SlaveNamed(7, SlaveId("SLAVE-0"), {"": root.level}))
+    for number in (1, 2):
+        _give(end, number, args=(number,))
+    runner.turn(0.0, 1)
+    [(ready, _), (logged, _)] = end.sent
+    assert isinstance(ready, messages.SlaveReady)
+    assert isinstance(logged, messages.Logged)
+    assert [(row.task, row.algorithm, row.text) for row in logged.rows] == [(1, "f1", "task 1")]
+    assert end.journal.count == 1
+    runner.turn(0.0, 1)
+    runner.turn(0.0, 1)
+    assert [type(message).__name__ for message, _ in end.sent] == ["SlaveReady", "Logged", "Logged", "Results"]

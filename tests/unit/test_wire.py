@@ -15,6 +15,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
 from mwpy._values.inquiry_messages import AlgorithmStatus, Fate, HostStatus, Notice, Place, Reason, Why
 from mwpy._values.last_words import LAST_WORDS_BYTES, NO_WORDS, LastWords
+from mwpy._values.log_messages import LogRow
 from mwpy._values.policy import Limits
 from mwpy._values.share_messages import Share
 
@@ -48,6 +49,7 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.ShareForgotten("digest"), []),
     (messages.SlaveReady(1), []),
     (messages.SlaveGrown(1, 1 << 32), []),
+    (messages.Logged(1, [LogRow(7, "f", 5.5, 20, "app", "text", "/app.py", 12, "work", "trace")], 3), []),
     (messages.SlaveRetiring(1), []),
     (messages.SlaveNamed(1, SlaveId("SLAVE-0")), []),
     (messages.SlaveDied(1, 0, Cause.CRASH, "why", LastWords("out", "err", "fault", 1 << 40)), []),
@@ -159,9 +161,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 14),
+        (wire.FROM_AGENT, "a master", 15),
         (wire.FROM_MASTER, "an agent", 14),
-        (wire.FROM_SLAVE, "an agent", 5),
+        (wire.FROM_SLAVE, "an agent", 6),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],
 )

@@ -66,6 +66,11 @@ class RunningTasks:
         self._restored = _NOT_LOADED
         return self
 
+    @property
+    def running(self) -> int:
+        """The id of the task that runs."""
+        return self._first + self._end.position - self._position
+
     def leave(self, state: object) -> None:
         """Send a state of the running task. See `mwpy.checkpoint`."""
         if self._end.forked:
@@ -77,9 +82,8 @@ class RunningTasks:
                 f"the state is {size} bytes, the limit is {self._limit} bytes (--mw-max-read-buffer-size): leave less, "
                 f"or write it to a file and leave the name, or raise the limit"
             )
-        task = self._first + self._end.position - self._position
         self._flush(in_task=True)  # a state ends the silence after which the agent reads them in the journal
-        self._end.send(wire.encode(messages.Checkpoint(self._number, task, self._attempt), [entry, *buffers]))
+        self._end.send(wire.encode(messages.Checkpoint(self._number, self.running, self._attempt), [entry, *buffers]))
 
     def restored(self, default: object) -> object:
         """Return the state that an earlier attempt left. See `mwpy.restored`."""

@@ -13,6 +13,7 @@ from attrs import define, evolve, field
 
 from mwpy._roles.access import FORKED, Access
 from mwpy._system import clock, open_files, process
+from mwpy._system.log_levels import log_levels
 from mwpy._transport import wire
 from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
 from mwpy._transport.link import MasterLink
@@ -126,7 +127,7 @@ def start(
         from mwpy._roles import master_parts  # this takes as long as the agent needs to start
 
         settings = master_parts.settings_of(options, generation, only_here(options))
-        settings = evolve(settings, max_agents=room, max_open_files=limit)
+        settings = evolve(settings, max_agents=room, max_open_files=limit, log_levels=log_levels())
         if room < FEW_AGENTS and not only_here(options):
             audit.write([records.Notice(_about_room(room, limit))], clock.wall())
         io = master_parts.MasterIo(master_parts.MasterCore(settings), link, audit, clock, process.start)

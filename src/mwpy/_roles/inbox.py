@@ -32,7 +32,7 @@ from mwpy._values.task import Result, UnrunnableTask, failed
 
 if TYPE_CHECKING:
     from mwpy._core.master.core import Actions
-    from mwpy._core.master.state import MasterSettings, Stopped
+    from mwpy._core.master.state import LogGroup, MasterSettings, Stopped
 
 __all__ = ["Inbox", "LoopCounts", "deadline_after"]
 
@@ -79,6 +79,8 @@ class Inbox:
     """Results that are computed again."""
     _received: deque[Actions | BaseException] = field(factory=deque)
     """Outcomes that are not sorted yet."""
+    _logged: deque[LogGroup] = field(factory=deque)
+    """Records of `logging` that no handler has got yet."""
     _asked: tuple[CancelTasks | GoOn | HoldResults | CorrectResults, list[list[TaskId]]] | None = None
     """The last command that must be answered, and a list for its answer."""
     _stopped: Stopped | None = None
@@ -128,6 +130,17 @@ class Inbox:
             self.unfetched.settle(self.results)
         if self.access.io.progress:
             self.access.io.progress.update()
+        if self._logged:
+            self._give_logged()
+
+    def _give_logged(self) -> None:
+        """Give records to the loggers. A handler of the user may use the master, so nothing else is half done now."""
+        from mwpy._roles import log_records
+
+        while self._logged:
+            group = self._logged.popleft()
+            self.access.io.handled_log_bytes += group.size
+            log_records.give(group)
 
     def wait(self, timeout: float | None = None, idle: bool = False) -> None:
         """Like `receive`, but if no outcome has arrived, wait for one.
@@ -253,6 +266,9 @@ class Inbox:
             others = [task for task in outcome.unrunnable if not _is_own(task.tag)]
             # no interrupt comes between, so each becomes one result
             outcome.results, outcome.unrunnable = all_results, others
+        if outcome.logged:
+            logged, outcome.logged = outcome.logged, []
+            self._logged.extend(logged)
         results, unrunnable = outcome.results, outcome.unrunnable
         if self.corrected.is_used:
             results = self.corrected.without_own(results)

@@ -102,6 +102,8 @@ class MasterIo:
         self.waiting = Waiting.NOT
         self.fetched_bytes = 0
         """About how many bytes of results the algorithm has fetched."""
+        self.handled_log_bytes = 0
+        """About how many bytes of records of `logging` the algorithm's thread has handled."""
         self.holds_back = False
         """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""
         self._handed_bytes = 0
@@ -172,6 +174,7 @@ class MasterIo:
             self._note(event, now)
         self._take_commands()
         core.waiting = self.waiting
+        core.logs.handled = self.handled_log_bytes
         feeding.unfetched = self._handed_bytes - self.fetched_bytes
         core.decide(now)
         self.holds_back = feeding.holds_back
@@ -243,7 +246,7 @@ class MasterIo:
         ended = actions.results or actions.stretches or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
         self._handed_bytes += actions.result_bytes
-        if fetchable or actions.cancelled or actions.stopped or actions.ends_at is not None:
+        if fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None:
             self._news = actions
 
     def _deliver(self) -> None:

@@ -23,6 +23,7 @@ from mwpy._roles.checkpoints import RunningTasks
 from mwpy._roles.given_shares import GivenShares
 from mwpy._roles.loaded import NEVER_DEFINED, Unavailable, load_algorithm
 from mwpy._roles.stretches import Stretches
+from mwpy._roles.task_logs import TaskLogs
 from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks, divided
 from mwpy._system import memory, time_left
@@ -120,6 +121,7 @@ class TaskRunner:
         """When the gathered results must be sent."""
         self.stretches = Stretches(number, max_result_bytes, codec, self._send, self._look)
         self._tasks = RunningTasks(end, number, max_result_bytes, codec, self.flush)
+        self._logs = TaskLogs(end, number, self._tasks, self._send)
         self._ready = False
         self.completed = 0
         """How many tasks were run."""
@@ -168,6 +170,8 @@ class TaskRunner:
             self.receive()
         if not can_start(waiting):
             self.flush()
+            if self._logs.waiting:
+                self._logs.send(everything=True)
             if not self.ended and timeout != 0.0:
                 self.receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)
@@ -175,11 +179,13 @@ class TaskRunner:
         while can_start(waiting) and most > 0 and not end.eof:
             span = waiting.popleft()
             checkpoints.RUNNING.task = self._tasks.begin(span.first, span.attempt, span.position, span.left)
+            self._logs.algorithm = self._logs.names.get(span.number, "")
             time_left.RUNNING.end_at = end.task_ends_at and partial(end.task_ends_at, span.seconds_max)
             try:
                 ran = self._run(span, most)
             finally:
                 checkpoints.RUNNING.task = time_left.RUNNING.end_at = None
+                self._logs.algorithm = ""
             most -= ran
             if span.seconds_max is not None:
                 end.rest()
@@ -208,7 +214,7 @@ class TaskRunner:
             self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
             self._measure()
             return ran
-        group, limit, attempt = self.result_group, self._limit, span.attempt
+        group, limit, attempt, logs = self.result_group, self._limit, span.attempt, self._logs
         journal = end.journal
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
         note = journal.add
@@ -239,10 +245,13 @@ class TaskRunner:
             except BaseException as error:
                 if isinstance(error, EndIsNear):
                     _give_up(self, end, task_id, error)
-                kind, result = self._failure(call, error if not ended else not_sendable(error, value))
+                raised = error if not ended else not_sendable(error, value)
+                kind, result = _failure(self._codec, self._ends_the_turn, call, raised)
                 large, ended = (), ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
+            if logs.waiting:
+                logs.send()
             seconds = ended - began if began else 0.0
             if large or not note(task_id, attempt, seconds, kind, result):
                 self._send_or_note(task_id, attempt, seconds, kind, result, large)
@@ -259,24 +268,6 @@ class TaskRunner:
         if isinstance(error, EndIsNear):
             _give_up(self, self._end, task_id, error)
         return not self._end.eof
-
-    def _failure(self, call: object, error: BaseException) -> tuple[int, bytes]:
-        """Encode the failure of a task, and find out whether it is one after which the task is tried again.
-
-        Args:
-            call: the task's arguments, which may have a condition.
-        """
-        again, remark = False, ""
-        try:
-            pickled = condition_of(call)
-            again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
-        except self._ends_the_turn:
-            RUNNING.seed = None
-            raise
-        except BaseException as second:
-            type_name, text, _ = describe_error(second)
-            remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
-        return AGAIN if again else FAILED, self._codec.dumps_failure(error, remark)
 
     def _unpack(self, number: int) -> Callable[..., Any] | None:
         """Unpickle an algorithm that travels by value and was not used yet; return None if it cannot run here."""
@@ -331,6 +322,8 @@ class TaskRunner:
     # ---- messages -------------------------------------------------------------------------------------------
 
     def _send(self, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
+        if self._logs.waiting:
+            self._logs.send()
         self._end.send(wire.encode(message, frames))
 
     def receive(self, timeout: float = 0.0) -> bool:
@@ -357,6 +350,7 @@ class TaskRunner:
                 self._shares.hear(message)
             case messages.SlaveNamed():
                 self.sid = message.sid
+                self._logs.begin(message.levels)
             case messages.Shutdown():
                 self.shut_down = True
             case _:
@@ -384,7 +378,7 @@ class TaskRunner:
             start += count
 
     def _define(self, message: messages.Algorithms, payload: Sequence[Buffer]) -> None:
-        tables: list[dict[int, Any]] = [self._functions, self._packed, self._unavailable]
+        tables: list[dict[int, Any]] = [self._functions, self._packed, self._unavailable, self._logs.names]
         for number in message.forgotten:
             for table in tables:
                 table.pop(number, None)
@@ -393,6 +387,7 @@ class TaskRunner:
             gc.collect()
         pickles = iter(payload)
         for definition in message.definitions:
+            self._logs.names[definition.number] = definition.name
             if definition.reference:
                 self._keep(definition.number, load_algorithm(definition, None))
             else:
@@ -419,6 +414,30 @@ def _give_up(runner: TaskRunner, end: SlaveChannel, task_id: int, error: EndIsNe
     while not runner.ended:
         runner.receive(FOREVER_S)
     raise SystemExit(0)
+
+
+def _failure(
+    codec: Codec, ends_the_turn: tuple[type[BaseException], ...], call: object, error: BaseException
+) -> tuple[int, bytes]:
+    """Encode the failure of a task, and find out whether it is one after which the task is tried again.
+
+    Args:
+        codec: encodes it.
+        ends_the_turn: as for `TaskRunner`.
+        call: the task's arguments, which may have a condition.
+        error: what the task raised.
+    """
+    again, remark = False, ""
+    try:
+        pickled = condition_of(call)
+        again = bool(pickled) and isinstance(error, Exception) and _is_met(pickled, error)
+    except ends_the_turn:
+        RUNNING.seed = None
+        raise
+    except BaseException as second:
+        type_name, text, _ = describe_error(second)
+        remark = f"the task is not tried again, because retry_errors failed: {shortened(f'{type_name}: {text}')}"
+    return AGAIN if again else FAILED, codec.dumps_failure(error, remark)
 
 
 def _loads_seeded(call: Any, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:

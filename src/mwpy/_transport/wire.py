@@ -52,6 +52,7 @@ _KINDS: dict[int, type[messages.Message]] = {
     21: messages.SlaveRetiring,
     22: messages.Checkpoint,
     23: messages.CheckpointRead,
+    24: messages.Logged,
     30: messages.ShareWanted,
     31: messages.SharePart,
     32: messages.ShareGone,
@@ -91,7 +92,7 @@ FROM_AGENT = Route(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
-            *(_M.AskStatus, _M.AskTask),
+            *(_M.AskStatus, _M.AskTask, _M.Logged),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -108,7 +109,7 @@ FROM_MASTER = Route(
 )
 FROM_SLAVE = Route(
     "an agent",
-    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint}),
+    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged}),
     MAX_MEMBER_HEADER_BYTES,
 )
 TO_INQUIRER = Route(

@@ -27,6 +27,7 @@ from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.inquiry_messages import AskStatus, AskTask, Explanation, Status
 from mwpy._values.last_words import LastWords
+from mwpy._values.log_messages import Logged
 from mwpy._values.messagepack import (
     LIST_PREFIX,
     MALFORMED,
@@ -58,6 +59,7 @@ __all__ = [
     "Installed",
     "Leaving",
     "LoadFailure",
+    "Logged",
     "Message",
     "Probe",
     "Refused",
@@ -264,6 +266,8 @@ class SlaveNamed(Struct, frozen=True):
 
     slave: int
     sid: SlaveId
+    levels: dict[str, int] | None = None
+    """The levels of the loggers in the master's process, by name; None if the slave sends no records of `logging`."""
 
 
 class SlaveGrown(Struct, frozen=True):
@@ -371,6 +375,7 @@ Message = (
     | Cancel
     | Checkpoint
     | CheckpointRead
+    | Logged
     | ShareWanted
     | SharePart
     | ShareGone

@@ -223,7 +223,7 @@ class AgentCore:
         self._state.actions.to_slaves.append((child.number, Outgoing(message, (), frames)))
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
-        if child.condemned:
+        if child.condemned or self._traffic.passes_logged(child, message, frames):
             return
         self._dues.changed[child.number] = child
         match message:

@@ -124,6 +124,13 @@ class Traffic:
         else:
             actions.to_master.append(Outgoing(*messages.select(group, received[1:], [*chain.from_iterable(kept)])))
 
+    def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
+        """Pass on what tasks have logged, if the message is that. It does not end the silence of the slave."""
+        is_logged = isinstance(message, messages.Logged) and child.is_ready and message.slave == child.number
+        if is_logged:
+            self._state.actions.to_master.append(Outgoing(message, (), received))
+        return is_logged
+
     def algorithm_failed(self, child: Child, message: messages.AlgorithmFailed, received: Sequence[Buffer]) -> None:
         """A slave cannot run an algorithm: it no longer holds the tasks that the message names.
 

@@ -167,7 +167,7 @@ class Admission:
         self.state.record(records.SlaveConnected(sid, agent.name, agent.address, kind, number))
         slave = self.state.members.slaves[sid]
         self.state.change(slave, SlaveEvent.ADMIT)
-        self.state.send(agent, messages.SlaveNamed(number, sid))
+        self.state.send(agent, messages.SlaveNamed(number, sid, self.state.settings.log_levels))
         if kind is not SlaveKind.UNORDERED:
             self.state.actions.connected.append(sid)
         if self.state.closing is not None or agent.leaving:

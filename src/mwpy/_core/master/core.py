@@ -26,6 +26,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Verification` compares results of several hosts.
 - `Corrections` hands out the calls of results that are in doubt.
 - `Totals` counts what was done and lost.
+- `Logs` takes over what tasks have logged.
 - `Hosts` excludes hosts on which tasks fail that succeed elsewhere.
 - `Inquiries` answers members that ask what the master does.
 """
@@ -70,6 +71,7 @@ from mwpy._core.master.inquiries import Inquiries
 from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.kinds import SlaveKinds
+from mwpy._core.master.logs import Logs
 from mwpy._core.master.long_tasks import LongTasks
 from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
@@ -135,6 +137,7 @@ class MasterCore:
         report = StatusReport(self.state, self.totals, self.feeding, failures)
         explanations = ExplanationReport(self.state, self.feeding, self.delays, self.stop, failures)
         self.inquiries = Inquiries(self.state, self.admission, report, explanations)
+        self.logs = Logs(self.state)
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
@@ -256,6 +259,8 @@ class MasterCore:
             case messages.Results(number):
                 if number in agent.slaves:  # else this slave is already gone
                     self.results.receive(agent.slaves[number], message, event.frames, now)
+            case messages.Logged():
+                self.logs.receive(agent, message)
             case messages.Checkpoint(number):
                 if number in agent.slaves:
                     self.checkpoints.receive(agent.slaves[number], message, event.frames)
@@ -375,6 +380,7 @@ class MasterCore:
             self.losses,
             self.delays,
             self.long_tasks,
+            self.logs,
             self.totals,
             self.hosts,
             self.verification,

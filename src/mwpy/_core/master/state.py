@@ -30,12 +30,13 @@ from mwpy._core.master.taskjar import Taskjar
 from mwpy._values import messages, records
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.log_messages import LogRow
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import Result, UnrunnableTask
 
-__all__ = ["Actions", "MasterSettings", "MasterState", "Stopped"]
+__all__ = ["Actions", "LogGroup", "MasterSettings", "MasterState", "Stopped"]
 
 
 @frozen
@@ -53,6 +54,8 @@ class MasterSettings:
     """How large all functions by value may be that a process keeps, unless its tasks need them."""
     only_here: bool = False
     """Whether only slaves on the master's own machine can join."""
+    log_levels: dict[str, int] | None = None
+    """The levels of the loggers in the master's process at its start, by name; None if slaves send no records."""
     in_this_process: bool = False
     """Whether the only slave is in the master's process, so that nobody can enforce limits of tasks."""
     max_agents: int = 1 << 16
@@ -82,6 +85,18 @@ class Stopped(Struct, frozen=True):
     """How many tasks had ended then, with the failed ones and without the cancelled ones."""
 
 
+class LogGroup(Struct, frozen=True):
+    """What the tasks of a slave have logged."""
+
+    sid: SlaveId
+    host: str
+    rows: Sequence[LogRow]
+    left_out: int
+    """How many records of any slave were left out before these."""
+    size: int
+    """About how many bytes they take."""
+
+
 class Actions(Struct):
     """Everything that must be done now; the order of the fields is the order of execution."""
 
@@ -104,6 +119,8 @@ class Actions(Struct):
     """The calls that are handed out to be computed again."""
     result_bytes: int = 0
     """About how many bytes `results` and `stretches` take."""
+    logged: list[LogGroup] = []
+    """What tasks have logged."""
     stopped: Stopped | None = None
     """Whether the run is stopped just now."""
     ends_at: float | None = None
