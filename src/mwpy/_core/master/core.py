@@ -101,6 +101,16 @@ UNLIMITED = (
 )
 
 
+OF_SLAVES = (
+    messages.Results,
+    messages.Checkpoint,
+    messages.Revoked,
+    messages.AlgorithmFailed,
+    messages.SlaveRetiring,
+)
+"""What a slave sends that may have ended meanwhile."""
+
+
 class MasterCore:
     """The decisions of a master, without I/O."""
 
@@ -256,29 +266,24 @@ class MasterCore:
     def _handle_message(self, agent: ConnectedAgent, event: Received, now: float) -> None:
         message = event.message
         match message:
-            case messages.Results(number):
-                if number in agent.slaves:  # else this slave is already gone
-                    self.results.receive(agent.slaves[number], message, event.frames, now)
+            case messages.Results(number) if number in agent.slaves:
+                self.results.receive(agent.slaves[number], message, event.frames, now)
             case messages.Logged():
                 self.logs.receive(agent, message)
-            case messages.Checkpoint(number):
-                if number in agent.slaves:
-                    self.checkpoints.receive(agent.slaves[number], message, event.frames)
-            case messages.Revoked(number):
-                if number in agent.slaves:
-                    self.results.take_back(agent.slaves[number], message)
-            case messages.AlgorithmFailed(number):
-                if number in agent.slaves:
-                    self.admission.algorithm_failed(agent.slaves[number], message)
-                    self.results.refuse(agent.slaves[number], message)
+            case messages.Checkpoint(number) if number in agent.slaves:
+                self.checkpoints.receive(agent.slaves[number], message, event.frames)
+            case messages.Revoked(number) if number in agent.slaves:
+                self.results.take_back(agent.slaves[number], message)
+            case messages.AlgorithmFailed(number) if number in agent.slaves:
+                self.admission.algorithm_failed(agent.slaves[number], message)
+                self.results.refuse(agent.slaves[number], message)
             case messages.ShareWanted():
                 self.shares.send_part(agent, message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
                 self.hosts.started(agent.host)
-            case messages.SlaveRetiring(number):
-                if number in agent.slaves:
-                    self.admission.retire_slave(agent.slaves[number])
+            case messages.SlaveRetiring(number) if number in agent.slaves:
+                self.admission.retire_slave(agent.slaves[number])
             case messages.SlaveDied():
                 self.losses.slave_died(agent, message)
             case messages.Installed(packages):
@@ -289,6 +294,8 @@ class MasterCore:
                 self.state.record(records.AgentLeft(agent.name, reason))
                 self.losses.agent_gone(agent, reason, cause)
                 self.state.actions.forget.append(event.peer)
+            case _ if isinstance(message, OF_SLAVES):
+                pass  # this slave is already gone
             case messages.Hello():
                 raise ProtocolError("a second Hello on one connection")
             case _:
@@ -380,7 +387,6 @@ class MasterCore:
             self.losses,
             self.delays,
             self.long_tasks,
-            self.logs,
             self.totals,
             self.hosts,
             self.verification,
