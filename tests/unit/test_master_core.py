@@ -279,3 +279,10 @@ def test_a_slave_gets_the_levels_of_the_loggers_with_its_name() -> None:
     core = MasterCore(MasterSettings("m", "g", log_levels={"": 20}))
     _connect(core, 1)
     assert core.take_actions().sends[-1].message == messages.SlaveNamed(1, SlaveId("SLAVE-0"), {"": 20})
+
+
+def test_a_slave_that_is_gone_sends_nothing_that_counts(core: MasterCore) -> None:
+    """Its messages and its end may cross."""
+    _connect(core, 1)
+    _receive(core, messages.SlaveRetiring(2))
+    assert "a" in {peer.decode() for peer in core.state.members.peers}

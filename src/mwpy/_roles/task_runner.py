@@ -170,8 +170,7 @@ class TaskRunner:
             self.receive()
         if not can_start(waiting):
             self.flush()
-            if self._logs.waiting:
-                self._logs.send(everything=True)
+            self._logs.send(everything=True)
             if not self.ended and timeout != 0.0:
                 self.receive(FOREVER_S if timeout is None else timeout)
         self._due = max(self._due, end.fed_at + GATHER_S)
@@ -245,8 +244,9 @@ class TaskRunner:
             except BaseException as error:
                 if isinstance(error, EndIsNear):
                     _give_up(self, end, task_id, error)
-                raised = error if not ended else not_sendable(error, value)
-                kind, result = _failure(self._codec, self._ends_the_turn, call, raised)
+                kind, result = _failure(
+                    self._codec, self._ends_the_turn, call, error if not ended else not_sendable(error, value)
+                )  # without a name, which would keep the objects of the task alive
                 large, ended = (), ended or monotonic()
             if end.forked:
                 _end_fork(task_id)
