@@ -28,7 +28,7 @@ class LocalMaster(Master):
         >>> sum(mw.map(square, range(100)))                    # doctest: +SKIP
         328350
         >>> mw                                                 # doctest: +SKIP
-        <mwpy: 2 slaves; tasks: 0 waiting, 0 running, 100 done, 0 failed, 0 cancelled>
+        <mwpy: 2 slaves; tasks: 0 waiting, 0 running, 100 done, 0 failed, 0 cancelled, 950 per second>
         >>> mw.close()                                         # doctest: +SKIP
     """
 

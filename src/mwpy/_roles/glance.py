@@ -1,4 +1,4 @@
-"""What a master shows of itself: its slaves and its tasks, as text and as HTML.
+"""What a master shows of itself: its slaves, its tasks, its rate and its last failure, as text and as HTML.
 
 The figures are those that the core keeps anyway. They are read in the thread of the master algorithm while the I/O
 thread changes them, so a figure may be one group of tasks behind another one.
@@ -12,6 +12,7 @@ from html import escape
 from attrs import define, frozen
 
 from mwpy._roles.master_io import MasterIo
+from mwpy._system import clock
 from mwpy._values.phrases import counted
 
 __all__ = ["Figures", "Glance"]
@@ -30,6 +31,10 @@ class Figures:
     """How many tasks failed or are unrunnable."""
     cancelled: int
     """How many tasks were cancelled, or failed because of a task that they refer to."""
+    rate: float
+    """How many tasks ended in a second, in the last minute."""
+    last_failure: str
+    """How the last task failed; empty if none has failed."""
 
     def named(self) -> Iterator[tuple[str, int]]:
         """The numbers of tasks with their names."""
@@ -46,27 +51,33 @@ class Glance:
 
     def figures(self) -> Figures:
         """The figures of this moment."""
-        jar = self._io.core.state.jar
+        core = self._io.core
+        jar, report = core.state.jar, core.inquiries.report
         failed, cancelled, ended = jar.failed, jar.cancelled, jar.ended
         running = sum(bool(held.spans) for held in list(jar.held.values()))
         waiting = max(0, self._io.submissions.total - ended - running)
-        slaves = 0 if self.closed else self._io.num_slaves
-        return Figures(slaves, waiting, running, max(0, ended - failed - cancelled), failed, cancelled)
+        slaves, rate = (0, 0.0) if self.closed else (self._io.num_slaves, report.rate.at(clock.monotonic()))
+        last = list(report.failures.newest.values())[-1:]
+        done = max(0, ended - failed - cancelled)
+        return Figures(slaves, waiting, running, done, failed, cancelled, rate, "".join(map(str, last)))
 
     def text(self) -> str:
         """Return the figures in one line."""
         figures = self.figures()
         tasks = ", ".join(f"{number} {name}" for name, number in figures.named())
-        return f"<mwpy: {self._state(figures)}; tasks: {tasks}>"
+        last = f"; last failure: {figures.last_failure}" if figures.last_failure else ""
+        return f"<mwpy: {self._state(figures)}; tasks: {tasks}, {figures.rate:.3g} per second{last}>"
 
     def html(self) -> str:
         """Return the figures as a table."""
         figures = self.figures()
         names = "".join(f"<th>{name}</th>" for name, _ in figures.named())
         numbers = "".join(f"<td>{number}</td>" for _, number in figures.named())
+        last = f'<tr><th>last failure</th><td colspan="6">{escape(figures.last_failure)}</td></tr>'
         return (
             f"<table><caption>mwpy: {escape(self._state(figures))}</caption>"
-            f"<tr><th>tasks</th>{names}</tr><tr><td></td>{numbers}</tr></table>"
+            f"<tr><th>tasks</th>{names}<th>per second</th></tr><tr><td></td>{numbers}<td>{figures.rate:.3g}</td></tr>"
+            f"{last if figures.last_failure else ''}</table>"
         )
 
     def _state(self, figures: Figures) -> str:
