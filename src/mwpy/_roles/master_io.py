@@ -282,10 +282,12 @@ class MasterIo:
 
         The garbage collection may call this, also in the I/O thread, which cannot wait for itself.
         """
-        self.progress.end_all()
-        self._tick_at = 0.0
-        self.command(ShutDown(finished, grace_s))
-        if self.thread.ident is None:
-            self._run()
-        elif threading.current_thread() is not self.thread:
-            self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
+        try:
+            self.progress.end_all()
+        finally:  # a function of the user may have raised
+            self._tick_at = 0.0
+            self.command(ShutDown(finished, grace_s))
+            if self.thread.ident is None:
+                self._run()
+            elif threading.current_thread() is not self.thread:
+                self.thread.join(grace_s + 2 * FAREWELL_S + 1.0)
