@@ -57,6 +57,22 @@ def test_prints_and_logging_appear_above_the_line() -> None:
         assert seen(screen) == ["first", "second", "3 of 3 items", "third"]
 
 
+def test_the_parts_of_a_line_are_written_together() -> None:
+    """Otherwise an agent on this terminal could write between them. The end of the progress writes what is there."""
+    raw = io.BytesIO()
+    raw.isatty = lambda: True  # type: ignore[method-assign]
+    stream = io.TextIOWrapper(raw, line_buffering=True)
+    with redirect_stdout(stream), redirect_stderr(stream):
+        line = LiveLine(stream)
+        print("value", 7, end="")
+        assert raw.getvalue() == b""
+        print()
+        assert raw.getvalue() == b"value 7\n"
+        print("more", end="")
+        line.end("1 of 1")
+    assert raw.getvalue().startswith(b"value 7\nmore\n1 of 1")
+
+
 def test_an_incomplete_line_is_not_overwritten() -> None:
     with terminal() as screen:
         line = LiveLine(screen)

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from attrs import define, field
@@ -61,10 +61,16 @@ class _Routed:
         with _SCREEN.lock:
             _SCREEN.remove()
             written = self.put(text)
-            self._stream.flush()
             if text:
                 _SCREEN.partial = not text.endswith("\n")
+                if not _SCREEN.partial:  # agents write here, too: the parts of a line must not come one by one
+                    self._stream.flush()
             return written
+
+    def flush(self) -> None:
+        """Write what the stream has kept of an incomplete line."""
+        with suppress(OSError, ValueError):  # nobody will see it
+            self._stream.flush()
 
     def end(self) -> None:
         """Give the stream its own method again, unless somebody else has replaced it since."""
@@ -147,6 +153,8 @@ class LiveLine:
         """Show a last text and leave it there, if it is not empty. Other output follows below it."""
         with _SCREEN.lock:
             _SCREEN.remove()
+            for routed in _SCREEN.routed if _SCREEN.partial else ():
+                routed.flush()
             if text:
                 self.put(f"{_NEW_LINE if _SCREEN.partial else _START}{self._cut(text)}{ERASE_RIGHT}\n")
                 _SCREEN.partial = False
