@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from tests.integration.apps.stage import PATIENCE_S, SOURCES
+from tests.integration.apps.stage import PATIENCE_S, SOURCES, until
 from tests.screen import Screen
 
 import mwpy
 
 MAP = """
 import logging
+import sys
 import mwpy
 
 def double(number):
@@ -23,7 +26,7 @@ def double(number):
 
 with mwpy.local_master(slaves=2) as mw:
     for value in mw.map(double, range(20), progress=True):
-        print("value", value)
+        sys.stdout.write(f"value {value}\\n")  # at once, also where Python does not buffer
         if value == 10:
             logging.warning("ten")
 """
@@ -59,13 +62,16 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_prints_of_tasks_and_of_the_master_do_not_break_the_line(script: Path) -> None:
-    """Each of them is a line of its own. The last line has the last figures. The width of this terminal is 0."""
+    """Each of them is a line of its own. The last line has the last figures. The width of this terminal is 0.
+
+    On a busy machine, one slave has done everything before the other connects, or the master says that it waits.
+    """
     written = on_terminal(script)
     *lines, last = Screen().feed(written).lines
     expected = [*(f"task {x}" for x in range(20)), *(f"value {2 * x}" for x in range(20)), "WARNING:root:ten"]
-    assert sorted(lines) == sorted(expected), written
+    assert sorted(line for line in lines if not line.startswith("mwpy: nothing has")) == sorted(expected), written
     assert last.startswith("mwpy: double: 100%|"), written
-    assert "| 20/20, 2 slaves [" in last
+    assert re.search(r"\| 20/20, [12] slaves? \[", last), last
 
 
 def test_a_pipe_gets_nothing(script: Path) -> None:
@@ -103,6 +109,23 @@ def test_progress_that_is_switched_off_is_shown_no_longer() -> None:
         assert reports[-1] == (2, 9)
         assert list(mw.map(abs, [-1, 2])) == [1, 2]
     assert reports[-1] == (2, 9)
+
+
+def test_a_function_that_raises_at_the_end_leaves_no_thread() -> None:
+    """Nor a slave: the master ends in spite of it."""
+    before = {*threading.enumerate()}
+
+    def fail(done: int, total: int | None) -> None:
+        raise LookupError(f"{done} of {total}")
+
+    mw = mwpy.local_master(slaves=1)
+    started = {*threading.enumerate()} - before
+    mw.progress(fail)
+    mw.submit(mwpy.task(abs, -1))
+    until(lambda: " 1 done" in repr(mw), "the end of the task, for which nobody waits")
+    with pytest.raises(LookupError, match="1 of 1"):
+        mw.close()
+    until(lambda: not any(each.name == "mwpy-io" and each.is_alive() for each in started), "the end of the thread")
 
 
 def test_an_executor_shows_the_progress_of_its_tasks() -> None:
