@@ -210,6 +210,6 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
             executor = self._given
             if executor is None and self._options:
                 executor = Executor(**self._options)
-                finalize(self, executor.shutdown)
+                finalize(self, executor.shutdown, wait=False)  # the garbage collection may call this in any thread
             self._batches = Batches(KEPT.executor() if executor is None else executor, run_batch)
         return self._batches
