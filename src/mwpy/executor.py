@@ -94,8 +94,8 @@ class Executor(concurrent.futures.Executor):
         REGISTRY.enter("mwpy.Executor()")
         if script.is_imported_by_multiprocessing():
             raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
-        if slaves is not None and slaves < (0 if resource_file else 1):
-            raise UsageError(f"an executor cannot have {slaves} slaves: give 1 or more, or None for one per core")
+        if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
+            raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         TaskPolicy.of(**policy)

@@ -174,7 +174,7 @@ def test_a_map_that_is_too_slow_raises(blocked: Blocked, one: mwpy.Executor) -> 
     values = one.map(abs, range(3), timeout=0)
     with pytest.raises(TimeoutError):
         next(values)
-    assert len(one._thread._works) == 6
+    assert [work[0].cancelled() for work in one._thread._works] == 3 * [False] + 3 * [True]
 
 
 def test_a_task_that_was_not_sent_can_be_cancelled(blocked: Blocked) -> None:
@@ -213,6 +213,13 @@ def test_a_shutdown_cancels_what_was_not_sent(blocked: Blocked, one: mwpy.Execut
     blocked.release()
     one.shutdown()
     assert [future.result(0) for future in blocked.futures[:2]] == [0, 1]
+
+
+def test_tasks_can_be_cancelled_while_they_are_handed_over(one: mwpy.Executor) -> None:
+    """The thread of the executor takes tasks from the queue meanwhile. Each is done or cancelled afterwards."""
+    futures = [one.submit(abs, -number) for number in range(MANY)]
+    one.shutdown(cancel_futures=True)
+    assert all(future.cancelled() or future.result(0) == number for number, future in enumerate(futures))
 
 
 @pytest.mark.parametrize("method", ["terminate_workers", "kill_workers"])
@@ -285,8 +292,9 @@ def test_executors_are_refused_in_a_slave(executor: mwpy.Executor, chore: Callab
 
 def test_wrong_arguments_are_refused() -> None:
     """The message says what to give instead."""
-    with pytest.raises(mwpy.UsageError, match="give 1 or more"):
-        mwpy.Executor(slaves=0)
+    for wrong in (0, 2.5, "2"):
+        with pytest.raises(mwpy.UsageError, match=f"{wrong!r} slaves: give 1 or more"):
+            mwpy.Executor(slaves=wrong)  # type: ignore[arg-type]
     with pytest.raises(mwpy.UsageError, match="give resource_file"):
         mwpy.Executor(system="local")
     with pytest.raises(mwpy.UsageError, match="give one of htcondor, slurm, local"):
@@ -390,6 +398,16 @@ def test_a_task_that_waits_for_a_slave_can_be_cancelled(stage: Stage) -> None:
         until(lambda: json.loads(stage.resource.read_text())["slaves-needed"] == 1, "a slave that is needed")
         assert future.cancel()
     assert json.loads(stage.resource.read_text())["computation-status"] == "finished"
+
+
+def test_an_executor_whose_overseer_cannot_start_leaves_nothing(stage: Stage) -> None:
+    """Its log file cannot be written, because a folder has its name."""
+    before = {*threading.enumerate()}
+    Path(f"{stage.resource}.overseer").mkdir()
+    with pytest.raises(IsADirectoryError, match="overseer"):
+        mwpy.Executor(slaves=1, resource_file=stage.resource, system="local")
+    names = {"mwpy-executor", "mwpy-io"}
+    until(lambda: not any(each.name in names for each in {*threading.enumerate()} - before), "the end of the threads")
 
 
 BLOCKED = """

@@ -86,11 +86,14 @@ class ExecutorThread:
     """Why no task can be submitted any more."""
     _wants: bool = False
     """Whether the thread waits, and would take a task. The thread that resets it wakes this one."""
-    _lock: threading.Lock = field(factory=threading.Lock)
-    """Held to append to the queue, and to decide that nothing is appended any more."""
+    _lock: threading.RLock = field(factory=threading.RLock)
+    """Held to append to the queue, and to decide that nothing is appended any more. A signal handler or the garbage
+    collection may use the executor while the same thread holds it."""
     _ready: threading.Event = field(factory=threading.Event)
     _failure: BaseException | None = None
     """Why the computation did not start."""
+    _next: Future[Any] | None = None
+    """The task that is neither in the queue nor with the master, because it is handed over now."""
     _window: Window = field(factory=Window)
     _seeds: Seeds = field(factory=Seeds)
     _parts: MasterParts = field(init=False)
@@ -117,7 +120,11 @@ class ExecutorThread:
         """
         _all.add(self)
         self._thread.start()
-        self._ready.wait()
+        try:
+            self._ready.wait()
+        except BaseException:  # Ctrl-C: nobody gets this executor
+            self.leave()
+            raise
         if self._failure is not None:
             self._thread.join()
             raise self._failure
@@ -134,8 +141,8 @@ class ExecutorThread:
                 raise self._refusal
             self._works.append(work)
             if self._wants:
+                self._wake()  # first: after an interrupt in between, the next task wakes the thread again
                 self._wants = False
-                self._wake()
 
     def kill(self, future: Future[Any]) -> None:
         """End a task that is with the master, and whose future is cancelled."""
@@ -150,9 +157,9 @@ class ExecutorThread:
         """
         with self._lock:
             self._refuse(RuntimeError(SHUT_DOWN))
-            cancelled = [work[0] for work in self._works] if cancel else []
-        for future in cancelled:
-            future.cancel()
+        if cancel:
+            for work in self._works.copy():  # the thread takes some away meanwhile
+                work[0].cancel()
         self.leave()
 
     def leave(self) -> None:
@@ -169,8 +176,10 @@ class ExecutorThread:
     def give_up(self) -> None:
         """Cancel all tasks, and kill those that run."""
         self.close(cancel=True)
-        for future in list(self.open.values()):
-            future.cancel(kill=True)
+        handed_over = self._next  # before the others, because it becomes one of them
+        for future in [handed_over, *self.open.values()]:
+            if future is not None:
+                future.cancel(kill=True)
 
     def end_with_interpreter(self) -> None:
         """Wait for all tasks at the end of the interpreter. Ctrl-C gives them up."""
@@ -187,7 +196,7 @@ class ExecutorThread:
 
     def leave_to_parent(self) -> None:
         """This process was forked just now, and this thread is not in it."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._refusal = UsageError(FORKED)
 
     def _refuse(self, reason: Exception) -> None:
@@ -198,22 +207,11 @@ class ExecutorThread:
 
     def _run(self) -> None:
         try:
-            computation = self.begin()
-            codec = Codec(main_by_value=True)
-            self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
-            if self.overseer is not None:
-                self.overseer.start()
-            if self.progress is not None:
-                io = computation.access.io
-                io.progress.begin(self.progress, partial(_figures, io, self._works))
+            computation = self._begin()
         except BaseException as error:
             self._failure = error
             return
         finally:
-            if self._failure is None:
-                io = computation.access.io
-                self._wake = io.on_slaves = lambda: io.outcomes.put(Actions())
-                self._count_slaves = lambda: io.num_slaves
             self._ready.set()
         finished = False
         try:
@@ -223,7 +221,29 @@ class ExecutorThread:
         except BaseException as error:
             self._break(error)
         finally:
+            self._end(computation, finished)
+
+    def _begin(self) -> Computation:
+        computation = self.begin()
+        io = computation.access.io
+        try:
+            codec = Codec(main_by_value=True)
+            self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
+            if self.overseer is not None:
+                self.overseer.start()
+        except BaseException:
+            computation.end(finished=False)
+            raise
+        if self.progress is not None:
+            io.progress.begin(self.progress, partial(_figures, io, self._works))
+        self._wake = io.on_slaves = lambda: io.outcomes.put(Actions())
+        self._count_slaves = lambda: io.num_slaves
+        return computation
+
+    def _end(self, computation: Computation, finished: bool) -> None:
+        try:
             computation.end(finished)
+        finally:
             if self.overseer is not None:
                 self.overseer.end()
 
@@ -253,8 +273,8 @@ class ExecutorThread:
         room = self._window.size(max(self.expected, io.num_slaves)) - len(self.open)
         works, last = self._works, _NO_WORK
         while works and (room > 0 or works[0][0].cancelled()):
+            self._next = future = works[0][0]
             work = works.popleft()
-            future = work[0]
             if not future.start():
                 continue
             try:
@@ -267,6 +287,7 @@ class ExecutorThread:
             else:
                 self.open[number] = future
                 room -= 1
+        self._next = None
         if io.link.asleep:
             io.link.wake()
         return room
