@@ -53,7 +53,7 @@ FOR_THE_SIMULATOR = (
 )
 """Members of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""
 
-COMMANDS = ("doctor", "explain", "logs", "oversee", "pack", "slave", "status")
+COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "slave", "status")
 
 
 def described() -> str:

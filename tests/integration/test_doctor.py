@@ -97,6 +97,18 @@ def test_a_stale_generation(stage: Stage, master: Running) -> None:
     assert "a fresh copy" in remedy
 
 
+def test_a_report_for_scripts(stage: Stage, master: Running) -> None:
+    """Standard output has one JSON object, and standard error what the job does."""
+    run = doctor(stage, changed_copy(stage, master_addresses=["tcp://127.0.0.1:9"]), "--json")
+    assert run.process.returncode == 1, run.out + run.err
+    report = json.loads(run.out)
+    assert report["faults"] == 1
+    [fault] = [finding for finding in report["findings"] if finding["remedy"]]
+    assert (fault["about"], fault["found"]) == ("address", "tcp://127.0.0.1:9: nobody listens there")
+    assert fault["spare"] is False
+    assert report["findings"][0]["about"] == "machine"
+
+
 def test_a_closed_port(stage: Stage, master: Running) -> None:
     """No program listens at the address."""
     [(found, remedy)] = faults(doctor(stage, changed_copy(stage, master_addresses=["tcp://127.0.0.1:9"])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from mwpy._batch.ssh import Ssh
 from mwpy._values.errors import ExitCode, MasterUnreachable, UsageError
 from mwpy.app import report_errors
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
+from mwpy.cli.completion import parser_of
 
-COMMANDS = ("doctor", "explain", "logs", "oversee", "pack", "slave", "status")
+COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "slave", "status")
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -33,12 +35,19 @@ def test_shared_modules_are_no_commands(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_shows_its_help_and_reports_a_mistake_in_one_line(
+def test_each_command_shows_its_help_with_examples_and_reports_a_mistake_in_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistake has exit code 2."""
+    """The command accepts the examples. A mistake has exit code 2."""
     assert cli.main([command, "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: mwpy {command} ")
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: mwpy {command} ")
+    examples, codes = shown.partition("\nexamples:\n")[2].split("\nexit codes:\n")
+    assert codes.startswith("  0    ")
+    for example in examples.splitlines():
+        words = shlex.split(example.removeprefix('  eval "$(').removesuffix(')"'))
+        assert words[:2] == ["mwpy", command]
+        parser_of(command).parse_args(words[2:])
     assert cli.main([command, "--mw-nonsense"]) == ExitCode.USAGE
     error = capsys.readouterr().err
     assert error.startswith("mwpy: ")

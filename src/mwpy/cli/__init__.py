@@ -1,7 +1,8 @@
 """The `mwpy` command: everything that needs no script of its own.
 
-Each command is a module here: its `main(arguments)` returns the exit code, and `mwpy --help` shows the first line of
-its docstring. It is imported only when it is called. Modules with an underscore are shared by commands.
+Each command is a module here: its `main(arguments)` returns the exit code, `make_parser()` describes its options (but
+`slave` has those of a script), and `mwpy --help` shows the first line of its docstring. It is imported only when it is
+called. Modules with an underscore are shared by commands.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from mwpy._values.errors import ExitCode
 from mwpy.app import report_errors, version_string
 
-__all__ = ["main"]
+__all__ = ["commands", "main", "summary"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     match arguments:
-        case [command, *rest] if command in _commands():
+        case [command, *rest] if command in commands():
             module = importlib.import_module(f"mwpy.cli.{command}")
             try:
                 return int(module.main(rest))
@@ -41,13 +42,17 @@ def _run(arguments: list[str]) -> int:
     return ExitCode.USAGE
 
 
-def _commands() -> list[str]:
+def commands() -> list[str]:
+    """Return the names of the commands that are modules here."""
     return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+
+
+def summary(command: str) -> str:
+    """Return the first line of a command's docstring: how it is called, a colon, and what it does."""
+    return (importlib.import_module(f"mwpy.cli.{command}").__doc__ or "").splitlines()[0]
 
 
 def _usage() -> str:
     lines = ["usage: mwpy COMMAND [ARGUMENT ...]", ""]
-    for command in _commands():
-        docstring = importlib.import_module(f"mwpy.cli.{command}").__doc__ or ""
-        lines.append(f"  {docstring.splitlines()[0]}")
+    lines += [f"  {summary(command)}" for command in commands()]
     return "\n".join([*lines, "  mwpy version: print the version.", "", "`mwpy COMMAND --help` shows its options."])

@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,10 +21,29 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         command: the name of the command.
+        examples: command lines, which the help shows.
+        exit_codes: what each exit code means, which the help shows.
+        settings: any arguments of `argparse.ArgumentParser`.
     """
 
-    def __init__(self, command: str, **settings: Any) -> None:
+    def __init__(
+        self,
+        command: str,
+        *,
+        examples: Sequence[str] = (),
+        exit_codes: Mapping[int, str] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(prog=f"mwpy {command}", allow_abbrev=False, **settings)
+        self._examples = examples
+        self._exit_codes = exit_codes or {}
+
+    def format_help(self) -> str:
+        """Return the help: usage, options in groups, examples and exit codes."""
+        examples = [f"  {line}\n" for line in self._examples]
+        codes = [f"  {code:<4} {meaning}\n" for code, meaning in self._exit_codes.items()]
+        parts = [("examples", examples), ("exit codes", codes)]
+        return super().format_help() + "".join(f"\n{title}:\n{''.join(lines)}" for title, lines in parts if lines)
 
     def error(self, message: str) -> NoReturn:
         """Report a mistake."""
@@ -52,21 +71,21 @@ def number(least: float, kind: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe a job."""
-    add = parser.add_argument
+    """Add the options that describe a job, in groups."""
+    add = parser.add_argument_group("jobs").add_argument
     command = "run this program, with these first arguments, instead of the one in the resource file"
     add("--command", type=shlex.split, default=[], metavar="'PROGRAM ARGUMENT ...'", help=command)
     add("--log-dir", type=Path, metavar="DIR", help="the folder for jobs' output; default RESOURCE_FILE.jobs")
     line = "add this line to each submission, in the batch system's own language (repeatable)"
     add("--line", action="append", default=[], metavar="LINE", help=line)
-    add("--memory", default="1GB", metavar="SIZE", help="htcondor: the memory that a job asks for; default 1GB")
-    add("--disk", default="1GB", metavar="SIZE", help="htcondor: the disk space that a job asks for; default 1GB")
-    transfer = "htcondor: transfer this file to the job; if the command names it, the job's command names the copy"
+    add = parser.add_argument_group("jobs of htcondor").add_argument
+    add("--memory", default="1GB", metavar="SIZE", help="the memory that a job asks for; default 1GB")
+    add("--disk", default="1GB", metavar="SIZE", help="the disk space that a job asks for; default 1GB")
+    transfer = "transfer this file to the job; if the command names it, the job's command names the copy"
     add("--transfer", type=Path, action="append", default=[], metavar="FILE", help=f"{transfer} (repeatable)")
-    add(
-        "--hosts", type=Path, metavar="FILE", help="ssh: the machines, one line `HOST [slots=N] [python=PATH]` for each"
-    )
-    add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="ssh: options for ssh itself")
+    add = parser.add_argument_group("jobs through ssh").add_argument
+    add("--hosts", type=Path, metavar="FILE", help="the machines, one line `HOST [slots=N] [python=PATH]` for each")
+    add("--ssh-options", type=shlex.split, default=[], metavar="'-F FILE ...'", help="options for ssh itself")
 
 
 def _local(_: argparse.Namespace) -> Batch:

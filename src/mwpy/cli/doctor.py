@@ -7,8 +7,13 @@ the command from the resource file. Without --with there is only the examination
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from attrs import asdict
 
 from mwpy import resource_file
 from mwpy._doctor import consultation
@@ -17,26 +22,45 @@ from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import counted
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 DESCRIPTION = """Send one agent through a batch system, or start one here. The agent checks whether it could serve the
 computation: the addresses of the master, keys, clock, Python, libraries, imports of the application, memory, disk space
 and the time left. Each fault is reported with its remedy. The computation is not disturbed."""
 
-EPILOG = "Exit codes: 0: all is well; 1: a fault was found; 2: a bad option, or no resource file."
-
 FAULT_FOUND = 1
+
+EXAMPLES = (
+    "mwpy doctor app.rsc",
+    "mwpy doctor app.rsc --with htcondor --memory 4GB",
+    "mwpy doctor app.rsc --with ssh --hosts hosts.txt --json",
+)
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "all is well",
+    FAULT_FOUND: "a fault was found",
+    ExitCode.USAGE: "a bad option, or no resource file",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Examine; return the exit code."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
+    findings = _findings(parsed)
+    faults = sum(bool(finding.remedy) for finding in findings)
+    if parsed.json:
+        print(json.dumps({"faults": faults, "findings": [asdict(finding) for finding in findings]}))
+    else:
+        print(*map(_line, findings), f"{counted(faults, 'fault')} found" if faults else "all is well", sep="\n")
+    return FAULT_FOUND if faults else ExitCode.OK
+
+
+def _findings(parsed: argparse.Namespace) -> list[Finding]:
     content = resource_file.read(parsed.path)
     if content.computation_status == resource_file.FINISHED:
-        print(f"ok      computation: finished, says {parsed.path}; agents exit with 0")
-        return ExitCode.OK
+        return [Finding("computation", f"finished, says {parsed.path}; agents exit with 0")]
     batch = None if parsed.system in (None, "local") else BATCH_SYSTEMS[parsed.system](parsed)
-    findings = consultation.examine(
+    return consultation.examine(
         parsed.path,
         content,
         batch,
@@ -44,17 +68,13 @@ def main(arguments: Sequence[str]) -> int:
         log_dir=parsed.log_dir,
         extra=tuple(parsed.line),
         timeout_s=parsed.timeout,
-        say=lambda line: print(line, flush=True),
+        say=lambda line: print(line, file=sys.stderr if parsed.json else sys.stdout, flush=True),
     )
-    for finding in findings:
-        print(_line(finding))
-    faults = sum(bool(finding.remedy) for finding in findings)
-    print(f"{counted(faults, 'fault')} found" if faults else "all is well")
-    return FAULT_FOUND if faults else ExitCode.OK
 
 
-def _parser() -> Parser:
-    parser = Parser("doctor", description=DESCRIPTION, epilog=EPILOG)
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = Parser("doctor", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
     parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
     where = "where the agent runs; default: on this machine"
     parser.add_argument("--with", dest="system", choices=[*BATCH_SYSTEMS], help=where)
@@ -65,6 +85,7 @@ def _parser() -> Parser:
         metavar="SECONDS",
         help="how long the job may wait and run before it is removed; default 600",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
     add_job_options(parser)
     return parser
 

@@ -16,22 +16,24 @@ from mwpy._values.inquiry_messages import Fate
 from mwpy._values.messagepack import decode, encode
 from mwpy.cli._arguments import Parser, number, on_screen
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 DESCRIPTION = """Ask a running master about a task: why it waits, agent by agent, which slave has it and since when, or
 how it ended. The computation is not disturbed."""
 
-EPILOG = """Exit codes: 0: the master answered; 2: a bad option, no resource file, no such task, or the computation is
-finished; 3: the master refused to answer; 4: no master answered."""
+EXAMPLES = "mwpy explain app.rsc 7", "mwpy explain app.rsc 7 --json"
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "the master answered",
+    ExitCode.USAGE: "a bad option, no resource file, no such task, or the computation is finished",
+    ExitCode.REFUSED: "the master refused: the file is of another computation, or mwpy has another version",
+    ExitCode.UNREACHABLE: "no master answered",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Explain a task; return the exit code."""
-    parser = Parser("explain", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
-    parser.add_argument("task", type=number(1, int), metavar="TASK", help="the id of the task, as in its messages")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parsed = parser.parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     with Inquirer(parsed.path) as inquirer:
         answer = inquirer.explanation(parsed.task)
     if parsed.json:
@@ -39,3 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     else:
         print(*map(on_screen, explained(answer).splitlines()), sep="\n")
     return ExitCode.USAGE if answer.fate is Fate.UNKNOWN else ExitCode.OK
+
+
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = Parser("explain", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
+    parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
+    parser.add_argument("task", type=number(1, int), metavar="TASK", help="the id of the task, as in its messages")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser

@@ -23,7 +23,7 @@ from mwpy._values.exits import REPLACED, describe_exit
 from mwpy.audit import End, read_ends, read_totals
 from mwpy.cli._arguments import Parser
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 USAGE = "mwpy logs AUDIT_FILE [SLAVE-ID | TASK-ID] [--all | --stats [--json]]"
 
@@ -31,10 +31,22 @@ DESCRIPTION = (
     "Show the last output of slaves, from their master's audit file. Without an id, list the slaves that died."
 )
 
+EXAMPLES = (
+    "mwpy logs app.audit",
+    "mwpy logs app.audit SLAVE-17",
+    "mwpy logs app.audit 4711",
+    "mwpy logs app.audit --stats",
+)
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "what was asked for is in the file, or no slave died",
+    ExitCode.USAGE: "a bad option, no audit file, or the file does not contain the slave, the task or totals",
+}
+
 
 def main(arguments: Sequence[str]) -> int:
     """Show the last output of slaves; return the exit code."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     ends = read_ends(parsed.path)
     try:
         if parsed.json and not parsed.stats:
@@ -51,8 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _parser() -> Parser:
-    parser = Parser("logs", usage=USAGE, description=DESCRIPTION)
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = Parser("logs", usage=USAGE, description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
     parser.add_argument("path", type=Path, metavar="AUDIT_FILE", help="the audit file that the master writes")
     name = "show all last output of this slave (SLAVE-0), or of the slaves that died while they ran this task (7)"
     parser.add_argument("id", nargs="?", metavar="SLAVE-ID | TASK-ID", help=name)

@@ -15,21 +15,32 @@ from mwpy._values.errors import ExitCode
 from mwpy._values.options import parse
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 DESCRIPTION = """Oversee computations: read their resource files, submit agents to a batch system while their masters
 lack slaves, and remove jobs that wait or idle without being needed. The command ends when all computations are finished
 and have no jobs left. When it is stopped (Ctrl-C, SIGTERM), its jobs stay with their masters; the next start finds
 them."""
 
-EPILOG = """A job runs the program that the resource file names, in the working directory of this command. Exit codes:
-0: all is finished, or --once did what it decided; 2: a bad option; 4 (with --once or --remove): a resource file could
-not be read, or the batch system did not answer or refused; 130: it was stopped."""
+EPILOG = "A job runs the program that the resource file names, in the working directory of this command."
+
+EXAMPLES = (
+    "mwpy oversee app.rsc --with htcondor",
+    "mwpy oversee runs/ --with slurm --max 200 --line=--time=120",
+    "mwpy oversee app.rsc --with ssh --hosts hosts.txt --once",
+)
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "all is finished, or --once did what it decided",
+    ExitCode.USAGE: "a bad option",
+    ExitCode.UNREACHABLE: "with --once or --remove: a resource file is unreadable, or the batch system failed",
+    ExitCode.INTERRUPTED: "it was stopped",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Oversee computations, or remove their jobs; return the exit code."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     if parsed.parent is not None and not die_with_parent(parsed.parent):
         return ExitCode.INTERRUPTED
     batch = BATCH_SYSTEMS[parsed.system](parsed)
@@ -44,8 +55,9 @@ def _priority(text: str) -> tuple[str, int]:
     return name, int(value)
 
 
-def _parser() -> Parser:
-    parser = Parser("oversee", description=DESCRIPTION, epilog=EPILOG)
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = Parser("oversee", description=DESCRIPTION, epilog=EPILOG, examples=EXAMPLES, exit_codes=EXIT_CODES)
     add = parser.add_argument
     add(
         "paths",
@@ -55,6 +67,7 @@ def _parser() -> Parser:
         help="the file that a master writes; or a directory: all its files *.rsc, including later ones",
     )
     add("--with", dest="system", required=True, choices=[*BATCH_SYSTEMS], help="where the agents run")
+    add = parser.add_argument_group("how many jobs, and when").add_argument
     limit = "have at most N jobs in the queue, for all computations together; default 1000; with local, one per core"
     add("--max", type=number(0, int), metavar="N", help=limit)
     slaves = "how many slaves a job has; default 1"
@@ -68,6 +81,7 @@ def _parser() -> Parser:
     priority = "computations with a higher number get jobs first when --max is reached; default 0 (repeatable)"
     add("--priority", type=_priority, action="append", default=[], metavar="RESOURCE_FILE=N", help=priority)
     add_job_options(parser)
+    add = parser.add_argument_group("the command itself").add_argument
     add("--once", action="store_true", help="run one round and exit")
     add("--dry-run", action="store_true", help="run one round, only say what it would do, and exit")
     parent = "end, even if it is killed, with the process that started this one and has this number"

@@ -21,6 +21,20 @@ from mwpy.app import run_agent
 
 __all__ = ["main"]
 
+EXAMPLES_AND_EXIT_CODES = """
+examples:
+  mwpy slave app.py --mw-resource-file app.rsc
+  mwpy slave --mw-resource-file app.rsc --mw-slave-processes 8
+
+exit codes:
+  0    the computation is finished, or there was no task for as long as --mw-idle-exit says
+  2    a bad option, or no resource file
+  3    the master refused the agent
+  4    no address of the master answered
+  5    the agent was evicted, or its time was used up
+  6    the slaves end before they can take a task
+  255  the master was lost"""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run as an agent. Its slaves run the script, or, without a script, functions by value and installed modules."""
@@ -30,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments = ["--mw-help"]
     options, script = parse(["--mw-slave", *arguments], os.environ)
     if options.help:
-        print(help_text("mwpy slave [SCRIPT]"))
+        print(help_text("mwpy slave [SCRIPT]") + "\n" + EXAMPLES_AND_EXIT_CODES)
         return ExitCode.OK
     code = run_agent(options, [sys.executable, *(script or AGENT)])
     if code == ExitCode.OK and script and not script[0].startswith("-") and not os.path.exists(script[0]):

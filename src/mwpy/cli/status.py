@@ -18,15 +18,21 @@ from mwpy._values.errors import ExitCode
 from mwpy._values.phrases import counted
 from mwpy.cli._arguments import Parser, number, on_screen
 
-__all__ = ["main", "shown"]
+__all__ = ["main", "make_parser", "shown"]
 
 DESCRIPTION = """Ask a running master what it does: tasks by state and algorithm, slaves by machine and state, the rate,
 failures by kind, the last failure, lost attempts by cause, and the last messages of the master. The computation is not
 disturbed."""
 
-EPILOG = """Exit codes: 0: the master answered, or the computation is finished; 2: a bad option, or no resource file; 3:
-the master refused to answer, because the file is of another computation or the version of mwpy differs; 4: no master
-answered; 130: --watch was stopped."""
+EXAMPLES = "mwpy status app.rsc", "mwpy status app.rsc --watch --interval 10", "mwpy status app.rsc --json"
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "the master answered, or the computation is finished",
+    ExitCode.USAGE: "a bad option, or no resource file",
+    ExitCode.REFUSED: "the master refused: the file is of another computation, or mwpy has another version",
+    ExitCode.UNREACHABLE: "no master answered",
+    ExitCode.INTERRUPTED: "--watch was stopped",
+}
 
 TASKS = "pending", "blocked", "delayed", "at_slaves", "answered", "finished", "failed"
 SLAVES = "agents", "starting", "idle", "busy", "leaving", "finished", "failed"
@@ -34,7 +40,7 @@ SLAVES = "agents", "starting", "idle", "busy", "leaving", "finished", "failed"
 
 def main(arguments: Sequence[str]) -> int:
     """Show what a master does; return the exit code."""
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     screen = _Screen(redraws=parsed.watch and not parsed.json and sys.stdout.isatty())
     with Inquirer(parsed.path) as inquirer:
         while True:
@@ -45,8 +51,9 @@ def main(arguments: Sequence[str]) -> int:
             clock.sleep(parsed.interval)
 
 
-def _parser() -> Parser:
-    parser = Parser("status", description=DESCRIPTION, epilog=EPILOG)
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = Parser("status", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
     parser.add_argument("path", type=Path, metavar="RESOURCE_FILE", help="the file that the master writes")
     watch = "ask again and again until the computation is finished; on a terminal, the display is redrawn in place"
     parser.add_argument("--watch", action="store_true", help=watch)

@@ -28,12 +28,20 @@ from mwpy._values.errors import ExitCode, MwpyError, UsageError
 from mwpy.cli._arguments import Parser
 from mwpy.cli.pack import imports
 
-__all__ = ["lean", "main"]
+__all__ = ["lean", "main", "make_parser"]
 
 DESCRIPTION = """Put a script and its imports into one file, for machines that have only Python. The file contains mwpy,
 the imported packages in the versions that are installed here, and modules beside the script. The command does not find
 files that the script reads, or imports that are not written as import statements: name these packages with --with, and
 send these files along."""
+
+EXAMPLES = "mwpy pack app.py", "mwpy pack app.py -o app-3.13.pex --python 3.13 --with pandas"
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.OK: "the file was made",
+    ExitCode.USAGE: "a bad option, no script, or pex is not installed",
+    ExitCode.FAILED: "pex failed",
+}
 
 PREAMBLE = """\
 import os
@@ -47,7 +55,7 @@ if "PEX_ROOT" not in os.environ and "HOME" not in os.environ:
 
 def main(arguments: Sequence[str]) -> int:
     """Pack a script; return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if importlib.util.find_spec("pex") is None or importlib.util.find_spec("packaging") is None:
         raise UsageError("packing needs pex: pip install 'mwpy-cluster[pack]'")
     script, output = Path(options.script), Path(options.output or Path(options.script).with_suffix(".pex").name)
@@ -69,8 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _parser() -> Parser:
-    parser = Parser("pack", description=DESCRIPTION)
+def make_parser() -> Parser:
+    """Describe the command line."""
+    parser = Parser("pack", description=DESCRIPTION, examples=EXAMPLES, exit_codes=EXIT_CODES)
     add = parser.add_argument
     add("script", metavar="SCRIPT", help="the script that you start with python")
     add("-o", "--output", metavar="FILE", help="the file to make; default: the name of SCRIPT, with .pex")
