@@ -9,12 +9,13 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 
 import pytest
 
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel, stream
+from mwpy._transport.channel import ends as channel_ends
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -173,6 +174,22 @@ def test_a_slave_notices_that_its_agent_is_gone() -> None:
     assert (slave.receive(60.0), slave.eof) == ([], True)
     slave.send([b"x"])
     slave.close()
+
+
+def test_a_message_that_is_sent_within_another_one_follows_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer of a task logs between two pieces of a message."""
+    agent, slave = ends
+
+    def in_pieces(frames: Sequence[Buffer]) -> Iterator[memoryview]:
+        [piece] = stream.pack(frames)
+        yield piece[:10]
+        if frames == [b"outer"]:
+            slave.send([b"inner"])
+        yield piece[10:]
+
+    monkeypatch.setattr(channel_ends, "pack", in_pieces)
+    slave.send([b"outer"])
+    assert agent.receive() == [[b"outer"], [b"inner"]]
 
 
 def test_a_slave_notices_a_failed_send() -> None:

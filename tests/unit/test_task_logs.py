@@ -153,6 +153,23 @@ def test_a_thread_of_a_task_does_not_send(kept: TaskLogs, sent: list[Logged]) ->
     assert len(sent) == 1
 
 
+def test_what_is_logged_while_records_are_sent_is_sent_later(clock: list[float]) -> None:
+    """A finalizer of a task may run at any moment. A message in another one would break both."""
+    sent: list[list[str]] = []
+
+    def put(logged: Logged) -> None:
+        if not sent:
+            kept.note(record("from a finalizer %d"))
+        sent.append([row.text for row in logged.rows])
+
+    kept = TaskLogs(cast(Any, End()), 3, cast(RunningTasks, Tasks()), put)
+    kept.note(record())
+    assert sent == [["text 1"]]
+    assert kept.waiting
+    kept.send()
+    assert sent == [["text 1"], ["from a finalizer 1"]]
+
+
 def test_a_process_that_a_task_has_forked_sends_nothing(kept: TaskLogs, sent: list[Logged]) -> None:
     kept._end.forked = True  # type: ignore[misc]
     kept.note(record())

@@ -99,6 +99,8 @@ class TaskLogs:
     _sends: Allowance = field(factory=lambda: Allowance(SENDS_A_SECOND, SENDS_AT_ONCE))
     _thread: int = field(factory=threading.get_ident)
     _lock: threading.RLock = field(factory=threading.RLock)
+    _is_sending: bool = False
+    """Whether a message is being made or sent. A finalizer of a task may log at any moment, also then."""
     _handler: Handler | None = None
 
     def begin(self, levels: Mapping[str, int] | None) -> None:
@@ -146,15 +148,19 @@ class TaskLogs:
 
     def send(self, *, everything: bool = False) -> None:
         """Send the records that wait. If all were left out, say so from time to time, or if `everything` is sent."""
-        if self._end.forked:
+        if self._end.forked or self._is_sending:
             return
         with self._lock:
             now = monotonic()
             if not (self._rows or (self._left_out and (everything or now >= self._said_at + SAID_EVERY_S))):
                 return
-            logged = Logged(self._number, self._rows, self._left_out)
-            self._rows, self._size, self._left_out, self.waiting, self._said_at = [], 0, 0, False, now
-            self._put(logged)
+            self._is_sending = True
+            try:
+                logged = Logged(self._number, self._rows, self._left_out)
+                self._rows, self._size, self._left_out, self.waiting, self._said_at = [], 0, 0, False, now
+                self._put(logged)
+            finally:
+                self._is_sending = False
 
 
 def _sent(text: object, most: int = MAX_REASON) -> str:

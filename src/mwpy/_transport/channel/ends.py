@@ -226,6 +226,9 @@ class SlaveEnd:
         self._stream.setblocking(True)
         self._passage = Passage(socket.socket(fileno=fds.passage))
         self._reader = Reader(self._stream)
+        self._unsent: deque[Sequence[Buffer]] = deque()
+        """Messages of which nothing was sent yet."""
+        self._is_sending = False
         self._ready = select.poll()
         self._ready.register(fds.stream, select.POLLIN)
         self.eof = False
@@ -280,12 +283,23 @@ class SlaveEnd:
         return unfold(frames, read_references(frames, MAX_BYTES), self._passage, passes_on=False)
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message; sets `eof` when the agent is gone."""
+        """Send a message; sets `eof` when the agent is gone.
+
+        A finalizer or signal handler of a task may send while a message is being sent: then its message is the next.
+        """
+        self._unsent.append(frames)
+        if self._is_sending:
+            return
+        self._is_sending = True
         try:
-            for piece in pack(self._passage.fold(frames)):
-                self._stream.sendall(piece)
+            while self._unsent:
+                for piece in pack(self._passage.fold(self._unsent.popleft())):
+                    self._stream.sendall(piece)
         except OSError as error:
+            self._unsent.clear()
             self._fail(error)
+        finally:
+            self._is_sending = False
 
     def _fail(self, error: OSError) -> None:
         if self.forked:
