@@ -218,6 +218,7 @@ class MasterCore:
         for agent in self.state.members.agents.values():
             self.state.send(agent, self.state.closing)
             self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
+        self.inquiries.close(self.state.closing)
         self.totals.state_all()
         why = "SHUTDOWN" if command.finished else "INTERRUPTED"
         self.state.record(records.Ended(why, self.state.settings.member_id))
@@ -256,7 +257,9 @@ class MasterCore:
         if isinstance(event.message, messages.AskStatus | messages.AskTask):
             self.inquiries.receive(event.peer, event.address, event.message)
             return
-        if not isinstance(event.message, messages.Hello) or self.inquiries.knows(event.peer):
+        if self.inquiries.knows(event.peer):
+            raise ProtocolError(f"{type(event.message).__name__} from an inquirer")
+        if not isinstance(event.message, messages.Hello):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.hosts.note_job(event.message.host, event.message.job)
         self.admission.hello(event.message, event.peer, event.address, now)
@@ -391,6 +394,7 @@ class MasterCore:
             self.hosts,
             self.verification,
             self.inquiries,
+            self.logs,
         ):
             part.check()
         self.silence.watch.check()

@@ -80,6 +80,12 @@ class Inquiries:
         self._inquirers.pop(peer, None)
         self._open.pop(peer, None)
 
+    def close(self, closing: messages.Shutdown) -> None:
+        """Answer all open questions with the end of the computation."""
+        for peer in list(self._open):
+            self.forget(peer)
+            self.admission.send_away(peer, closing)
+
     def _why_not(self, peer: bytes, question: Question) -> str:
         mine = self.state.settings
         if question.member_id != mine.member_id:

@@ -116,8 +116,9 @@ class StatusReport:
     def work(self) -> int:
         """How many objects an answer looks at, about."""
         jar, members = self.state.jar, self.state.members
-        few = min(len(jar.blocked.tasks), len(jar.delayed.tasks))
-        return few + jar.answered.num_waiting + len(members.slaves) + len(members.agents) + len(self.totals.rows)
+        few = min(len(jar.blocked.tasks), len(jar.delayed.tasks)) + jar.answered.num_waiting
+        algorithms = len(jar.algorithms.defined) + len(self.totals.rows)
+        return few + algorithms + len(members.slaves) + len(members.agents)
 
     def _tasks(self) -> dict[str, int]:
         jar = self.state.jar
