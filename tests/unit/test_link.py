@@ -233,7 +233,8 @@ def test_a_connection_is_ended_after_its_silence_even_if_no_message_was_read_fro
     master = ends.master(timeout_s=1.0)
     with silent_connection(master) as silent:
         ends.until(lambda: master.strangers, "end of the silent connection")
-        assert silent.recv(1000)[1000:] == b""
+        while silent.recv(1000):
+            pass
     assert [each.reason for each in master.strangers] == [NO_MESSAGE]
 
 
