@@ -141,6 +141,19 @@ def test_slaves_are_renewed_at_all_agents_or_at_those_that_refused_an_algorithm(
     assert {slave.state for slave in core.state.members.slaves.values()} == {SlaveState.SHUTTING_DOWN}
 
 
+def test_a_slave_that_repeats_that_it_cannot_load_an_algorithm_is_recorded_once(core: MasterCore) -> None:
+    _connect(core, peer=b"a")
+    failed = messages.AlgorithmFailed(1, 0, "no module", [], [], [], messages.LoadFailure.REPEATED)
+    assert [type(record) for record in _receive(core, failed, b"a")].count(AlgorithmRefused) == 1
+    assert [type(record) for record in _receive(core, failed, b"a")].count(AlgorithmRefused) == 0
+
+
+def test_an_agent_is_known_by_its_process_id(core: MasterCore) -> None:
+    assert not core.state.members.has_process(1)
+    _connect(core, peer=b"a")
+    assert core.state.members.has_process(1)
+
+
 def test_an_agent_with_more_slaves_than_it_announced_is_dropped(core: MasterCore) -> None:
     """Otherwise one agent could fill the master's memory with slaves."""
     _connect(core)

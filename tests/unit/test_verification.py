@@ -45,6 +45,51 @@ def test_a_repetition_is_not_sent_to_the_same_host() -> None:
     assert (pool.held("a"), pool.held("a2"), pool.held("b")) == ([], [], [1])
 
 
+def answer_all(pool: Pool, host: str) -> None:
+    """The slave on a host answers all tasks that it holds, in one message."""
+    spans = pool.core.state.members.peers[host.encode()].slaves[1].held.spans
+    count = sum(each.count for each in spans)
+    columns = [each.first for each in spans], [each.count for each in spans], [each.attempt for each in spans]
+    payload = messages.payload(count, [RIGHT] * count)
+    pool.hear(host, messages.Results(1, *columns, [0.1] * count, []), [payload])
+
+
+def test_answers_that_arrive_in_one_message_are_compared_one_by_one() -> None:
+    pool = Pool("a", settings=MasterSettings("m", "g", task_group=4))
+    pool.submit(4)
+    assert pool.held("a") == [1, 2, 3, 4]
+    pool.connect("b")
+    answer_all(pool, "a")
+    assert pool.results == {}
+    assert pool.held("b") == [1, 2, 3, 4]
+    answer_all(pool, "b")
+    assert sorted(pool.results) == [1, 2, 3, 4]
+    assert {is_sure for _, is_sure in pool.verdicts} == {True}
+
+
+def test_a_slave_that_gets_only_addressed_tasks_repeats_none() -> None:
+    pool = Pool()
+    pool.core.obey(AllocateSlaves(1, SlaveKind.ORDERED))
+    pool.connect("b")
+    pool.connect("a")
+    pool.submit()
+    pool.connect("c")
+    assert pool.core.state.members.slaves[SlaveId("SLAVE-0")].kind is SlaveKind.ORDERED
+    pool.answer("a", RIGHT)
+    assert (pool.held("b"), pool.held("c")) == ([], [1])
+
+
+def test_a_repetition_does_not_get_the_state_that_the_first_attempt_left() -> None:
+    """Otherwise it would depend on what another host computed."""
+    pool = Pool("a", "b")
+    pool.submit()
+    pool.hear("a", messages.Checkpoint(1, 1, 1), [CODEC.dumps_state("half")[0]])
+    assert pool.core.state.jar.left.bytes > 0
+    pool.answer("a", RIGHT)
+    assert pool.core.state.jar.left.bytes == 0
+    assert pool.held("b") == [1]
+
+
 def test_only_a_part_of_the_tasks_is_repeated() -> None:
     """The choice depends only on the task's id."""
     counts = []
