@@ -133,7 +133,7 @@ def test_an_inquirer_cannot_become_an_agent(asked: Asked) -> None:
     asked.ask()
     asked.receive(messages.Hello("m", "g", "node1", 1, "3.11", 1))
     asked.decide()
-    assert asked.sent[b"asks"] == [messages.Refused("protocol error: Hello from an inquirer")]
+    assert asked.sent[b"asks"] == [messages.Refused("protocol error: Hello before Hello")]
     assert not asked.core.state.members.agents
 
 

@@ -159,14 +159,14 @@ def test_what_is_logged_while_records_are_sent_is_sent_later(clock: list[float])
 
     def put(logged: Logged) -> None:
         if not sent:
-            kept.note(record("from a finalizer %d"))
+            mine.note(record("from a finalizer %d"))
         sent.append([row.text for row in logged.rows])
 
-    kept = TaskLogs(cast(Any, End()), 3, cast(RunningTasks, Tasks()), put)
-    kept.note(record())
+    mine = TaskLogs(cast(Any, End()), 3, cast(RunningTasks, Tasks()), put)
+    mine.note(record())
     assert sent == [["text 1"]]
-    assert kept.waiting
-    kept.send()
+    assert mine.waiting
+    mine.send()
     assert sent == [["text 1"], ["from a finalizer 1"]]
 
 

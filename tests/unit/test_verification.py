@@ -49,9 +49,10 @@ def answer_all(pool: Pool, host: str) -> None:
     """The slave on a host answers all tasks that it holds, in one message."""
     spans = pool.core.state.members.peers[host.encode()].slaves[1].held.spans
     count = sum(each.count for each in spans)
-    columns = [each.first for each in spans], [each.count for each in spans], [each.attempt for each in spans]
-    payload = messages.payload(count, [RIGHT] * count)
-    pool.hear(host, messages.Results(1, *columns, [0.1] * count, []), [payload])
+    firsts: list[int] = [each.first for each in spans]
+    counts, attempts = [each.count for each in spans], [each.attempt for each in spans]
+    group = messages.Results(1, firsts, counts, attempts, [0.1] * count, [])
+    pool.hear(host, group, [messages.payload(count, [RIGHT] * count)])
 
 
 def test_answers_that_arrive_in_one_message_are_compared_one_by_one() -> None:

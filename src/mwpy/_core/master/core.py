@@ -220,8 +220,7 @@ class MasterCore:
             self.admission.retire(agent, "the computation ends", Cause.CANCELLED)
         self.inquiries.close(self.state.closing)
         self.totals.state_all()
-        why = "SHUTDOWN" if command.finished else "INTERRUPTED"
-        self.state.record(records.Ended(why, self.state.settings.member_id))
+        self.state.record(records.Ended(("INTERRUPTED", "SHUTDOWN")[command.finished], self.state.settings.member_id))
 
     # ---- what happened outside -----------------------------------------------------------------------------
 
@@ -257,9 +256,7 @@ class MasterCore:
         if isinstance(event.message, messages.AskStatus | messages.AskTask):
             self.inquiries.receive(event.peer, event.address, event.message)
             return
-        if self.inquiries.knows(event.peer):
-            raise ProtocolError(f"{type(event.message).__name__} from an inquirer")
-        if not isinstance(event.message, messages.Hello):
+        if not isinstance(event.message, messages.Hello) or self.inquiries.knows(event.peer):
             raise ProtocolError(f"{type(event.message).__name__} before Hello")
         self.hosts.note_job(event.message.host, event.message.job)
         self.admission.hello(event.message, event.peer, event.address, now)
@@ -394,7 +391,6 @@ class MasterCore:
             self.hosts,
             self.verification,
             self.inquiries,
-            self.logs,
         ):
             part.check()
         self.silence.watch.check()

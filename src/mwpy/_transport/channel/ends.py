@@ -227,7 +227,7 @@ class SlaveEnd:
         self._passage = Passage(socket.socket(fileno=fds.passage))
         self._reader = Reader(self._stream)
         self._unsent: deque[Sequence[Buffer]] = deque()
-        """Messages of which nothing was sent yet."""
+        """Messages that wait until another one is sent."""
         self._is_sending = False
         self._ready = select.poll()
         self._ready.register(fds.stream, select.POLLIN)
