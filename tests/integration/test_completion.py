@@ -55,7 +55,7 @@ def test_bash_completes_commands(script: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bash_completes_the_options_of_each_command(script: Path, command: str) -> None:
-    expected = [name for action in parser_of(command)._actions for name in action.option_strings]
+    expected = [name for action in parser_of(command).actions() for name in action.option_strings]
     assert completed(script, command, "-") == sorted(expected)
 
 
@@ -107,7 +107,7 @@ def test_bash_completes_files_where_a_file_is_expected(script: Path, words: list
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "slave"])
 def test_each_path_is_known_as_a_file_or_a_folder(command: str) -> None:
     """The metavar says it."""
-    for action in parser_of(command)._actions:
+    for action in parser_of(command).actions():
         if action.type is Path:
             assert action.metavar in FILES | FOLDERS, f"mwpy {command} {action.option_strings or action.metavar}"
 

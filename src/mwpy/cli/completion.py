@@ -108,11 +108,11 @@ def make_parser() -> Parser:
     return parser
 
 
-def parser_of(command: str) -> argparse.ArgumentParser:
+def parser_of(command: str) -> Parser:
     """Return a parser with all options and arguments of a command."""
     if command == "slave":
         return _parser_of_an_agent()
-    parser: argparse.ArgumentParser = importlib.import_module(f"mwpy.cli.{command}").make_parser()
+    parser: Parser = importlib.import_module(f"mwpy.cli.{command}").make_parser()
     return parser
 
 
@@ -130,9 +130,9 @@ def _parser_of_an_agent() -> Parser:
     return parser
 
 
-def _arguments(parser: argparse.ArgumentParser) -> tuple[list[argparse.Action], list[argparse.Action]]:
+def _arguments(parser: Parser) -> tuple[list[argparse.Action], list[argparse.Action]]:
     """The options of a parser, and its other arguments."""
-    actions = parser._actions  # the only list of them; argparse documents none
+    actions = parser.actions()
     return [each for each in actions if each.option_strings], [each for each in actions if not each.option_strings]
 
 
@@ -212,7 +212,7 @@ def _case_of_zsh(command: str) -> str:
 
 
 def _option_of_zsh(option: argparse.Action, name: str) -> str:
-    repeatable = isinstance(option, argparse._AppendAction)
+    repeatable = (option.help or "").endswith("(repeatable)")
     before = "*" if repeatable else f"({' '.join(option.option_strings)})"
     help_text = _escaped_for_zsh(option.help or "")
     if not _takes_value(option):
