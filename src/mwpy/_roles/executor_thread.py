@@ -28,18 +28,16 @@ from mwpy._roles.access import FORKED
 from mwpy._roles.computation import Computation
 from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
+from mwpy._roles.executor_submission import Submission, Work
 from mwpy._roles.executor_window import Window
 from mwpy._roles.maps import MasterParts
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.meter import Figures
 from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.progress import Progress
-from mwpy._roles.terms import Terms
 from mwpy._transport.codec import Codec
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.policy import Policies
-from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result
 
 __all__ = ["ExecutorThread", "Work"]
@@ -49,11 +47,6 @@ SHUT_DOWN = "cannot schedule new futures after shutdown"
 _NO_WORK: Any = (None,) * 5
 
 INTERPRETER_ENDS = "cannot schedule new futures after interpreter shutdown"
-
-
-Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any], Policies]
-"""A task that waits in the queue: its future, function, arguments, and the policies that are given with the call. It is
-a plain tuple, because there is one for each task."""
 
 
 @define(eq=False)
@@ -95,8 +88,8 @@ class ExecutorThread:
     _next: Future[Any] | None = None
     """The task that is neither in the queue nor with the master, because it is handed over now."""
     _window: Window = field(factory=Window)
-    _seeds: Seeds = field(factory=Seeds)
     _parts: MasterParts = field(init=False)
+    _submission: Submission = field(init=False)
     _wake: Callable[[], None] = field(init=False)
     _count_slaves: Callable[[], int] = field(init=False)
     _thread: threading.Thread = field(init=False)
@@ -229,6 +222,7 @@ class ExecutorThread:
         try:
             codec = Codec(main_by_value=True)
             self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
+            self._submission = Submission(self._parts, self.wrap)
             if self.overseer is not None:
                 self.overseer.start()
         except BaseException:
@@ -279,9 +273,12 @@ class ExecutorThread:
                 continue
             try:
                 if work[1] is not last[1] or work[4] is not last[4]:
-                    last, terms = _NO_WORK, self._terms_of(work)  # once for all calls of a function that follow
+                    last, terms = (
+                        _NO_WORK,
+                        self._submission.terms_of(work),
+                    )  # once for all calls of a function that follow
                     last = work
-                future.task_id = number = self._submit(work, terms)
+                future.task_id = number = self._submission.submit(work, terms)
             except BaseException as error:
                 future.end(error=error)
             else:
@@ -291,19 +288,6 @@ class ExecutorThread:
         if io.link.asleep:
             io.link.wake()
         return room
-
-    def _terms_of(self, work: Work) -> Terms:
-        prepared = self._parts.definitions.prepare(algorithm_of(self.wrap(work[1])))
-        return self._parts.terms.of(prepared, work[4])
-
-    def _submit(self, work: Work, terms: Terms) -> int:
-        parts, (defined, policy, extras), (future, _, args, kwargs, _) = self._parts, terms, work
-        payload, buffers = parts.codec.dumps_call(args, kwargs, defined.name)
-        if buffers and parts.held.refer(buffers):
-            raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
-        if extras is not None:
-            payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
-        return parts.access.io.submissions.add(defined, policy, payload, buffers, future)
 
     def _cancel_in_master(self) -> None:
         """Cancel tasks that are with the master. Those that have ended stay as they are."""
