@@ -19,6 +19,7 @@ def configured(ssh_node: SshNode) -> Iterator[None]:
     config = ssh_node.config
     report = ssh_node("sh", "-c", "echo $HOME; id -u").stdout.split()
     folder, user = Path(report[0]) / ".ssh", int(report[1])
+    shutil.rmtree(folder, ignore_errors=True)  # a run that was killed leaves it
     folder.mkdir(mode=0o700)
     text = config.read_text().replace(str(ssh_node.keys / "id"), str(folder / "id"))
     (folder / "config").write_text(text)
