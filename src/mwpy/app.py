@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             discards it, as the plain statement `mwpy.main()` does; otherwise the process would end with 0.
         UsageError: the call is inside a task, or in a script that is imported; the message says how to guard it.
 
-    Example:
+    Examples:
         >>> if __name__ == "__main__":                         # doctest: +SKIP
         ...     sys.exit(mwpy.main())
     """
@@ -282,7 +282,7 @@ def local_master(
         UsageError: the number of slaves is negative, or another argument or a policy is unknown or wrong.
         MwpyError: it cannot start.
 
-    Example:
+    Examples:
         >>> with mwpy.local_master(slaves=2) as mw:            # doctest: +SKIP
         ...     total = sum(mw.map(lambda x: x * x, range(100)))
 

@@ -67,7 +67,7 @@ class Executor(concurrent.futures.Executor):
         UsageError: an argument is wrong, or this process is a slave.
         MwpyError: it cannot start.
 
-    Example:
+    Examples:
         >>> with mwpy.Executor(slaves=2) as executor:          # doctest: +SKIP
         ...     futures = [executor.submit(pow, x, 2) for x in range(10)]
         ...     print(sum(future.result() for future in futures))
@@ -158,7 +158,7 @@ class Executor(concurrent.futures.Executor):
         Raises:
             UsageError: a policy is unknown or wrong, and the message names it.
 
-        Example:
+        Examples:
             >>> future = executor.submit_call(mwpy.task(pow, 2, 10), retry=False)  # doctest: +SKIP
         """
         TaskPolicy.of(**policy)

@@ -28,7 +28,7 @@ def register(make_default: bool = False) -> None:
     Raises:
         UsageError: joblib is not installed, or older than 1.4; the message says what to do.
 
-    Example:
+    Examples:
         >>> import joblib, mwpy.joblib                         # doctest: +SKIP
         >>> mwpy.joblib.register()                             # doctest: +SKIP
         >>> with joblib.parallel_config(backend="mwpy"):       # doctest: +SKIP

@@ -23,7 +23,7 @@ class LocalMaster(Master):
     Its slaves end with the `with` block. Without a block, they end with `close()`, when nothing refers to the master
     any more, or with this process.
 
-    Example:
+    Examples:
         >>> mw = mwpy.local_master(slaves=2)                   # doctest: +SKIP
         >>> sum(mw.map(square, range(100)))                    # doctest: +SKIP
         328350

@@ -37,7 +37,7 @@ KindName = Literal["ordered", "intermingle", "unordered"]
 class Master(Maps):
     """What a master algorithm drives. Made by `mwpy.main` or `mwpy.local_master`, used only by the thread that made it.
 
-    Example:
+    Examples:
         >>> @mwpy.master_algorithm                             # doctest: +SKIP
         ... def master(mw: mwpy.Master, argv: list[str]) -> int:
         ...     print(sum(mw.map(square, range(100))))
@@ -113,7 +113,7 @@ class Master(Maps):
         Raises:
             ArgumentNotPicklable: the object cannot be pickled; the caller's fault.
 
-        Example:
+        Examples:
             >>> table = mw.share(numpy.load("table.npy"))      # doctest: +SKIP
             >>> values = mw.map(look_up, items, itertools.repeat(table))  # doctest: +SKIP
         """
@@ -132,7 +132,7 @@ class Master(Maps):
         Raises:
             UsageError: a policy is unknown or wrong, and the message names it.
 
-        Example:
+        Examples:
             >>> submit = mw.with_task_policy(square, retry=False)  # doctest: +SKIP
             >>> ids = [submit(x) for x in range(10)]               # doctest: +SKIP
         """
@@ -203,7 +203,7 @@ class Master(Maps):
             TooManyFailures: `max_failures` stops the whole computation.
             UsageError: the timeout is not a number.
 
-        Example:
+        Examples:
             >>> values = {result.tag: result.value for result in mw.map_results(square, range(1000))}  # doctest: +SKIP
             >>> for result in mw.corrections():                # doctest: +SKIP
             ...     values[result.tag] = result.value
@@ -246,7 +246,7 @@ class Master(Maps):
         Raises:
             UsageError: there was no such task, or there is no such treatment of running tasks; the caller's fault.
 
-        Example:
+        Examples:
             >>> cancelled = mw.cancel(ids)                     # doctest: +SKIP
             >>> for result in mw.results():                    # doctest: +SKIP
             ...     if isinstance(result.error, mwpy.TaskCancelled):

@@ -61,7 +61,7 @@ class SlaveLoop(NamedTuple):
 class Slave:
     """A slave process, as its slave algorithm sees it.
 
-    Example:
+    Examples:
         >>> @mwpy.slave_algorithm                             # doctest: +SKIP
         ... def slave(mw: mwpy.Slave, argv: list[str]) -> int:
         ...     cache.update(load(mw.sid))

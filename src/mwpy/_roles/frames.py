@@ -40,7 +40,7 @@ def to_frame(results: Iterable[Result[Any] | UnrunnableTask]) -> Any:
     Raises:
         UsageError: pandas is not installed, or something in `results` is no result; the caller's fault.
 
-    Example:
+    Examples:
         >>> table = mwpy.to_frame(mw.map_results(simulate, settings))  # doctest: +SKIP
         >>> table.groupby("temperature").energy.mean()                 # doctest: +SKIP
     """

@@ -127,7 +127,7 @@ class Maps(Watching):
             TaskFailed: a task failed, when its value is requested. It names the item, the slave and the host. The map
                 is closed then; use `map_results` to go on after failures.
 
-        Example:
+        Examples:
             >>> sum(mw.map(square, range(1000)))               # doctest: +SKIP
             332833500
         """
@@ -148,7 +148,7 @@ class Maps(Watching):
     ) -> Generator[R, None, None]:
         """Like `map`, but each item is a tuple of all arguments of a call.
 
-        Example:
+        Examples:
             >>> list(mw.starmap(pow, [(2, 5), (3, 2)]))        # doctest: +SKIP
             [32, 9]
         """
@@ -249,7 +249,7 @@ class Maps(Watching):
         Returns:
             A generator of results. The tag of each is its call.
 
-        Example:
+        Examples:
             >>> for result in mw.as_completed([square.task(2), cube.task(3)]):  # doctest: +SKIP
             ...     print(result.algorithm, result.value)
         """

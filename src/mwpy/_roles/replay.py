@@ -62,7 +62,7 @@ def replay(task_id: int) -> Any:
         UsageError: no task with this id has failed, or it is not kept any more; the caller's fault.
         Exception: what the task raises. The traceback shows the frames of the task.
 
-    Example:
+    Examples:
         >>> import pdb                                         # doctest: +SKIP
         >>> pdb.runcall(mwpy.replay, 17)                       # doctest: +SKIP
     """

@@ -35,7 +35,7 @@ class Watching:
         Raises:
             UsageError: an argument has a wrong type; the caller's fault.
 
-        Example:
+        Examples:
             >>> mw.progress(total=2000)                        # doctest: +SKIP
         """
         shown, io, maps = progress_of(show, total, (), "tasks"), self._whole.io, self._maps
@@ -58,7 +58,7 @@ class Watching:
 
         `--mw-summary` writes it to standard error at the end.
 
-        Example:
+        Examples:
             >>> print(mw.summary())                            # doctest: +SKIP
         """
         return summary_of(self._whole.io)

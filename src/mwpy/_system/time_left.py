@@ -52,7 +52,7 @@ def seconds_left() -> float:
         Seconds; `math.inf` if no end is known, or if no task runs. In the process of the master (`slaves=0` and
         `mwpy.replay`), nobody ends a task, so it is `math.inf` there.
 
-    Example:
+    Examples:
         >>> def search(space):                                 # doctest: +SKIP
         ...     while mwpy.seconds_left() > 60:
         ...         space.improve()
@@ -77,7 +77,7 @@ def warned(seconds: float) -> AbstractContextManager[None]:
     Raises:
         UsageError: this is not the main thread of the process, or `seconds` is not positive; the caller's fault.
 
-    Example:
+    Examples:
         >>> def search(space):                                 # doctest: +SKIP
         ...     try:
         ...         with mwpy.warned(30):

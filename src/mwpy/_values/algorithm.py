@@ -303,7 +303,7 @@ def task_algorithm(
     Raises:
         UsageError: a policy is unknown, and the message names it.
 
-    Example:
+    Examples:
         >>> @task_algorithm
         ... def square(x: int) -> int:
         ...     return x * x
@@ -369,7 +369,7 @@ def task(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> TaskCal
     Args:
         function: anything callable; a lambda or closure travels by value.
 
-    Example:
+    Examples:
         >>> task(max, 3, 4).args
         (3, 4)
     """

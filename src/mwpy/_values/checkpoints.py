@@ -49,7 +49,7 @@ def checkpoint(state: object) -> None:
         UsageError: no task runs in this thread, or the state is too large; the caller's fault.
         ArgumentNotPicklable: the state cannot be pickled; the caller's fault.
 
-    Example:
+    Examples:
         >>> def count(limit):                                  # doctest: +SKIP
         ...     number = mwpy.restored(0)
         ...     while number < limit:
@@ -72,7 +72,7 @@ def restored(default: Any = None) -> Any:
         UsageError: no task runs in this thread; the caller's fault.
         Exception: the state cannot be unpickled here, for example because a module is not installed.
 
-    Example:
+    Examples:
         >>> def count(limit):                                  # doctest: +SKIP
         ...     for number in range(mwpy.restored(0), limit):
         ...         mwpy.checkpoint(number)

@@ -70,7 +70,7 @@ def digest_of(value: object) -> bytes:
     Raises:
         NoStructure: the value has a part without structure; the caller's fault.
 
-    Example:
+    Examples:
         >>> digest_of({"a": [1, 2], "b": None}) == digest_of({"b": None, "a": [1, 2]})
         True
         >>> digest_of(1) == digest_of(1.0)

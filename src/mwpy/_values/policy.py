@@ -43,7 +43,7 @@ class Policies(TypedDict, total=False):
     Each keyword may be left out. A keyword of a call overrides that of `@task_algorithm`, which overrides the option
     for all tasks.
 
-    Example:
+    Examples:
         >>> careful: mwpy.Policies = {"attempts_max": 2, "retry": True}
         >>> list(mw.map(square, range(3), **careful))              # doctest: +SKIP
         [0, 1, 4]

@@ -120,7 +120,7 @@ def result(task_id: TaskId) -> Any:
     Raises:
         UsageError: it is not the id of a task; the caller's fault.
 
-    Example:
+    Examples:
         >>> left, right = mw.submit(load.task("a")), mw.submit(load.task("b"))         # doctest: +SKIP
         >>> mw.submit(compare.task(mwpy.result(left), mwpy.result(right)))             # doctest: +SKIP
     """

@@ -66,7 +66,7 @@ def task_seed() -> int:
     Raises:
         UsageError: no task runs in this process, or the policy of the task has no `seed`; the caller's fault.
 
-    Example:
+    Examples:
         >>> def sample(size):                                  # doctest: +SKIP
         ...     return numpy.random.default_rng(mwpy.task_seed()).normal(size=size)
         >>> list(mw.map(sample, [3, 3, 3], seed=1))            # doctest: +SKIP

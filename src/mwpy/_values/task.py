@@ -101,7 +101,7 @@ class Result(Struct, Generic[R], eq=False):
 
     A value that was pickled is unpickled when it is first read, in the thread that reads it.
 
-    Example:
+    Examples:
         >>> for result in mw.results():                      # doctest: +SKIP
         ...     print(result.tag, result.value)
     """
