@@ -420,8 +420,9 @@ def test_the_values_of_portions_are_given_out_in_order_or_as_they_arrive(io: _Io
     assert not io.commands
 
 
-def test_the_io_thread_is_woken_for_the_last_items(io: _Io, inbox: Inbox) -> None:
+def test_the_io_thread_is_woken_for_the_last_items(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """An iterable may end with a portion that is not full."""
+    monkeypatch.setattr(map_run, "READ_S", PATIENCE_S)  # a pause of the machine makes no portion smaller
     values = _portions(inbox, [1, 2])
     assert io.link.wakes == 2
     values.close()
