@@ -43,10 +43,10 @@ check: $(VENV)/installed-for-tests ## for all-day use, about a minute: lint, typ
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --seeds 100 tests/unit tests/scenarios tests/simulation tests/test_*.py
 
-test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in about 14 minutes on two cores
+test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in up to 35 minutes on two cores
 	@# before the parts: tests of `mwpy pack` copy the checkout, and no file may vanish from it meanwhile
 	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
-	@echo "four parts run at a time, for about 14 minutes on two cores; each part prints its output when it has ended"
+	@echo "four parts run at a time, for up to 35 minutes on two cores; each part prints its output when it has ended"
 	$(MAKE) --jobs 4 --keep-going --output-sync=target test-condor test-processes test-core test-batch test-simulation \
 		test-oldest test-ecosystem docs
 
