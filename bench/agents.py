@@ -19,7 +19,7 @@ from mwpy import resource_file
 from mwpy._system import open_files
 from mwpy._transport import wire
 from mwpy._transport.link.sockets import configure, heartbeat_interval, receive, send, send_heartbeats
-from mwpy._values import messagepack, messages
+from mwpy._values import groups, messagepack, messages
 
 AT_ONCE = 100
 """How many agents connect at the same time: as many connections can wait to be accepted."""
@@ -60,7 +60,7 @@ class Agent:
                     count = sum(counts)
                     self.tasks += count
                     results = messages.Results(1, tasks, counts, attempts, [SECONDS] * count, [])
-                    self.send(results, messages.payload(count, [NONE] * count))
+                    self.send(results, groups.payload(count, [NONE] * count))
                 case messages.Revoke():
                     self.send(messages.Revoked(1, [], [], []))
 

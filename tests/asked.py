@@ -10,7 +10,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.policy import TaskPolicy
 
 ASK = messages.AskStatus("m", "g")
@@ -73,5 +73,5 @@ class Asked:
 
     def finish(self, task: int, peer: bytes = b"a", failed: list[int] | None = None, value: bytes = b"\0") -> None:
         results = messages.Results(1, [task], [1], [1], [0.5], failed or [])
-        self.receive(results, peer, (messages.payload(1, [value]),))
+        self.receive(results, peer, (groups.payload(1, [value]),))
         self.decide()

@@ -11,7 +11,7 @@ from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._core.master.spans import Span
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.task import Result
 
@@ -79,7 +79,7 @@ class Pool:
         each = next(each for each in spans if task in (None, each.first))
         failed = [0] if entry in (FAILURE, OTHER_FAILURE) else []
         group = messages.Results(1, [each.first], [1], [each.attempt], [0.1], failed, again=[0] if again else [])
-        self.hear(host, group, [messages.payload(1, [entry])])
+        self.hear(host, group, [groups.payload(1, [entry])])
 
     def each_of(self, kind: type[records.Record]) -> list[records.Record]:
         """The records of a kind."""

@@ -16,16 +16,16 @@ from tests.loopback import Agent, Loopback
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads_call
 from mwpy._transport.link import CurvePair
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 
 M = TypeVar("M", bound=messages.Message)
 
 READY = wire.encode(messages.SlaveReady(1))
-RESULTS = wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [messages.payload(1, [b"\x05"])])
+RESULTS = wire.encode(messages.Results(1, [1], [1], [1], [0.1], []), [groups.payload(1, [b"\x05"])])
 GOODBYE = wire.encode(messages.Goodbye("enough", Cause.EVICTED))
-TASKS = wire.encode(messages.Tasks(1, [], [], [], []), [messages.payload(0, [])])
+TASKS = wire.encode(messages.Tasks(1, [], [], [], []), [groups.payload(0, [])])
 HELLO: list[Buffer] = [b"the first message of a member once more"]
 """A placeholder for the Hello message, which depends on the stage."""
 
@@ -133,10 +133,10 @@ def test_a_member_that_answers_twice_and_is_dropped_neither_loses_nor_doubles_a_
     ends.until(lambda: received(bad, messages.Tasks), "a task")
     [(first, payload)] = received(bad, messages.Tasks)
     assert first.counts == [1]
-    (number, _), _ = loads_call(messages.entries(first, payload)[0][0])
+    (number, _), _ = loads_call(groups.entries(first, payload)[0][0])
     value, _ = Codec().dumps_value((number, os.getpid()))
     answer = wire.encode(
-        messages.Results(1, first.tasks, [1], first.attempts, [0.001], []), [messages.payload(1, [value])]
+        messages.Results(1, first.tasks, [1], first.attempts, [0.001], []), [groups.payload(1, [value])]
     )
     bad.link.send(answer)
     bad.link.send(answer)

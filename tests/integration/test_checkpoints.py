@@ -14,7 +14,7 @@ from tests.integration.apps.stage import Stage, until
 import mwpy
 from mwpy._roles.own_slave import _Channel
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._values import groups, messages
 
 STEPS = 60
 """Steps of the long task. They take longer together than several agents live."""
@@ -112,7 +112,7 @@ def test_a_slave_in_this_process_keeps_only_the_newest_state_of_its_task() -> No
     for task in (1, 2):
         for state in (b"old", b"new"):
             channel.send(wire.encode(messages.Checkpoint(1, task, 1), [state]))
-        channel.send(wire.encode(messages.Results(1, [task], [1], [1], [0.1], []), [messages.payload(1, [b"x"])]))
+        channel.send(wire.encode(messages.Results(1, [task], [1], [1], [0.1], []), [groups.payload(1, [b"x"])]))
     assert [bytes(frames[1]) for frames in channel.sent[::2]] == [b"new", b"new"]
     assert len(channel.sent) == 4
 

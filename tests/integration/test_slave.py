@@ -20,7 +20,7 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S, open_channel
 from mwpy._transport.channel.journal import PAYLOAD_BYTES
 from mwpy._transport.codec import Codec, loads
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.environment import SLAVE_VARIABLE, SlaveSettings
 from mwpy._values.ids import Buffer, SlaveId
@@ -72,7 +72,7 @@ class Agent:
         """Send tasks, all with the same arguments."""
         payload, buffers = self.codec.dumps_call(args, {}, "f")
         count = len(task_ids)
-        firsts, counts, attempts = messages.spans_of(task_ids, [attempt] * count)
+        firsts, counts, attempts = groups.spans_of(task_ids, [attempt] * count)
         group = messages.Tasks(
             slave=7,
             tasks=firsts,
@@ -81,14 +81,14 @@ class Agent:
             algorithms=[number] * len(firsts),
             buffers=[len(buffers)] * count if buffers else [],
         )
-        self.send(group, [messages.payload(count, [payload] * count), *list(buffers) * count])
+        self.send(group, [groups.payload(count, [payload] * count), *list(buffers) * count])
 
     def take_back(self, task_ids: Sequence[int], attempt: int = 2) -> int:
         """Take tasks back, whether they were started or not. Return the position of the last started task."""
         self.end.recall()
         time.sleep(SETTLE_S)
         started = self.end.started
-        self.send(messages.Revoked(7, *messages.spans_of(task_ids, [attempt] * len(task_ids))))
+        self.send(messages.Revoked(7, *groups.spans_of(task_ids, [attempt] * len(task_ids))))
         return started
 
     def hear(self, kind: type[M]) -> tuple[M, Sequence[Buffer]]:
@@ -110,8 +110,8 @@ class Agent:
         while len(found) < count:
             group, frames = self.hear(messages.Results)
             assert set(group.attempts) == {2}
-            cut = zip(*messages.entries(group, frames), strict=True)
-            named = zip(messages.each_task(group), cut, strict=True)
+            cut = zip(*groups.entries(group, frames), strict=True)
+            named = zip(groups.each_task(group), cut, strict=True)
             for position, ((task_id, _), (payload, buffers)) in enumerate(named):
                 found[task_id] = (position in group.failed, loads(payload, buffers))
         return found
@@ -208,7 +208,7 @@ def test_results_come_back_in_order_with_their_times(agents: Agents) -> None:
     ran: list[tuple[int, int]] = []
     while len(ran) < 3:
         group, _ = agent.hear(messages.Results)
-        ran += messages.each_task(group)
+        ran += groups.each_task(group)
         assert group.slave == 7
         assert all(0 < seconds < PATIENCE_S for seconds in group.seconds)
     assert ran == [(1, 2), (2, 2), (3, 2)]
@@ -224,10 +224,10 @@ def test_each_task_of_a_group_is_run_with_its_own_arguments_algorithm_and_attemp
     large = list(map(len, buffers))
     assert large == [0, 1, 0, 0, 1, 0]
     group = messages.Tasks(7, [4, 9, 7], [3, 1, 2], [1, 3, 1], [1, 2, 2], large)
-    agent.send(group, [messages.payload(6, payloads), *(buffer for own in buffers for buffer in own)])
+    agent.send(group, [groups.payload(6, payloads), *(buffer for own in buffers for buffer in own)])
     heard, frames = agent.hear(messages.Results)
     assert (heard.tasks, heard.counts, heard.attempts) == ([4, 9, 7], [3, 1, 2], [1, 3, 1])
-    values = [loads(payload) for payload in messages.entries(heard, frames)[0]]
+    values = [loads(payload) for payload in groups.entries(heard, frames)[0]]
     assert values == [("one", 1), ("one", 10_000), ("one", 3), ("two", 4), ("two", 10_000), ("two", 6)]
     assert agent.end.started == 6
 
@@ -259,7 +259,7 @@ def test_a_task_that_was_taken_back_and_is_sent_again_runs_in_its_new_attempt(ag
     ran: list[tuple[int, int]] = []
     while len(ran) < 4:
         group, _ = agent.hear(messages.Results)
-        ran += messages.each_task(group)
+        ran += groups.each_task(group)
     assert ran == [(1, 2), (3, 1), (4, 2), (3, 2)]
 
 
@@ -275,7 +275,7 @@ def test_large_arrays_travel_out_of_band_and_can_be_changed_in_the_task(agents: 
     for _ in range(2):
         group, frames = agent.hear(messages.Results)
         assert (group.buffers[-1], len(frames[-1])) == (1, 2_400_000)
-        (payload,), (buffers,) = messages.entries(group, frames)
+        (payload,), (buffers,) = groups.entries(group, frames)
         assert loads(payload, buffers).sum() == 300_000
 
 
@@ -321,7 +321,7 @@ def test_the_journal_is_empty_after_its_results_were_sent(agents: Agents, gate: 
     agent.results(1)
     agent.give([2], number=2)
     gate.wait_until_begun()
-    assert agent.end.journal.read(7) == (messages.Results(7, [], [], [], [], []), [messages.payload(0, [])])
+    assert agent.end.journal.read(7) == (messages.Results(7, [], [], [], [], []), [groups.payload(0, [])])
     gate.let_go()
 
 
@@ -334,11 +334,11 @@ def test_a_result_is_gathered_only_while_the_agent_would_read_the_journal(agents
         agent.end.feed(time.monotonic() + fed_s)
         call, _ = agent.codec.dumps_call((), {}, "f")
         group = messages.Tasks(7, [task, task + 1], [1, 1], [2, 2], [1, 2])
-        agent.send(group, [messages.payload(2, [call, call])])
+        agent.send(group, [groups.payload(2, [call, call])])
         gate.wait_until_begun()
         noted = agent.end.journal.read(7)
         assert noted is not None
-        assert [*messages.each_task(noted[0])] == ([] if fed_s < 0 else [(task, 2)])
+        assert [*groups.each_task(noted[0])] == ([] if fed_s < 0 else [(task, 2)])
         gate.let_go()
         assert list(agent.results(2)) == [task, task + 1]
 
@@ -357,7 +357,7 @@ def test_a_result_that_does_not_fit_into_the_journal_is_sent_before_the_next_tas
     gate.wait_until_begun()
     noted = agent.end.journal.read(7)
     assert noted is not None
-    assert list(messages.each_task(noted[0])) == [(4, 2)]
+    assert list(groups.each_task(noted[0])) == [(4, 2)]
     gate.let_go()
     assert list(agent.results(2)) == [4, 5]
 
@@ -396,8 +396,8 @@ def test_a_slave_that_dies_leaves_its_finished_results_and_its_unstarted_tasks(
     noted = agent.end.journal.read(7)
     assert noted is not None
     check(*noted)
-    assert list(messages.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
-    assert list(map(loads, messages.entries(*noted)[0])) == [0, "done", "done"]
+    assert list(groups.each_task(noted[0])) == [(9, 2), (1, 2), (2, 2)]
+    assert list(map(loads, groups.entries(*noted)[0])) == [0, "done", "done"]
     assert agent.end.started == 4
 
 
@@ -487,7 +487,7 @@ def test_a_missing_algorithm_is_reported_with_its_tasks_and_other_tasks_run(agen
         message, _ = agent.hear(messages.AlgorithmFailed)
         assert (message.slave, message.number, set(message.attempts)) == (7, 1, {2})
         assert "no_such_module" in message.reason
-        refused += [task for task, _ in messages.each_task(message)]
+        refused += [task for task, _ in groups.each_task(message)]
     assert refused == [1, 2]
     rest = {type(agent.hear(messages.Results | messages.AlgorithmFailed)[0]).__name__ for _ in range(2)}  # type: ignore[arg-type]
     assert rest == {"Results", "AlgorithmFailed"}

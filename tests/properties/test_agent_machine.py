@@ -22,7 +22,7 @@ from mwpy._core.agent.enforcement import LOOK_S, MEASURE_S
 from mwpy._core.agent.events import AgentActions, AgentSettings, Outgoing
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED, SPARED_S
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
 from mwpy._values.ids import Buffer, SlaveId
@@ -272,7 +272,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 continue  # the slave ended in the same iteration
             match message:
                 case messages.Tasks():
-                    process.receive(messages.each_task(message))
+                    process.receive(groups.each_task(message))
                     for first, count, limits in zip(message.tasks, message.counts, message.limits, strict=False):
                         ids = range(first, first + count)
                         if limits is not None and limits.seconds is not None:
@@ -280,7 +280,7 @@ class _AgentMachine(RuleBasedStateMachine):
                         if limits is not None and limits.memory is not None:
                             process.memory |= dict.fromkeys(ids, limits.memory)
                 case messages.Revoked():
-                    for task, attempt in messages.each_task(message):
+                    for task, attempt in groups.each_task(message):
                         assert process.unstarted.pop(task) == attempt, f"task {task} was taken back in a wrong attempt"
                 case messages.Shutdown():
                     process.stopping = True
@@ -292,18 +292,18 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.admitted[number] = None
             case messages.Results():
                 assert message.tasks, "results of nothing"
-                entries, _ = messages.entries(message, frames)
+                entries, _ = groups.entries(message, frames)
                 killed = message.slave in self.killed
-                for (task, attempt), entry in zip(messages.each_task(message), entries, strict=True):
+                for (task, attempt), entry in zip(groups.each_task(message), entries, strict=True):
                     if not (killed and self.fates[task, attempt] == "cancelled"):  # else the master ignores it
                         self.settle_fate(task, attempt, "finished")
                     assert entry == task % 128, f"task {task} has the result of another"
             case messages.Revoked():
-                for task, attempt in messages.each_task(message):
+                for task, attempt in groups.each_task(message):
                     self.settle_fate(task, attempt, "given back")
             case messages.AlgorithmFailed():
                 self.failures.append(message.failure)
-                for task, attempt in messages.each_task(message):
+                for task, attempt in groups.each_task(message):
                     self.settle_fate(task, attempt, "refused")
             case messages.SlaveDied(number, running, cause):
                 ran, held = self.deaths.pop(number)
@@ -400,11 +400,11 @@ class _AgentMachine(RuleBasedStateMachine):
             else:
                 self.waiting[task] = None
         parts = [[(task, self.attempts[task]) for task in part] for part in (tasks[:cut], tasks[cut:]) if part]
-        columns = zip(*(messages.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
+        columns = zip(*(groups.spans_of(*zip(*part, strict=True)) for part in parts), strict=True)
         firsts, counts, attempts = map(list, map(chain.from_iterable, columns))
         column: list[Limits | None] = [limits] * len(firsts) if limits else []
         group = messages.Tasks(number, firsts, counts, attempts, [0] * len(firsts), limits=column)
-        self.happens(_heard(group, (messages.payload(len(tasks), [bytes(len(tasks))]),)))
+        self.happens(_heard(group, (groups.payload(len(tasks), [bytes(len(tasks))]),)))
         self.act()
 
     @precondition(lambda self: not self.exited and self.named)
@@ -426,7 +426,7 @@ class _AgentMachine(RuleBasedStateMachine):
                 self.fates[key] = "cancelled"
                 self.killed_from[key] = self.now + SPARED_S
         tasks = sorted(task for task, _ in cancelled)
-        firsts, counts, _ = messages.spans_of([*tasks, 10**6], [1] * (len(tasks) + 1))
+        firsts, counts, _ = groups.spans_of([*tasks, 10**6], [1] * (len(tasks) + 1))
         self.happens(_heard(messages.Cancel(firsts, counts, kill)))
         self.act()
 
@@ -506,9 +506,9 @@ class _AgentMachine(RuleBasedStateMachine):
         """Results arrive in the order in which the tasks ended, from the stream or from the journal."""
         if process.done:
             count = len(process.done)
-            spans = messages.spans_of([*process.done], [*process.done.values()])
+            spans = groups.spans_of([*process.done], [*process.done.values()])
             done = messages.Results(process.number, *spans, [0.1] * count, [])
-            frames = wire.encode(done, [messages.payload(count, [bytes(task % 128 for task in process.done)])])
+            frames = wire.encode(done, [groups.payload(count, [bytes(task % 128 for task in process.done)])])
             event = events.JournalRead if rescued else events.SlaveHeard
             self.happens(event(process.number, done, frames))
 

@@ -41,7 +41,7 @@ from mwpy._core.master.events import Event, Garbage, Received, Send, Stranger, V
 from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
 from mwpy._transport.codec import Codec, split_resumed
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
@@ -157,7 +157,7 @@ def _payload(task: _Task, attempt: int) -> bytes:
 
 def _named(slave: _Slave, tasks: Sequence[_Task]) -> tuple[list[int], list[int], list[int]]:
     """How a message of a slave names tasks."""
-    return messages.spans_of([task.number for task in tasks], [slave.attempts[task.number] for task in tasks])
+    return groups.spans_of([task.number for task in tasks], [slave.attempts[task.number] for task in tasks])
 
 
 class _MasterMachine(RuleBasedStateMachine):
@@ -368,9 +368,9 @@ class _MasterMachine(RuleBasedStateMachine):
         assert group.tasks, "a message without tasks was sent"
         assert self.group is None or sum(group.counts) <= self.group, "the message has more tasks than a task group"
         slave = agent.slaves[group.slave]
-        calls = zip(*messages.entries(group, frames), strict=True)
+        calls = zip(*groups.entries(group, frames), strict=True)
         numbers = chain.from_iterable(map(repeat, group.algorithms, group.counts))
-        for (task_id, attempt), number, call in zip(messages.each_task(group), numbers, calls, strict=True):
+        for (task_id, attempt), number, call in zip(groups.each_task(group), numbers, calls, strict=True):
             task = self.tasks[task_id - 1]
             payload, _, state = split_resumed(*call)
             assert (*state,) == task.state, f"task {task_id} was sent with the state {state}, not {task.state}"
@@ -737,7 +737,7 @@ class _MasterMachine(RuleBasedStateMachine):
                 self.end_others(task, slave)
         slave.gave_back = slave.gave_back and not tasks
         self.replies.append((slave.agent.name, group))
-        self.receive(slave.agent.name, group, (messages.payload(len(tasks), payloads),))
+        self.receive(slave.agent.name, group, (groups.payload(len(tasks), payloads),))
         self.iterate()
 
     def end_others(self, task: _Task, slave: _Slave) -> None:
@@ -930,7 +930,7 @@ class _MasterMachine(RuleBasedStateMachine):
         if slave and slave.held:
             task = next(iter(slave.held.values()))
             group = messages.Results(slave.number, [task.number], [1], [task.attempt], [0.1], [])
-            self.receive(agent.name, group, (messages.payload(1, [b"x"]),))
+            self.receive(agent.name, group, (groups.payload(1, [b"x"]),))
         self.iterate()
 
     @rule(how=st.sampled_from(["member", "generation", "key", "nonsense", "results"]), vanishes=st.booleans())
@@ -946,7 +946,7 @@ class _MasterMachine(RuleBasedStateMachine):
         elif how == "nonsense":
             self.handle(Garbage(name, "there", "nonsense"))
         else:
-            self.receive(name, messages.Results(1, [1], [1], [1], [0.1], []), (messages.payload(1, [b"x"]),))
+            self.receive(name, messages.Results(1, [1], [1], [1], [0.1], []), (groups.payload(1, [b"x"]),))
         if vanishes:
             self.handle(Vanished(name, 0.0))
         self.iterate()
@@ -958,7 +958,7 @@ class _MasterMachine(RuleBasedStateMachine):
         name, group = self.replies[pick % len(self.replies)]
         if name in self.agents:
             failure = CODEC.dumps_failure(ValueError("a lie"))
-            self.receive(name, group, (messages.payload(sum(group.counts), [failure] * sum(group.counts)),))
+            self.receive(name, group, (groups.payload(sum(group.counts), [failure] * sum(group.counts)),))
             self.iterate()
 
     @precondition(lambda self: self.slaves and self.tasks)
@@ -994,7 +994,7 @@ class _MasterMachine(RuleBasedStateMachine):
             self.receive(
                 slave.agent.name,
                 messages.Results(number, [task_id], [1], [attempt], [0.1], []),
-                (messages.payload(1, [b"x"]),),
+                (groups.payload(1, [b"x"]),),
             )
             self.receive(
                 slave.agent.name, messages.SlaveDied(slave.number + 1000, task_id, Cause.CRASH, "exit code 1", NO_WORDS)

@@ -23,7 +23,7 @@ from mwpy._roles.edges import Process
 from mwpy._roles.master_io import MasterIo
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, Happened
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
@@ -185,7 +185,7 @@ class Attack:
     def results(self, group: messages.Tasks) -> list[Buffer]:
         count = sum(group.counts)
         done = messages.Results(1, group.tasks, group.counts, group.attempts, [0.0] * count, [])
-        return wire.encode(done, [messages.payload(count, [bytes(count)])])
+        return wire.encode(done, [groups.payload(count, [bytes(count)])])
 
     def strike(self) -> int:
         """Send one hostile frame, and measure it. Return its size."""
@@ -269,13 +269,13 @@ class Attack:
 
     def nested_result(self, peer: bytes) -> list[Buffer]:
         group = messages.Results(1, [1], [1], [1], [0.0], [])
-        return wire.encode(group, [messages.payload(1, [b"\x91" * self.size(1 << 20)])])
+        return wire.encode(group, [groups.payload(1, [b"\x91" * self.size(1 << 20)])])
 
     def wide_result(self, peer: bytes) -> list[Buffer]:
         """Empty lists in a list, in one result."""
         count = self.size(1 << 20)
         group = messages.Results(1, [1], [1], [1], [0.0], [])
-        return wire.encode(group, [messages.payload(1, [b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count])])
+        return wire.encode(group, [groups.payload(1, [b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count])])
 
     def long_texts(self, peer: bytes) -> list[Buffer]:
         text = "x" * self.size(1 << 21)
@@ -294,7 +294,7 @@ class Attack:
         count = self.size(MAX_TASKS)
         ids = self.random.choices(range(self.tasks + 1), k=count)
         group = messages.Results(1, ids, [1] * count, [1] * count, [0.0] * count, [])
-        return wire.encode(group, [messages.payload(count, [bytes(count)])])
+        return wire.encode(group, [groups.payload(count, [bytes(count)])])
 
     def replayed(self, peer: bytes) -> list[Buffer]:
         return self.results(self.tasks_of(peer))
@@ -314,7 +314,7 @@ class Attack:
 
     def wrong_kind(self, peer: bytes) -> list[Buffer]:
         spans = [1] * self.size(100_000)
-        return wire.encode(messages.Tasks(1, spans, spans, spans, spans), [messages.payload(1, [b"\x05"])])
+        return wire.encode(messages.Tasks(1, spans, spans, spans, spans), [groups.payload(1, [b"\x05"])])
 
     def many_packages(self, peer: bytes) -> list[Buffer]:
         return wire.encode(messages.Installed({f"p{number}": "1" for number in range(self.size(50_000))}))

@@ -14,7 +14,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Garbage, Received
 from mwpy._transport import wire
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
@@ -216,8 +216,8 @@ def _join(core: MasterCore, peer: bytes) -> None:
 
 def _results(tasks: Sequence[int], attempts: Sequence[int]) -> list[Any]:
     count = len(tasks)
-    group = messages.Results(1, *messages.spans_of(tasks, attempts), [0.1] * count, [])
-    return wire.encode(group, [messages.payload(count, [b"x" * count])])
+    group = messages.Results(1, *groups.spans_of(tasks, attempts), [0.1] * count, [])
+    return wire.encode(group, [groups.payload(count, [b"x" * count])])
 
 
 def _core_with_tasks() -> MasterCore:

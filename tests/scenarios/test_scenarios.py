@@ -24,7 +24,7 @@ from mwpy._core.master.commands import (
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -102,9 +102,9 @@ class _Story:
     def do_results(self, peer: str, number: str, *pairs: str, seconds: float = 0.1) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
         count = len(tasks)
-        named = messages.spans_of(tasks, attempts)
+        named = groups.spans_of(tasks, attempts)
         group = messages.Results(int(number), *named, [seconds] * count, [])
-        self.receive(peer, group, (messages.payload(count, [bytes(count)]),))
+        self.receive(peer, group, (groups.payload(count, [bytes(count)]),))
 
     def do_quick(self, peer: str, number: str, *pairs: str) -> None:
         """A slave sends results of tasks that took a hundredth of a second each."""
@@ -114,7 +114,7 @@ class _Story:
         """A task raises an exception after which it is tried again, if its policy says so and it has attempts left."""
         task, attempt = map(int, pair.split("/"))
         group = messages.Results(int(number), [task], [1], [attempt], [0.1], [0], again=[0])
-        self.receive(peer, group, (messages.payload(1, [Codec().dumps_failure(OSError("server busy"))]),))
+        self.receive(peer, group, (groups.payload(1, [Codec().dumps_failure(OSError("server busy"))]),))
 
     def do_died(self, peer: str, number: str, running: str) -> None:
         words = LastWords("out\n", "last words", "", 5 << 20)
@@ -125,7 +125,7 @@ class _Story:
 
     def do_revoked(self, peer: str, number: str, *pairs: str) -> None:
         tasks, attempts = zip(*(map(int, pair.split("/")) for pair in pairs), strict=True)
-        self.receive(peer, messages.Revoked(int(number), *messages.spans_of(tasks, attempts)))
+        self.receive(peer, messages.Revoked(int(number), *groups.spans_of(tasks, attempts)))
 
     def do_cannot(self, peer: str, number: str, pair: str, failure: str = "sure") -> None:
         task, attempt = map(int, pair.split("/"))

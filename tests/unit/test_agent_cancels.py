@@ -20,7 +20,7 @@ from mwpy._core.agent.events import (
 from mwpy._core.agent.traffic import SPARED_S
 from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
@@ -39,7 +39,7 @@ def slave_heard(number: int, message: messages.Message, *payload: bytes) -> Slav
 
 def results(first: int, count: int = 1) -> SlaveHeard:
     group = messages.Results(1, [first], [count], [1], [0.1] * count, [])
-    return slave_heard(1, group, messages.payload(count, [b"\0"] * count))
+    return slave_heard(1, group, groups.payload(count, [b"\0"] * count))
 
 
 def to_master(actions: AgentActions) -> list[messages.Message]:
@@ -151,7 +151,7 @@ def test_a_slave_whose_cancelled_task_ends_in_time_is_not_killed(core: AgentCore
         core.handle(results(1, 2), 0.0)
         [message] = to_master(core.take_actions())
         assert isinstance(message, messages.Results)
-        assert list(messages.each_task(message)) == [(1, 1)]
+        assert list(groups.each_task(message)) == [(1, 1)]
     else:
         core.handle(slave_heard(1, messages.AlgorithmFailed(1, 0, "cannot", [2], [1], [1])), 0.0)
     assert core.next_deadline() == CHECK_S

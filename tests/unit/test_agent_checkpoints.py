@@ -20,7 +20,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
@@ -47,7 +47,7 @@ def results(task: int, failed: Sequence[int] = (), again: Sequence[int] = ()) ->
 def ended(group: messages.Results) -> SlaveHeard:
     """The result of one task, as it arrives."""
     entry = FAILURE if group.failed else b"\x00"
-    return SlaveHeard(1, group, wire.encode(group, [messages.payload(1, [entry])]))
+    return SlaveHeard(1, group, wire.encode(group, [groups.payload(1, [entry])]))
 
 
 def exited() -> SlaveExited:
@@ -82,7 +82,7 @@ def core() -> AgentCore:
     core = AgentCore(AgentSettings(messages.Hello("m", "g", "host", 1, "3.11", 1)))
     core.handle(heard(messages.Welcome("AGENT-0", 0, 1000, 30.0)), 0.0)
     core.handle(SlaveHeard(1, messages.SlaveReady(1), wire.encode(messages.SlaveReady(1))), 0.0)
-    core.handle(heard(messages.Tasks(1, [1], [3], [1], [0]), messages.payload(3, [b"\x00"] * 3)), 0.0)
+    core.handle(heard(messages.Tasks(1, [1], [3], [1], [0]), groups.payload(3, [b"\x00"] * 3)), 0.0)
     core.take_actions()
     return core
 
@@ -139,7 +139,7 @@ def test_a_result_in_the_journal_ends_a_task_too(core: AgentCore) -> None:
     do(core, 1.0, left(b"a"))
     group = results(1)
     core.handle(left(b"b"), 1.1)
-    core.handle(JournalRead(1, group, wire.encode(group, [messages.payload(1, [b"\x00"])])), 1.1)
+    core.handle(JournalRead(1, group, wire.encode(group, [groups.payload(1, [b"\x00"])])), 1.1)
     assert shown(core.take_actions()) == ["Results"]
     assert do(core, DUE, READ, left(b"c")) == []
 

@@ -30,7 +30,7 @@ from mwpy._core.agent.state import UNBOUNDED
 from mwpy._core.agent.traffic import FAILED_LOADS_ALLOWED
 from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_PACKAGES, MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
@@ -57,7 +57,7 @@ def slave_heard(message: messages.Message, *payload: Buffer) -> SlaveHeard:
 
 def tasks(*numbers: int, attempt: int = 1) -> Heard:
     """A group of tasks for slave 1, as it arrives."""
-    firsts, counts, attempts = messages.spans_of(numbers, [attempt] * len(numbers))
+    firsts, counts, attempts = groups.spans_of(numbers, [attempt] * len(numbers))
     return heard(messages.Tasks(1, firsts, counts, attempts, [0] * len(firsts)), b"")
 
 
@@ -68,7 +68,7 @@ def results(first: int, count: int = 1, digits: str = "") -> SlaveHeard:
 
 def payload(digits: str) -> bytes:
     """A group's first payload frame: a digit for each task."""
-    return messages.payload(len(digits), [bytes(map(int, digits))])
+    return groups.payload(len(digits), [bytes(map(int, digits))])
 
 
 def decoded(outgoing: Outgoing) -> tuple[messages.Message, Sequence[Buffer]]:
@@ -151,8 +151,8 @@ def test_results_in_another_order_than_the_tasks_keep_their_own_payloads(core: A
     [outgoing] = core.take_actions().to_master
     sent, frames = decoded(outgoing)
     assert isinstance(sent, messages.Results)
-    entries, _ = messages.entries(sent, frames)
-    named = list(messages.each_task(sent))
+    entries, _ = groups.entries(sent, frames)
+    named = list(groups.each_task(sent))
     assert sorted(zip(named, entries, strict=True)) == [((1, 1), 1), ((2, 1), 2), ((3, 1), 3)]
     assert [name for at, name in enumerate(named) if at in sent.failed] == [(1, 1)]
     assert held(core) == []

@@ -24,7 +24,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.shares import PARTS_COMING
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.share_messages import PART_BYTES, Share
@@ -49,12 +49,12 @@ def slave_heard(slave: int, message: messages.Message, *payload: Buffer) -> Slav
 
 def tasks(first: int, *shares: Share, slave: int = 1) -> Heard:
     """A task that needs shared objects, as it arrives."""
-    return heard(messages.Tasks(slave, [first], [1], [1], [0], shares=[*shares]), messages.payload(1, [b"\x90"]))
+    return heard(messages.Tasks(slave, [first], [1], [1], [0], shares=[*shares]), groups.payload(1, [b"\x90"]))
 
 
 def result(task: int, slave: int = 1) -> SlaveHeard:
     group = messages.Results(slave, [task], [1], [1], [0.1], [])
-    return slave_heard(slave, group, messages.payload(1, [b"\x00"]))
+    return slave_heard(slave, group, groups.payload(1, [b"\x00"]))
 
 
 def opened(share: Share, complete: bool = False) -> ShareOpened:

@@ -16,7 +16,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import Actions
 from mwpy._simulation.replay import Replay
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed
 from mwpy._values.ids import Buffer, SlaveId, TaskId
@@ -92,11 +92,11 @@ class Master:
         entry, large = CODEC.dumps_value(value)
         sizes = [len(large)] if large else []
         group = messages.Results(1, [task], [1], [attempt], [0.1], [], sizes)
-        return self.receive(group, messages.payload(1, [entry]), *map(bytes, large))
+        return self.receive(group, groups.payload(1, [entry]), *map(bytes, large))
 
     def fail(self, task: int) -> list[object]:
         group = messages.Results(1, [task], [1], [1], [0.1], [0])
-        return self.receive(group, messages.payload(1, [CODEC.dumps_failure(OSError("disk full"))]))
+        return self.receive(group, groups.payload(1, [CODEC.dumps_failure(OSError("disk full"))]))
 
     @property
     def kept(self) -> list[int]:
@@ -107,7 +107,7 @@ def arguments(actions: Actions) -> list[object]:
     found: list[object] = []
     for send in actions.sends:
         if isinstance(send.message, messages.Tasks):
-            entries, buffers = messages.entries(send.message, send.frames)
+            entries, buffers = groups.entries(send.message, send.frames)
             for entry, own in zip(entries, buffers, strict=True):
                 call, rest, left = split_resumed(entry, own)
                 (argument,), _ = loads_call(call, rest)
@@ -188,7 +188,7 @@ def test_each_result_of_a_group_goes_to_the_tasks_that_refer_to_it() -> None:
     own = [[*map(bytes, buffers)] for _, buffers in values]
     group = messages.Results(1, [1], [5], [1], [0.1] * 5, [4], [*map(len, own), 0])
     frames = [buffer for buffers in own for buffer in buffers]
-    sent = master.receive(group, messages.payload(5, entries), *frames)
+    sent = master.receive(group, groups.payload(5, entries), *frames)
     assert sent == [[large[1:]], [[large[0]]], ["d"]]
     assert master.ended[6] == "it needs the result of task 5, but task 5 (max) failed: OSError: disk full"
     assert master.kept == [1, 3, 4, 5]
@@ -358,7 +358,7 @@ def test_an_answer_that_is_compared_counts_when_it_is_given(fails: bool) -> None
     def receive(attempt: int) -> list[object]:
         master.agents = attempt
         group = messages.Results(1, [1], [1], [attempt], [0.1], [0] if fails else [])
-        return master.receive(group, messages.payload(1, [answer]))
+        return master.receive(group, groups.payload(1, [answer]))
 
     assert receive(1) == ["a"]
     assert receive(2) == ([] if fails else [[["one"]]])

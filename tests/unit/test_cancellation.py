@@ -10,7 +10,7 @@ from mwpy._core.master.commands import AllocateSlaves, CancelTasks, FreeSlave, R
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._core.master.spans import Span
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.ids import SlaveId
@@ -59,7 +59,7 @@ class Master:
     def finish(self, first: int, count: int) -> list[int]:
         """Slave 1 sends results. Return the tasks whose results count."""
         group = messages.Results(1, [first], [count], [1], [0.1] * count, [])
-        self.receive(group, messages.payload(count, [b"\x07"] * count))
+        self.receive(group, groups.payload(count, [b"\x07"] * count))
         results = self.core.take_actions().results
         assert all(result.value == 7 for result in results)
         return [result.task_id for result in results]

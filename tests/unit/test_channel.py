@@ -16,7 +16,7 @@ import pytest
 
 from mwpy._transport.channel import SETTLE_S, AgentEnd, SlaveEnd, SlaveFds, open_channel, stream
 from mwpy._transport.channel import ends as channel_ends
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
@@ -382,7 +382,7 @@ def test_finished_results_survive_the_slave() -> None:
     fds.close()
     os.waitpid(pid, 0)
     assert (agent.receive(), agent.eof) == ([], True)
-    assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], []), [messages.payload(1, [b"done"])])
+    assert agent.journal.read(7) == (messages.Results(7, [1], [1], [1], [0.25], []), [groups.payload(1, [b"done"])])
     assert agent.started == 2
     agent.close()
 
@@ -413,7 +413,7 @@ def test_a_forked_child_cannot_use_the_channel(ends: Ends) -> None:
     assert not slave.forked
     assert agent.started == 0
     assert slave.start(1)
-    assert agent.journal.read(7) == (messages.Results(7, [], [], [], [], []), [messages.payload(0, [])])
+    assert agent.journal.read(7) == (messages.Results(7, [], [], [], [], []), [groups.payload(0, [])])
     slave.send([b"fine"])
     assert agent.receive() == [[b"fine"]]
     os.close(reading)

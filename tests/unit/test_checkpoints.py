@@ -17,7 +17,7 @@ from mwpy._core.master.spans import LeftState, Span
 from mwpy._core.master.state import Actions
 from mwpy._simulation.replay import Replay
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer, TaskId
@@ -88,8 +88,8 @@ def sent(actions: Actions) -> list[tuple[int, int, object, object]]:
     for send in actions.sends:
         if isinstance(send.message, messages.Tasks):
             check(send.message, send.frames)
-            entries, buffers = messages.entries(send.message, send.frames)
-            for (task, attempt), entry, own in zip(messages.each_task(send.message), entries, buffers, strict=True):
+            entries, buffers = groups.entries(send.message, send.frames)
+            for (task, attempt), entry, own in zip(groups.each_task(send.message), entries, buffers, strict=True):
                 call, own_buffers, left = split_resumed(entry, own)
                 (argument,), _ = loads_call(call, own_buffers)
                 found.append((task, attempt, argument, loads_state(left) if left else None))
@@ -203,7 +203,7 @@ def test_the_state_is_gone_when_its_task_has_ended(how: str) -> None:
     match how:
         case "result":
             group = messages.Results(1, [1], [1], [1], [0.1], [])
-            master.send(group, [messages.payload(1, [b"\x00"])])
+            master.send(group, [groups.payload(1, [b"\x00"])])
         case "cancelled":
             master.core.obey(CancelTasks([(1, 1)], Running.KILL))
             master.turn()
@@ -227,7 +227,7 @@ def test_a_task_that_raised_an_exception_goes_on_from_its_state() -> None:
     master.join()
     master.leave(1, 1, "state")
     group = messages.Results(1, [1], [1], [1], [0.1], [0], again=[0])
-    assert master.send(group, [messages.payload(1, [CODEC.dumps_failure(OSError("busy"))])]) == []
+    assert master.send(group, [groups.payload(1, [CODEC.dumps_failure(OSError("busy"))])]) == []
     master.now = 6.0
     assert sent(master.turn()) == [(1, 2, "x", "state")]
 
@@ -236,7 +236,7 @@ def test_a_task_that_fails_is_given_out_with_its_last_state(master: Master) -> N
     """So a replay goes on from there."""
     master.leave(1, 1, "state")
     group = messages.Results(1, [1], [1], [1], [0.1], [0])
-    frames = [messages.payload(1, [CODEC.dumps_failure(OSError("wrong"))])]
+    frames = [groups.payload(1, [CODEC.dumps_failure(OSError("wrong"))])]
     master.core.handle(Received(master.peer, "here", group, frames), 0.0)
     [call] = master.core.take_actions().failed
     entry, _, left = split_resumed(decode(call.payload), call.buffers)

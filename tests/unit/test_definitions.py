@@ -15,7 +15,8 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._values import messages, records
 from mwpy._values.errors import ProtocolError
-from mwpy._values.messages import Results, payload
+from mwpy._values.groups import payload
+from mwpy._values.messages import Results
 
 SIZE = OVERHEAD_BYTES + 1
 

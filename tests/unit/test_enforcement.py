@@ -25,7 +25,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.watch import CHECK_S
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import Limits
@@ -47,7 +47,7 @@ def slave_heard(message: messages.Message, *payload: bytes) -> SlaveHeard:
 def results(*tasks: int) -> SlaveHeard:
     count = len(tasks)
     group = messages.Results(1, [*tasks], [1] * count, [1] * count, [0.1] * count, [])
-    return slave_heard(group, messages.payload(count, [b"\0"] * count))
+    return slave_heard(group, groups.payload(count, [b"\0"] * count))
 
 
 def send(core: AgentCore, first: int, *seconds: float | None, now: float = 0.0) -> None:

@@ -8,7 +8,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import Waiting
 from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received
-from mwpy._values import messages
+from mwpy._values import groups, messages
 
 
 class Master:
@@ -30,7 +30,7 @@ class Master:
 
     def finish(self, task: int, value: bytes = b"\x07") -> None:
         group = messages.Results(1, [task], [1], [1], [0.1], [])
-        self.receive(group, messages.payload(1, [value]))
+        self.receive(group, groups.payload(1, [value]))
 
     @property
     def held(self) -> list[int]:

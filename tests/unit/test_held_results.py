@@ -26,7 +26,7 @@ from mwpy._roles.inbox import Inbox
 from mwpy._roles.master_io import MasterIo
 from mwpy._roles.progress import OpenProgress
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
@@ -96,8 +96,8 @@ class Thread:
         self.io.hear(messages.Hello("m", "g", "host", 1, "3.11", 2))
         for slave in (1, 2):
             self.io.hear(messages.SlaveReady(slave))
-        self.io.hear(messages.Results(2, [2], [1], [1], [0.1], []), messages.payload(1, [CODEC.dumps_value([7])[0]]))
-        failure = messages.payload(1, [CODEC.dumps_failure(OSError("disk full"))])
+        self.io.hear(messages.Results(2, [2], [1], [1], [0.1], []), groups.payload(1, [CODEC.dumps_value([7])[0]]))
+        failure = groups.payload(1, [CODEC.dumps_failure(OSError("disk full"))])
         self.io.hear(messages.Results(2, [3], [1], [1], [0.1], [0]), failure)
 
     def refer(self, *numbers: int) -> Sequence[int]:

@@ -16,7 +16,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._core.master.hosts import EXCLUDED_S, NEEDED, WITNESSED, Hosts
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS
@@ -318,7 +318,7 @@ class Cluster:
         number, attempt = slave.number, slave.held.spans[0].attempt
         if peer == b"node2":
             self.receive(
-                peer, messages.Results(number, [task], [1], [attempt], [0.1], []), [messages.payload(1, [b"\x01"])]
+                peer, messages.Results(number, [task], [1], [attempt], [0.1], []), [groups.payload(1, [b"\x01"])]
             )
         elif self.bad == "death":
             self.receive(peer, messages.SlaveDied(number, task, Cause.CRASH, "killed", NO_WORDS))
@@ -326,7 +326,7 @@ class Cluster:
         else:
             again = [0] if self.bad == "again" else []
             result = messages.Results(number, [task], [1], [attempt], [0.1], [0], [], again)
-            self.receive(peer, result, [messages.payload(1, [FAILURE])])
+            self.receive(peer, result, [groups.payload(1, [FAILURE])])
         self.core.decide(0.0)
         self.core.check()
 

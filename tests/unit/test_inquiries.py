@@ -15,7 +15,7 @@ from mwpy._core.master.inquiries import INQUIRERS_MAX, PAUSE_OF_AN_OBJECT_S, PAU
 from mwpy._core.master.notices import NOTICES_KEPT
 from mwpy._core.master.status import ALGORITHMS_SHOWN, HOSTS_SHOWN, OTHERS, Rate
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import SlaveId
@@ -208,7 +208,7 @@ def test_tasks_whose_answers_are_verified_are_counted(asked: Asked) -> None:
     asked.connect()
     asked.submit(1)
     results = messages.Results(1, [1], [1], [1], [0.5], [])
-    frames = (messages.payload(1, [b"\0"]),)
+    frames = (groups.payload(1, [b"\0"]),)
     asked.core.state.record(records.AnswersKept(SlaveId("SLAVE-0"), "node1", results, frames))
     report = asked.core.inquiries.report
     status = report.status(asked.core.counts(), asked.now)
@@ -299,8 +299,8 @@ def test_a_task_that_succeeds_is_no_failure(asked: Asked) -> None:
     asked.receive(messages.SlaveReady(2), b"a")
     asked.submit(1, 2)
     good, bad = (messages.Results(slave, [slave], [1], [1], [0.5], [0] * (slave - 1)) for slave in (1, 2))
-    asked.receive(good, b"a", (messages.payload(1, [b"\0"]),))
-    asked.receive(bad, b"a", (messages.payload(1, [Codec().dumps_failure(OSError("no disk"))]),))
+    asked.receive(good, b"a", (groups.payload(1, [b"\0"]),))
+    asked.receive(bad, b"a", (groups.payload(1, [Codec().dumps_failure(OSError("no disk"))]),))
     asked.decide()
     assert asked.status.failures == {"OSError": 1}
 

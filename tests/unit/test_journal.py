@@ -10,7 +10,7 @@ import pytest
 
 from mwpy._transport.channel.journal import AGAIN, CAPACITY, FAILED, JOURNAL_BYTES, PAYLOAD_BYTES, VALUE, Journal
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.message_checks import check
 
@@ -48,8 +48,8 @@ def entries(journal: Journal) -> list[Entry] | None:
     check(group, frames)
     assert (group.slave, group.buffers, len(frames)) == (7, [], 1)
     failed = [position in group.failed for position in range(len(group.seconds))]
-    columns = (group.seconds, failed, messages.entries(group, frames)[0])
-    return [(*name, *rest) for name, rest in zip(messages.each_task(group), zip(*columns, strict=True), strict=True)]
+    columns = (group.seconds, failed, groups.entries(group, frames)[0])
+    return [(*name, *rest) for name, rest in zip(groups.each_task(group), zip(*columns, strict=True), strict=True)]
 
 
 def test_the_journal_holds_the_results_that_were_not_sent(slave: Journal, agent: Journal) -> None:
@@ -69,7 +69,7 @@ def test_results_are_named_in_spans_and_stored_as_they_are_sent(slave: Journal) 
     for task_id, attempt in ((5, 1), (6, 1), (7, 2), (9, 2)):
         slave.add(task_id, attempt, 0.5, task_id in (6, 9), encoded(task_id))
     group = messages.Results(3, [5, 7, 9], [2, 1, 1], [1, 2, 2], [0.5] * 4, [1, 3])
-    assert slave.read(3) == (group, [messages.payload(4, [bytes([5, 6, 7, 9])])])
+    assert slave.read(3) == (group, [groups.payload(4, [bytes([5, 6, 7, 9])])])
 
 
 def test_a_result_says_whether_it_is_a_failure_and_whether_the_task_is_tried_again(slave: Journal) -> None:

@@ -9,7 +9,7 @@ from mwpy._core.agent.events import AgentActions, AgentSettings, Heard, JournalR
 from mwpy._core.agent.trust import MISSING_S
 from mwpy._core.agent.watch import CHECK_S, SILENT_S
 from mwpy._transport import wire
-from mwpy._values import messages
+from mwpy._values import groups, messages
 
 NOTHING = messages.Results(1, [], [], [], [], [])
 
@@ -22,7 +22,7 @@ def core() -> AgentCore:
     core.handle(SlaveHeard(1, messages.SlaveReady(1)), 0.0)
     core.handle(Heard(messages.Tasks(1, [1, 5, 9], [4] * 3, [1] * 3, [0] * 3, portions=[0, 1, 1])), 1.0)
     finished = messages.Results(1, [1], [4], [1], [0.1] * 4, [])
-    core.handle(SlaveHeard(1, finished, wire.encode(finished, [messages.payload(4, [b"\0"] * 4)])), 1.0)
+    core.handle(SlaveHeard(1, finished, wire.encode(finished, [groups.payload(4, [b"\0"] * 4)])), 1.0)
     core.take_actions()
     return core
 
@@ -31,7 +31,7 @@ def silent(core: AgentCore, started: int, now: float) -> AgentActions:
     """The journal is read and empty, while the slave runs the task at this position."""
     core.decide(now)
     assert core.take_actions().read_journal == [1], "nobody looks at the slave"
-    core.handle(JournalRead(1, NOTHING, wire.encode(NOTHING, [messages.payload(0, ())]), started), now)
+    core.handle(JournalRead(1, NOTHING, wire.encode(NOTHING, [groups.payload(0, ())]), started), now)
     return core.take_actions()
 
 
@@ -55,11 +55,11 @@ def test_their_results_are_dropped_if_they_come_after_all(core: AgentCore) -> No
     for number in (1, 2):
         silent(core, 7, 1.0 + number * SILENT_S)
     group = messages.Results(1, [5], [3], [1], [0.75], [], plain=True)
-    frames = wire.encode(group, [messages.payload(3, [b"\1", b"\2", b"\3"])])
+    frames = wire.encode(group, [groups.payload(3, [b"\1", b"\2", b"\3"])])
     core.handle(SlaveHeard(1, group, frames), 2.0)
     [outgoing] = core.take_actions().to_master
     assert outgoing.message == messages.Results(1, [7], [1], [1], [0.25], [], plain=True)
-    assert outgoing.payload == [messages.payload(1, [b"\3"])]
+    assert outgoing.payload == [groups.payload(1, [b"\3"])]
 
 
 def test_no_task_is_late_before_the_first_of_a_portion_has_ended(core: AgentCore) -> None:

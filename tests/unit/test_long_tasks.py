@@ -11,7 +11,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._core.master.silence import LONGEST_S
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.records import Notice
 
 DAY_S = 86400.0
@@ -69,7 +69,7 @@ class _Master:
         slaves = self.core.state.members.slaves.values()
         (number,) = [slave.number for slave in slaves if held in slave.held.spans]
         result = messages.Results(number, [task], [1], [held.attempt], [seconds], [])
-        self.receive(result, (messages.payload(1, [b"\0"]),))
+        self.receive(result, (groups.payload(1, [b"\0"]),))
 
 
 def test_a_task_that_hangs_is_reported_at_growing_intervals() -> None:

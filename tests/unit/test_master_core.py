@@ -13,7 +13,7 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Stranger
 from mwpy._core.master.members import SlaveEvent
 from mwpy._core.master.spans import Span
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -61,7 +61,7 @@ def test_large_buffers_travel_in_their_own_frames(core: MasterCore) -> None:
     send = core.take_actions().sends[-1]
     assert isinstance(send.message, messages.Tasks)
     assert send.message.buffers == [2]
-    assert list(send.frames) == [messages.payload(1, [b"small"]), b"large", b"larger"]
+    assert list(send.frames) == [groups.payload(1, [b"small"]), b"large", b"larger"]
     check(send.message, send.frames)
 
 

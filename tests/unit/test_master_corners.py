@@ -10,7 +10,7 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import AllocateSlaves, FreeSlave
 from mwpy._core.master.core import UNLIMITED, MasterCore, MasterSettings
 from mwpy._core.master.events import Received, Vanished
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import NO_WORDS, LastWords
@@ -45,12 +45,12 @@ def _submit(core: MasterCore, *tasks: int, algorithm: int = 0, sid: str | None =
 
 
 def _finish(core: MasterCore, task: int) -> None:
-    _receive(core, messages.Results(1, [task], [1], [1], [0.1], []), (messages.payload(1, [b"\0"]),))
+    _receive(core, messages.Results(1, [task], [1], [1], [0.1], []), (groups.payload(1, [b"\0"]),))
 
 
 def _sent(core: MasterCore) -> list[int]:
-    groups = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
-    return [task for group in groups for task, _ in messages.each_task(group)]
+    sent = [send.message for send in core.take_actions().sends if isinstance(send.message, messages.Tasks)]
+    return [task for group in sent for task, _ in groups.each_task(group)]
 
 
 def test_a_failure_that_contains_no_error_costs_its_agent_the_connection() -> None:
@@ -58,7 +58,7 @@ def test_a_failure_that_contains_no_error_costs_its_agent_the_connection() -> No
     core = _master()
     _connect(core)
     _submit(core, 1)
-    _receive(core, messages.Results(1, [1], [1], [1], [0.1], [0]), (messages.payload(1, [b"\0"]),))
+    _receive(core, messages.Results(1, [1], [1], [1], [0.1], [0]), (groups.payload(1, [b"\0"]),))
     actions = core.take_actions()
     assert actions.results == []
     [dropped] = [record for record in actions.records if isinstance(record, records.PeerDropped)]

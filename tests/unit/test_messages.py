@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from mwpy._transport.codec import Codec, loads
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.message_checks import check
@@ -19,7 +19,7 @@ CODEC = Codec()
 
 def payload(*values: object) -> bytes:
     """Return the first frame of a group with these values."""
-    return messages.payload(len(values), [CODEC.dumps_value(value)[0] for value in values])
+    return groups.payload(len(values), [CODEC.dumps_value(value)[0] for value in values])
 
 
 DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
@@ -49,8 +49,8 @@ DEFINITION = messages.AlgorithmDefinition(0, "f", "", "", "3.11")
         (messages.Results(1, [1], [1], [1], [-0.1], []), [b""]),
         (messages.Results(1, [1], [1], [1], [float("nan")], []), [b""]),
         (messages.Results(1, [1], [-1], [1], [], []), [b""]),
-        (messages.Tasks(1, [1], [1], [1], [0], digests=[1]), [messages.payload(1, [b"x"])]),
-        (messages.Tasks(1, [1], [1], [1], [0], digests=[-1]), [messages.payload(1, [b"x"])]),
+        (messages.Tasks(1, [1], [1], [1], [0], digests=[1]), [groups.payload(1, [b"x"])]),
+        (messages.Tasks(1, [1], [1], [1], [0], digests=[-1]), [groups.payload(1, [b"x"])]),
         (messages.Revoked(1, [1], [1], []), []),
         (messages.Revoked(1, [1], [-5], [1]), []),
         (messages.Cancel([1], [1, 2], True), []),
@@ -77,7 +77,7 @@ def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:
     group = messages.Results(1, [1], [3], [1], [0.1] * 3, [1], [0, 1, 1])
     frames = [payload(5, None, "bc"), b"large", b"larger"]
     check(group, frames)
-    assert messages.entries(group, frames) == ([5, None, "bc"], [[], [b"large"], [b"larger"]])
+    assert groups.entries(group, frames) == ([5, None, "bc"], [[], [b"large"], [b"larger"]])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:
 def test_a_payload_without_one_entry_for_each_task_is_a_protocol_error(frame: bytes) -> None:
     """Wrong payloads: not a list, cut off, nested too deeply, or with a length that exceeds any memory."""
     with pytest.raises(ProtocolError, match="Tasks"):
-        messages.entries(messages.Tasks(1, [1], [2], [1], [0]), [frame])
+        groups.entries(messages.Tasks(1, [1], [2], [1], [0]), [frame])
 
 
 def test_a_selected_group_has_the_results_that_are_kept() -> None:
@@ -99,12 +99,12 @@ def test_a_selected_group_has_the_results_that_are_kept() -> None:
     group = replace(group, peaks=[(0, 5), (2, 7)])
     frames = [payload(1, "two", 3, "four"), b"large"]
     check(group, frames)
-    smaller, rest = messages.select(group, frames, [1, 2, 3])
+    smaller, rest = groups.select(group, frames, [1, 2, 3])
     assert smaller == messages.Results(1, [2, 7], [2, 1], [1, 2], [0.2, 0.3, 0.4], [0, 2], [0, 0, 1], [2], [(1, 7)])
     assert rest == [payload("two", 3, "four"), b"large"]
     check(smaller, rest)
     plain = messages.Results(1, [1], [2], [1], [0.1, 0.1], [])
-    assert messages.select(plain, [payload(1, 2)], [1]) == (
+    assert groups.select(plain, [payload(1, 2)], [1]) == (
         messages.Results(1, [2], [1], [1], [0.1], []),
         [payload(2)],
     )
@@ -124,8 +124,8 @@ def test_tasks_form_as_few_spans_as_their_order_allows(
     tasks: list[int], attempts: list[int], spans: tuple[list[int], list[int], list[int]]
 ) -> None:
     """The spans name the same tasks."""
-    assert messages.spans_of(tasks, attempts) == spans
-    assert list(messages.each_task(messages.Revoked(1, *spans))) == list(zip(tasks, attempts, strict=True))
+    assert groups.spans_of(tasks, attempts) == spans
+    assert list(groups.each_task(messages.Revoked(1, *spans))) == list(zip(tasks, attempts, strict=True))
 
 
 def test_a_message_without_lists_needs_only_the_right_number_of_frames() -> None:
@@ -138,11 +138,11 @@ def test_a_message_without_lists_needs_only_the_right_number_of_frames() -> None
 def test_a_large_result_that_is_a_list_or_dict_is_not_read(container: bytes) -> None:
     """Results that are lists or dicts travel as pickles. A list of empty lists would take 70 times its size."""
     count = 100_000
-    frame = messages.payload(1, [b"\xdd" + count.to_bytes(4, "big") + container * count])
+    frame = groups.payload(1, [b"\xdd" + count.to_bytes(4, "big") + container * count])
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError, match="an entry is a list or dict"):
-            messages.entries(messages.Results(1, [1], [1], [1], [0.1], []), [frame])
+            groups.entries(messages.Results(1, [1], [1], [1], [0.1], []), [frame])
         assert tracemalloc.get_traced_memory()[1] < 10_000
     finally:
         tracemalloc.stop()
@@ -150,12 +150,12 @@ def test_a_large_result_that_is_a_list_or_dict_is_not_read(container: bytes) -> 
 
 @pytest.mark.parametrize("value", ["x" * 100_000, b"x" * 100_000, ["x" * 100_000]])
 def test_a_large_result_arrives(value: object) -> None:
-    found, _ = messages.entries(messages.Results(1, [1], [1], [1], [0.1], []), [payload(value)])
+    found, _ = groups.entries(messages.Results(1, [1], [1], [1], [0.1], []), [payload(value)])
     assert loads(found[0]) == value
 
 
 def test_a_large_call_is_read() -> None:
     """The arguments of a call are a list. They come from the master."""
     call, _ = CODEC.dumps_call((1, "x" * 100_000), {}, "f")
-    found, _ = messages.entries(messages.Tasks(1, [1], [1], [1], [0]), [messages.payload(1, [call])])
+    found, _ = groups.entries(messages.Tasks(1, [1], [1], [1], [0]), [groups.payload(1, [call])])
     assert found == [[1, "x" * 100_000]]

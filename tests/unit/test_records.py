@@ -7,8 +7,9 @@ from typing import get_args
 import pytest
 
 from mwpy._values import messagepack, records
+from mwpy._values.groups import payload
 from mwpy._values.ids import SlaveId
-from mwpy._values.messages import Results, payload
+from mwpy._values.messages import Results
 
 PARTS = {"Charge", "Record", "SubmittedTasks", "TaskRange", "decode", "encode"}
 """The names that the module exports in addition to the records."""

@@ -17,8 +17,9 @@ from mwpy._transport.codec import Codec
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
+from mwpy._values.groups import payload, spans_of
 from mwpy._values.message_checks import check
-from mwpy._values.messages import AlgorithmFailed, Revoked, payload, spans_of
+from mwpy._values.messages import AlgorithmFailed, Revoked
 from mwpy._values.messages import Results as Group
 from mwpy._values.packed import ARGUMENTS, PackedCalls
 from mwpy._values.policy import TaskPolicy

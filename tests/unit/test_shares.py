@@ -19,7 +19,7 @@ from mwpy._core.master.failed_calls import FailedCall, FailedCalls
 from mwpy._roles.definitions import Definitions
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.digest import digest_of
 from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
@@ -79,7 +79,7 @@ def shares_of(core: MasterCore) -> list[str]:
 
 def finish(core: MasterCore, task: int) -> None:
     group = messages.Results(1, [task], [1], [1], [0.01], [])
-    receive(core, group, messages.payload(1, [b"\x00"]))
+    receive(core, group, groups.payload(1, [b"\x00"]))
 
 
 # ---- what tasks need -----------------------------------------------------------------------------------------------

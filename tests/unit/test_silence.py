@@ -14,7 +14,7 @@ from mwpy._core.master.commands import AllocateSlaves, FreeSlave, ShutDown, Wait
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.events import Event, Garbage, Received, Stranger, Vanished
 from mwpy._core.master.silence import LONGEST_S, SilenceWatch
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId
 from mwpy._values.last_words import LastWords
@@ -116,7 +116,7 @@ class _Master:
     def finish(self, task: int, peer: bytes = b"a", seconds: float = 0.1) -> None:
         """The first slave of an agent sends the result of a task that it holds."""
         attempt = span_of(self.core, task).attempt
-        self.receive(messages.Results(1, [task], [1], [attempt], [seconds], []), peer, (messages.payload(1, [b"\0"]),))
+        self.receive(messages.Results(1, [task], [1], [attempt], [seconds], []), peer, (groups.payload(1, [b"\0"]),))
 
     def wait(self) -> None:
         """The master algorithm calls `mw.loop()`."""

@@ -11,7 +11,7 @@ from mwpy._core.master.core import Actions, MasterCore, MasterSettings
 from mwpy._core.master.events import Received
 from mwpy._core.master.state import Stopped
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.errors import TaskCancelled
 from mwpy._values.max_failures import MaxFailures
 
@@ -43,7 +43,7 @@ class Master:
     def fail(self, first: int, count: int) -> Actions:
         """The slave reports that consecutive tasks failed."""
         group = messages.Results(1, [first], [count], [1], [0.1] * count, [*range(count)])
-        self.receive(group, messages.payload(count, [FAILURE] * count))
+        self.receive(group, groups.payload(count, [FAILURE] * count))
         return self.turn()
 
     def go_on(self) -> Actions:

@@ -15,7 +15,7 @@ from mwpy._core.master.events import Event, Received, Vanished
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.terms import TermsOf
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError, TaskCancelled, UsageError
@@ -79,7 +79,7 @@ class Master:
         """A slave sends the result of a task: the number of the attempt, or a failure that may be tried again."""
         value = Codec().dumps_failure(OSError("busy")) if fails else bytes([attempt])
         group = messages.Results(int(slave[1]), [task], [1], [attempt], [seconds], [0][:fails], again=[0][:fails])
-        return self.receive(slave[0], group, messages.payload(1, [value]))
+        return self.receive(slave[0], group, groups.payload(1, [value]))
 
     def know(self, seconds: float = 0.1, count: int = 3) -> None:
         """Let tasks end, so that it is known how long they take. Slave `a1` is there, and no other."""

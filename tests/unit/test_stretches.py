@@ -12,7 +12,7 @@ from mwpy._roles import stretches
 from mwpy._roles.stretches import Stretches
 from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._transport.codec import Codec, loads
-from mwpy._values import message_checks, messages
+from mwpy._values import groups, message_checks, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.packed import ARGUMENTS, ROWS
@@ -66,8 +66,8 @@ class _Slave:
         """What was sent for each task; of a failure the type and the text."""
         found: dict[int, Any] = {}
         for group, frames in self.sent:
-            values, buffers = messages.entries(group, frames)
-            named = [number for number, _ in messages.each_task(group)]
+            values, buffers = groups.entries(group, frames)
+            named = [number for number, _ in groups.each_task(group)]
             for place, (number, value) in enumerate(zip(named, values, strict=True)):
                 loaded = loads(value, buffers[place] if buffers else ())
                 found[number] = loaded[:2] if place in group.failed else loaded

@@ -26,7 +26,7 @@ from mwpy._transport import shared_objects, wire
 from mwpy._transport.channel import SlaveEnd
 from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journal
 from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
 from mwpy._values.digest import digest_of
 from mwpy._values.digested import mark_of
@@ -124,7 +124,7 @@ def _define(end: _End, *functions: Callable[..., Any]) -> None:
 def _give(end: _End, first: int, count: int = 1, number: int = 1, args: Sequence[Any] = (), attempt: int = 1) -> None:
     payload, _ = CODEC.dumps_call(tuple(args), {}, "f")
     group = messages.Tasks(7, [first], [count], [attempt], [number])
-    end.arrive(group, [messages.payload(count, [payload] * count)])
+    end.arrive(group, [groups.payload(count, [payload] * count)])
 
 
 def _results(end: _End) -> dict[int, Any]:
@@ -132,8 +132,8 @@ def _results(end: _End) -> dict[int, Any]:
     found = {}
     for message, frames in end.sent:
         if isinstance(message, messages.Results):
-            values, buffers = messages.entries(message, frames)
-            for (task, _), value, own in zip(messages.each_task(message), values, buffers, strict=True):
+            values, buffers = groups.entries(message, frames)
+            for (task, _), value, own in zip(groups.each_task(message), values, buffers, strict=True):
                 found[task] = loads(value, own)
     return found
 
@@ -176,7 +176,7 @@ def test_the_results_of_some_tasks_travel_with_a_digest(end: _End) -> None:
     _define(end, lambda x: 10 // x, lambda x: lambda: x)
     calls = [CODEC.dumps_call((each,), {}, "f")[0] for each in (1, 2, 5, 0, 1)]
     group = messages.Tasks(7, [1, 9], [4, 1], [1, 1], [1, 2], digests=[1, 2, 3, 4])
-    end.arrive(group, [messages.payload(5, calls)])
+    end.arrive(group, [groups.payload(5, calls)])
     runner.turn(0.0, 100)
     runner.flush()
     results = _results(end)
@@ -185,7 +185,7 @@ def test_the_results_of_some_tasks_travel_with_a_digest(end: _End) -> None:
         task: mark_of(value, again=False)
         for message, frames in end.sent
         if isinstance(message, messages.Results)
-        for (task, _), value in zip(messages.each_task(message), messages.entries(message, frames)[0], strict=True)
+        for (task, _), value in zip(groups.each_task(message), groups.entries(message, frames)[0], strict=True)
     }
     assert marks[1] == ("", "its slave sent no digest")
     assert (marks[2], marks[3]) == ((digest_of(5).hex(), ""), (digest_of(2).hex(), ""))
@@ -260,8 +260,8 @@ def test_a_task_can_ask_for_the_time_that_is_left(end: _End) -> None:
     _define(end, mwpy.seconds_left)
     end.ends_at = time.monotonic() + 1e6
     payload, _ = CODEC.dumps_call((), {}, "f")
-    end.arrive(messages.Tasks(7, [1], [1], [1], [1], limits=[Limits(0.001)]), [messages.payload(1, [payload])])
-    end.arrive(messages.Tasks(7, [2], [1], [1], [1]), [messages.payload(1, [payload])])
+    end.arrive(messages.Tasks(7, [1], [1], [1], [1], limits=[Limits(0.001)]), [groups.payload(1, [payload])])
+    end.arrive(messages.Tasks(7, [2], [1], [1], [1]), [groups.payload(1, [payload])])
     assert mwpy.seconds_left() == inf
     runner.turn(0.0, 100)
     assert mwpy.seconds_left() == inf
@@ -278,12 +278,12 @@ def test_only_tasks_with_a_limit_of_time_are_started_with_their_time(end: _End) 
     payload, _ = CODEC.dumps_call((1, 2), {}, "f")
     limits = [None, Limits(1.5), None]
     group = messages.Tasks(7, [1, 5, 9], [1, 2, 1], [1, 1, 1], [1, 1, 1], limits=limits)
-    end.arrive(group, [messages.payload(4, [payload] * 4)])
+    end.arrive(group, [groups.payload(4, [payload] * 4)])
     runner.turn(0.0, 100)
     assert (end.started, end.timed) == ([1, 1, 2, 3, 4], [2, 3, 0])
     end.timed.clear()
     end.recalls.append(lambda: end.arrive(messages.Revoked(7, [20], [1], [1])))
-    end.arrive(messages.Tasks(7, [20], [2], [1], [2], limits=[Limits(1.5)]), [messages.payload(2, [payload] * 2)])
+    end.arrive(messages.Tasks(7, [20], [2], [1], [2], limits=[Limits(1.5)]), [groups.payload(2, [payload] * 2)])
     runner.turn(0.0, 100)
     assert end.timed == [5, 0, 6, 6, 0], "the first of these tasks was recalled, the second is unpickled and runs"
 
@@ -299,7 +299,7 @@ def test_the_seed_of_a_task_is_gone_after_the_task(end: _End) -> None:
     calls = [CODEC.dumps_call((x,), {}, "f")[0] for x in (1, 0, 2)]
     seeded = [with_seed(call, number) for call, number in zip(calls, (30, 31, 32), strict=True)]
     for first, group in ((1, seeded), (4, calls)):
-        end.arrive(messages.Tasks(7, [first], [3], [1], [1]), [messages.payload(3, group)])
+        end.arrive(messages.Tasks(7, [first], [3], [1], [1]), [groups.payload(3, group)])
     runner.turn(0.0, 100)
     runner.flush()
     found = _results(end)
@@ -347,7 +347,7 @@ def test_a_task_is_tried_again_after_an_exception_that_its_policy_names(
     calls = [with_condition(CODEC.dumps_call((x,), {}, "f")[0], pickled) for x in range(4)]
     if seed is not None:
         calls = [with_seed(call, seed) for call in calls]
-    end.arrive(messages.Tasks(7, [0], [4], [1], [1]), [messages.payload(4, calls)])
+    end.arrive(messages.Tasks(7, [0], [4], [1], [1]), [groups.payload(4, calls)])
     runner.turn(0.0, 100)
     runner.flush()
     [(group, frames)] = [sent for sent in end.sent if isinstance(sent[0], messages.Results)]
@@ -368,7 +368,7 @@ def test_a_failure_says_that_its_condition_failed(end: _End, pickled: bytes, why
     runner = _runner(end)
     _define(end, _fragile)
     calls = [with_condition(CODEC.dumps_call((x,), {}, "f")[0], pickled) for x in (0, 2)]
-    end.arrive(messages.Tasks(7, [0], [2], [1], [1]), [messages.payload(2, calls)])
+    end.arrive(messages.Tasks(7, [0], [2], [1], [1]), [groups.payload(2, calls)])
     runner.turn(0.0, 100)
     runner.flush()
     found = _results(end)
@@ -386,11 +386,11 @@ def test_a_large_group_of_results_says_which_tasks_are_tried_again(end: _End) ->
     _define(end, fail)
     pickled = CODEC.dumps_condition((OSError,))
     calls = [with_condition(CODEC.dumps_call((x,), {}, "f")[0], pickled) for x in (PAYLOAD_BYTES, 1)]
-    end.arrive(messages.Tasks(7, [0], [2], [1], [1]), [messages.payload(2, calls)])
+    end.arrive(messages.Tasks(7, [0], [2], [1], [1]), [groups.payload(2, calls)])
     runner.turn(0.0, 100)
     runner.flush()
-    groups = [message for message, _ in end.sent if isinstance(message, messages.Results)]
-    assert [(group.tasks, group.failed, group.again) for group in groups] == [([0], [0], [0]), ([1], [0], [0])]
+    found = [message for message, _ in end.sent if isinstance(message, messages.Results)]
+    assert [(group.tasks, group.failed, group.again) for group in found] == [([0], [0], [0]), ([1], [0], [0])]
 
 
 def test_an_interrupt_of_a_condition_ends_the_turn(end: _End) -> None:
@@ -402,7 +402,7 @@ def test_an_interrupt_of_a_condition_ends_the_turn(end: _End) -> None:
 
     _define(end, _fragile)
     call = with_condition(CODEC.dumps_call((2,), {}, "f")[0], CODEC.dumps_condition(interrupt))
-    end.arrive(messages.Tasks(7, [1], [1], [1], [1]), [messages.payload(1, [with_seed(call, 1)])])
+    end.arrive(messages.Tasks(7, [1], [1], [1], [1]), [groups.payload(1, [with_seed(call, 1)])])
     with pytest.raises(KeyboardInterrupt):
         runner.turn(0.0, 100)
     assert _results(end) == {}
@@ -597,7 +597,7 @@ def _give_again(end: _End, task: int, state: object, argument: bytearray) -> Non
     entry, large = CODEC.dumps_state(state)
     again = span(task, MAX, 1, payload, buffers=[bytes(each) for each in buffers])
     call, own = again.resumed(LeftState([entry, *large], 1))
-    end.arrive(messages.Tasks(7, [task], [1], [2], [1], [len(own)]), [messages.payload(1, [call]), *own])
+    end.arrive(messages.Tasks(7, [task], [1], [2], [1], [len(own)]), [groups.payload(1, [call]), *own])
 
 
 def test_a_state_names_the_task_that_runs(end: _End) -> None:
@@ -648,7 +648,7 @@ def test_seeds_and_conditions_are_found_in_the_call_of_a_task_with_a_state(end: 
     _define(end, draw)
     payload, _ = CODEC.dumps_call((b"abc",), {}, "f")
     call, own = span(5, MAX, 1, with_seed(payload, 70)).resumed(LeftState([b"\x01"], 1))
-    end.arrive(messages.Tasks(7, [5], [1], [2], [1], [1]), [messages.payload(1, [call]), *own])
+    end.arrive(messages.Tasks(7, [5], [1], [2], [1], [1]), [groups.payload(1, [call]), *own])
     runner.turn(0.0, 100)
     runner.flush()
     assert _results(end) == {5: 73}
@@ -675,7 +675,7 @@ def test_a_state_that_cannot_be_unpickled_is_an_error_of_the_task_that_names_it(
     runner = _runner(end)
     _define(end, lambda _: mwpy.restored())
     call, own = span(5, MAX, 1, CODEC.dumps_call((1,), {}, "f")[0]).resumed(LeftState([encode(as_pickle(b"x"))], 1))
-    end.arrive(messages.Tasks(7, [5], [1], [2], [1], [1]), [messages.payload(1, [call]), *own])
+    end.arrive(messages.Tasks(7, [5], [1], [2], [1], [1]), [groups.payload(1, [call]), *own])
     runner.turn(0.0, 100)
     runner.flush()
     assert "the state that an earlier attempt left cannot be unpickled here" in _results(end)[5][2]
@@ -732,7 +732,7 @@ def _give_sharing(end: _End, first: int, handle: Shared) -> None:
     """A task that gets the maximum of a shared object."""
     call, _ = CODEC.dumps_call((handle,), {}, "f")
     group = messages.Tasks(7, [first], [1], [1], [1], shares=[handle.shared.share])
-    end.arrive(group, [messages.payload(1, [call])])
+    end.arrive(group, [groups.payload(1, [call])])
 
 
 def _missing(values: list[int]) -> tuple[Shared, Share]:

@@ -10,8 +10,9 @@ from mwpy._core.master.pending import MAX_SPAN
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
+from mwpy._values.groups import payload
 from mwpy._values.last_words import NO_WORDS, LastWords
-from mwpy._values.messages import Results, payload
+from mwpy._values.messages import Results
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.task import TaskState

@@ -17,7 +17,7 @@ from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.shares import Shares
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.errors import UsageError
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import SlaveKind, SlaveState
@@ -226,5 +226,5 @@ def test_the_mean_of_an_algorithm_is_that_of_its_values() -> None:
     assert algorithm.mean_s is None
     entries = [b"\0", b"\0", Codec().dumps_failure(OSError("no"))]
     results = messages.Results(1, [1], [3], [1], [2.0, 4.0, 900.0], [2])
-    core.handle(Received(b"a", "here", results, [messages.payload(3, entries)]), 101.0)
+    core.handle(Received(b"a", "here", results, [groups.payload(3, entries)]), 101.0)
     assert algorithm.mean_s == 3.0

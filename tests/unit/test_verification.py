@@ -10,7 +10,7 @@ from mwpy._core.master.commands import AllocateSlaves, CancelTasks, Running, Wai
 from mwpy._core.master.core import MasterSettings
 from mwpy._core.master.events import Received, Vanished
 from mwpy._core.master.verification import ANSWERS_MAX, OUTVOTED_ALLOWED
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
@@ -52,7 +52,7 @@ def answer_all(pool: Pool, host: str) -> None:
     firsts: list[int] = [each.first for each in spans]
     counts, attempts = [each.count for each in spans], [each.attempt for each in spans]
     group = messages.Results(1, firsts, counts, attempts, [0.1] * count, [])
-    pool.hear(host, group, [messages.payload(count, [RIGHT] * count)])
+    pool.hear(host, group, [groups.payload(count, [RIGHT] * count)])
 
 
 def test_answers_that_arrive_in_one_message_are_compared_one_by_one() -> None:
@@ -106,7 +106,7 @@ def test_only_a_part_of_the_tasks_is_repeated() -> None:
             ]:
                 each = pool.core.state.members.peers[b"a"].slaves[1].held.spans[0]
                 group = messages.Results(1, [each.first], [each.count], [each.attempt], [0.01] * each.count, [])
-                pool.hear("a", group, [messages.payload(each.count, [PLAIN] * each.count)])
+                pool.hear("a", group, [groups.payload(each.count, [PLAIN] * each.count)])
         counts.append(asked)
     assert counts[0] == counts[1]
     assert 90 <= counts[0] <= 110
@@ -349,7 +349,7 @@ def test_a_task_with_an_answer_is_cancelled(running: Running, *, waits: bool) ->
         pool.core.state.members.peers[b"c"].reserved = True
         pool.core.isolation.reserved.append(pool.core.state.members.peers[b"c"])
     group = messages.Results(1, [1], [1], [1], [0.1], [])
-    pool.core.handle(Received(b"a", "here", group, [messages.payload(1, [RIGHT])]), 0.0)
+    pool.core.handle(Received(b"a", "here", group, [groups.payload(1, [RIGHT])]), 0.0)
     if not waits:
         pool.decide()
         assert pool.held("b") == [1]
@@ -371,7 +371,7 @@ def test_the_other_answers_are_compared_if_a_task_is_cancelled_as_soon_as_it_has
     assert (pool.held("a"), pool.held("b")) == ([1], [2])
     for host, task in ((b"a", 1), (b"b", 2)):
         group = messages.Results(1, [task], [1], [1], [0.1], [])
-        pool.core.handle(Received(host, "here", group, [messages.payload(1, [RIGHT])]), 0.0)
+        pool.core.handle(Received(host, "here", group, [groups.payload(1, [RIGHT])]), 0.0)
     pool.core.obey(CancelTasks([(1, 1)], Running.KILL))
     pool.decide()
     assert "cancelled" in str(pool.results[1].error)
@@ -430,7 +430,7 @@ def test_large_buffers_of_a_kept_answer_arrive() -> None:
         assert len(buffers) == 1
         attempt = 1 if host == "a" else 2
         group = messages.Results(1, [1], [1], [attempt], [0.1], [], [1], peaks=[(0, 77)])
-        pool.hear(host, group, [messages.payload(1, [entry]), bytes(buffers[0])])
+        pool.hear(host, group, [groups.payload(1, [entry]), bytes(buffers[0])])
     assert len(pool.results[1].value) == 200_000  # type: ignore[arg-type]
     assert pool.core.totals.rows["max", "a"].memory_used == 77
 

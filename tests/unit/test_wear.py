@@ -23,7 +23,7 @@ from mwpy._core.agent.starts import ABORT_S, FAILED_STARTS_ALLOWED
 from mwpy._core.agent.state import UNBOUNDED
 from mwpy._core.agent.wear import divide
 from mwpy._transport import wire
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode
@@ -50,13 +50,13 @@ def slave_heard(message: messages.Message, *payload: Buffer, slave: int = 1) -> 
 def tasks(first: int, count: int) -> Heard:
     """Tasks for slave 1, each with its own number as its payload."""
     group = messages.Tasks(1, [first], [count], [1], [0])
-    return heard(group, messages.payload(count, [bytes([number]) for number in range(first, first + count)]))
+    return heard(group, groups.payload(count, [bytes([number]) for number in range(first, first + count)]))
 
 
 def results(first: int, count: int) -> SlaveHeard:
     """The results of tasks of slave 1."""
     group = messages.Results(1, [first], [count], [1], [0.1] * count, [])
-    return slave_heard(group, messages.payload(count, [bytes(count)]))
+    return slave_heard(group, groups.payload(count, [bytes(count)]))
 
 
 def ready(settings: AgentSettings) -> AgentCore:
@@ -104,7 +104,7 @@ def test_a_slave_gets_only_as_many_tasks_as_it_may_run() -> None:
     core.handle(tasks(11, 4), 0.0)
     actions = core.take_actions()
     kept = messages.Tasks(1, [11], [2], [1], [0])
-    assert to_slave(actions) == [(kept, [messages.payload(2, [b"\x0b", b"\x0c"])])]
+    assert to_slave(actions) == [(kept, [groups.payload(2, [b"\x0b", b"\x0c"])])]
     assert to_master(actions) == [RETIRING, messages.Revoked(1, [13], [2], [1])]
     core.handle(tasks(21, 1), 0.0)
     actions = core.take_actions()
@@ -120,7 +120,7 @@ def test_a_slave_ends_when_it_has_run_its_last_task() -> None:
     core.handle(results(1, 1), 0.0)
     assert to_slave(core.take_actions()) == []
     group = messages.Results(1, [2], [1], [1], [0.1], [])
-    core.handle(JournalRead(1, group, wire.encode(group, [messages.payload(1, [b"\0"])])), 0.0)
+    core.handle(JournalRead(1, group, wire.encode(group, [groups.payload(1, [b"\0"])])), 0.0)
     actions = core.take_actions()
     assert to_slave(actions) == [(STOP, [])]
     assert (actions.recall, actions.kill) == ([], [])
@@ -183,7 +183,7 @@ def test_many_spans_go_back_in_several_messages() -> None:
     core = limited(1)
     count = MAX_TASKS + 2
     spans = [*range(1, 2 * count, 2)], [1] * count, [1] * count, [0] * count
-    core.handle(heard(messages.Tasks(1, *spans), messages.payload(count, [bytes(count)])), 0.0)
+    core.handle(heard(messages.Tasks(1, *spans), groups.payload(count, [bytes(count)])), 0.0)
     back = to_master(core.take_actions())[1:]
     assert [len(each.tasks) for each in back if isinstance(each, messages.Revoked)] == [MAX_TASKS, 1]
 
@@ -193,15 +193,15 @@ def test_a_group_is_divided_with_its_large_buffers_and_limits(count: int) -> Non
     limits = [Limits(1.0), None]
     group = messages.Tasks(1, [1, 7], [3, 2], [1, 2], [0, 4], [1, 0, 2, 0, 1], [*limits], [1, 3])
     entries, large = [bytes([number]) for number in range(5)], [b"A", b"B", b"C", b"D"]
-    kept, frames, rest = divide(group, [messages.payload(5, entries), *large], count)
+    kept, frames, rest = divide(group, [groups.payload(5, entries), *large], count)
     check(kept, frames)
     check(rest, [])
     of_each = [[b"A"], [], [b"B", b"C"], [], [b"D"]]
-    read, buffers = messages.entries(kept, frames)
+    read, buffers = groups.entries(kept, frames)
     assert (read, [[*own] for own in buffers]) == ([*range(count)], of_each[:count])
     named = [(1, 1), (2, 1), (3, 1), (7, 2), (8, 2)]
-    assert [*messages.each_task(kept)] == named[:count]
-    assert [*messages.each_task(rest)] == named[count:]
+    assert [*groups.each_task(kept)] == named[:count]
+    assert [*groups.each_task(rest)] == named[count:]
     assert kept.digests == [place for place in (1, 3) if place < count]
     assert (kept.algorithms, kept.limits) == (([0], limits[:1]) if count <= 3 else ([0, 4], limits))
 

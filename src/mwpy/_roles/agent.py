@@ -34,7 +34,7 @@ from mwpy._transport import wire
 from mwpy._transport.channel import SETTLE_S
 from mwpy._transport.link import Broken
 from mwpy._transport.shared_objects import Store
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ExitCode, ProtocolError
 from mwpy._values.ids import Buffer
@@ -239,7 +239,7 @@ class Agent:
                 if isinstance(message, messages.Results):
                     # User code in the slave may have damaged this payload. The master drops an agent that sends a
                     # malformed payload. So the agent reads the payload, although it only passes it on.
-                    messages.entries(message, payload)
+                    groups.entries(message, payload)
                 heard = True
                 self._core.handle(events.SlaveHeard(slave.number, message, frames), now)
         except ProtocolError as error:
@@ -349,7 +349,7 @@ class Agent:
             return
         try:
             check(*found)
-            messages.entries(*found)  # for the same reason as in `_hear_slave`
+            groups.entries(*found)  # for the same reason as in `_hear_slave`
         except ProtocolError as error:
             self._core.handle(events.MemoryBroken(slave.number, f"its unsent results are lost: {error}"), now)
         else:

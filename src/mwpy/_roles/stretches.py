@@ -22,7 +22,7 @@ from mwpy._roles.unsendable import check_size, not_sendable
 from mwpy._roles.waiting_tasks import WaitingTasks
 from mwpy._system.clock import monotonic
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, Encoded, as_encoded, encode_entries
 from mwpy._values.packed import ARGUMENTS
@@ -172,7 +172,7 @@ class Stretches:
         buffers = [0] * (count - 1) + [len(large)] if large else []
         spans = [gathered.first], [count], [gathered.attempt]
         group = messages.Results(self.number, *spans, seconds, gathered.failed, buffers, plain=plain)
-        self.send(group, [messages.payload(count, [data]), *large])
+        self.send(group, [groups.payload(count, [data]), *large])
 
 
 def _next_block(block: int, count: int, seconds: float) -> int:

@@ -40,7 +40,7 @@ from mwpy._transport.codec import (
     split_resumed,
 )
 from mwpy._transport.error_texts import describe_error
-from mwpy._values import checkpoints, messages
+from mwpy._values import checkpoints, groups, messages
 from mwpy._values.bounds import shortened
 from mwpy._values.errors import EndIsNear, ExitCode
 from mwpy._values.ids import Buffer, SlaveId
@@ -293,7 +293,7 @@ class TaskRunner:
         if large or not self._end.journal.add(task_id, attempt, seconds, kind, result):
             failed, again = [0] if kind else [], [0] if kind == AGAIN else []
             group = messages.Results(self._number, [task_id], [1], [attempt], [seconds], failed, [len(large)], again)
-            self._send(group, [messages.payload(1, [result]), *large])
+            self._send(group, [groups.payload(1, [result]), *large])
 
     def flush(self, *, in_task: bool = False) -> None:
         """Send the gathered results. If they cannot be sent, they stay in the journal, where the agent finds them.
@@ -357,7 +357,7 @@ class TaskRunner:
                 pass
 
     def _take_in(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
-        calls, buffers = messages.entries(group, frames)
+        calls, buffers = groups.entries(group, frames)
         start = 0
         limits = group.limits or repeat(None, len(group.tasks))
         needed = [share.digest for share in group.shares]

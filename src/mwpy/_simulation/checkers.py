@@ -23,7 +23,7 @@ from mwpy._simulation.states import StateChecker
 from mwpy._simulation.stop_checker import StopChecker
 from mwpy._simulation.time_checker import TimeChecker
 from mwpy._simulation.verify_checker import VerifyChecker
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import SlaveId
@@ -216,8 +216,8 @@ class HistoryChecker:
                 self._back(self._agent_of[sid], _each(tasks))
                 self.retries.lost(tasks, charges)
             case records.ResultsReceived(sid, results) | records.AnswersKept(sid, _, results):
-                self._back(self._agent_of[sid], (task for task, _ in messages.each_task(results)))
-                repeated = [task for task, _ in messages.each_task(results) if task in self.attempts.repeated]
+                self._back(self._agent_of[sid], (task for task, _ in groups.each_task(results)))
+                repeated = [task for task, _ in groups.each_task(results) if task in self.attempts.repeated]
                 self.killed_tasks.update(dict.fromkeys(repeated, self.retries.now))
             case records.TasksReturned(sid, tasks, _, charges, pause_s):
                 self._back(self._agent_of[sid], _each(tasks))

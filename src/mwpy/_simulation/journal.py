@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field
 
 from mwpy._transport.channel.journal import AGAIN, VALUE
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 
 __all__ = ["SimulatedJournal"]
@@ -41,5 +41,5 @@ class SimulatedJournal:
         tasks, attempts, seconds, kinds, entries = columns
         failed = [place for place, kind in enumerate(kinds) if kind != VALUE]
         again = [place for place in failed if kinds[place] == AGAIN]
-        group = messages.Results(slave, *messages.spans_of(tasks, attempts), seconds, failed, again=again)
-        return group, [messages.payload(len(tasks), entries)]
+        group = messages.Results(slave, *groups.spans_of(tasks, attempts), seconds, failed, again=again)
+        return group, [groups.payload(len(tasks), entries)]

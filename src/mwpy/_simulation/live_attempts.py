@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import define, field
 
-from mwpy._values import messages, records
+from mwpy._values import groups, records
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
 
@@ -51,12 +51,12 @@ class AttemptChecker:
             case records.AttemptsEnded(sid, tasks):
                 self._end(sid, _each(tasks), others=True)
             case records.ResultsReceived(sid, results):
-                self.answered.update(messages.each_task(results))
-                self._end(sid, messages.each_task(results), others=False)
+                self.answered.update(groups.each_task(results))
+                self._end(sid, groups.each_task(results), others=False)
             case records.AnswersKept(sid, _, results):
-                for task, _ in messages.each_task(results):
+                for task, _ in groups.each_task(results):
                     self.repeated.pop(task, None)
-                self._end(sid, messages.each_task(results), others=False)
+                self._end(sid, groups.each_task(results), others=False)
             case records.AnswersGiven(tasks):
                 for task, attempt in _each(tasks):
                     self.answered[task] = attempt

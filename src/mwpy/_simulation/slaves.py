@@ -29,7 +29,7 @@ from mwpy._simulation.workload import Workload
 from mwpy._transport import wire
 from mwpy._transport.channel.journal import VALUE
 from mwpy._transport.codec import Codec
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.errors import ProtocolError
 from mwpy._values.exits import describe_exit
 from mwpy._values.ids import Buffer, SlaveId
@@ -364,7 +364,7 @@ class SimulatedSlave:
                 limits = chain.from_iterable(map(repeat, message.limits or repeat(None), message.counts))
                 self._digested.update((task, None) for task in _digested(message))
                 portions = chain.from_iterable(map(repeat, message.portions or repeat(0), message.counts))
-                columns = zip(messages.each_task(message), algorithms, limits, portions, strict=True)
+                columns = zip(groups.each_task(message), algorithms, limits, portions, strict=True)
                 for (task, attempt), algorithm, limit, portion in columns:
                     self._passed_on += 1
                     self._shares.passed_on(self._passed_on, message)
@@ -375,7 +375,7 @@ class SimulatedSlave:
                         self._timed[self._passed_on] = None
             case messages.Revoked():
                 self._recalls_heard += 1
-                taken = set(messages.each_task(message))
+                taken = set(groups.each_task(message))
                 self._tasks = deque(one for one in self._tasks if one[1:3] not in taken)
             case messages.Shutdown():
                 self._stopping = True
@@ -475,4 +475,4 @@ def fail_to_load(slave: SimulatedSlave, random: Random) -> None:
 def _digested(message: messages.Tasks) -> list[int]:
     """The tasks of a message whose results travel with a digest."""
     wanted = {*message.digests}
-    return [task for place, (task, _) in enumerate(messages.each_task(message)) if place in wanted]
+    return [task for place, (task, _) in enumerate(groups.each_task(message)) if place in wanted]

@@ -12,7 +12,7 @@ from attrs import define, field
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec, loads_call, loads_state, split_resumed
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.records import TaskCheckpointed, TaskRange
@@ -116,8 +116,8 @@ class StatesOfSlave:
 
     def hear(self, group: messages.Tasks, frames: Sequence[Buffer]) -> None:
         """Tasks arrive, some of them with states, and some with values to which they refer."""
-        entries, buffers = messages.entries(group, frames)
-        for named, entry, own in zip(messages.each_task(group), entries, buffers or repeat(()), strict=False):
+        entries, buffers = groups.entries(group, frames)
+        for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
             call, rest, left = split_resumed(entry, own)
             if type(call) is Pickled and call.kind == REFERRING:
                 (numbers, *values), _ = loads_call(call, rest)

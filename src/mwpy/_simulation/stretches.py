@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from attrs import define, field
 
 from mwpy._simulation.world import World
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 
 __all__ = ["SimulatedStretch"]
@@ -40,7 +40,7 @@ class SimulatedStretch:
             return False
         tasks, attempts, times, entries = zip(*self._results, strict=True)
         seconds = [*times] if self._world.random.random() < 0.5 else [sum(times)]
-        group = messages.Results(self._number, *messages.spans_of(tasks, attempts), seconds, [], plain=True)
-        self._send(group, [messages.payload(len(tasks), entries)])
+        group = messages.Results(self._number, *groups.spans_of(tasks, attempts), seconds, [], plain=True)
+        self._send(group, [groups.payload(len(tasks), entries)])
         self._results.clear()
         return True

@@ -11,7 +11,7 @@ from attrs import define, field
 from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._simulation.retries import RetryChecker
 from mwpy._transport.codec import Codec
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
 from mwpy._values.task import Result, SlaveKind, SlaveState
@@ -108,7 +108,7 @@ class VerifyChecker:
             case records.ResultsReceived(sid, results):
                 self._check_alone(sid, results)
             case records.AnswersKept(_, host, results):
-                for task, _ in messages.each_task(results):
+                for task, _ in groups.each_task(results):
                     self._num_hosts.setdefault(task, self._num_able)
                     self.retries.answered[task] = None
                     hosts = self._hosts.setdefault(task, [])
@@ -162,7 +162,7 @@ class VerifyChecker:
         again = {*results.again}
         return [
             task
-            for place, (task, _) in enumerate(messages.each_task(results))
+            for place, (task, _) in enumerate(groups.each_task(results))
             if self.policies[task].retry and self.policies[task].sid is None and not self.lost.get(task)
             if place not in again and task not in self._not_repeated
         ]

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mwpy._core.holding import TaskIds, count_of, divided, take_named
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
@@ -251,7 +251,7 @@ class Child:
 
     def take_peaks(self, group: messages.Results) -> list[tuple[int, int]]:
         """Remove what was measured for the tasks of a group. Return their positions in the group, and the peaks."""
-        places = {task: place for place, task in enumerate(messages.each_task(group))}
+        places = {task: place for place, task in enumerate(groups.each_task(group))}
         found = [(places[task], peak) for task, peak in self.peaks.items() if task in places]
         self.peaks = {task: peak for task, peak in self.peaks.items() if task not in places}
         return sorted(found)

@@ -25,7 +25,7 @@ from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import TaskIds, divided
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.causes import Cause
 from mwpy._values.ids import Buffer
@@ -122,7 +122,7 @@ class Traffic:
             outgoing = Outgoing(group, received[1:]) if peaks else Outgoing(group, (), received)
             actions.to_master.append(outgoing)
         else:
-            actions.to_master.append(Outgoing(*messages.select(group, received[1:], [*chain.from_iterable(kept)])))
+            actions.to_master.append(Outgoing(*groups.select(group, received[1:], [*chain.from_iterable(kept)])))
 
     def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
         """Pass on what tasks have logged, if the message is that. It does not end the silence of the slave."""

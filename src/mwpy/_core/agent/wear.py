@@ -22,7 +22,7 @@ from attrs import define, field
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import UNBOUNDED, AgentState
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.exits import REPLACED, describe_exit
 from mwpy._values.ids import Buffer
@@ -120,7 +120,7 @@ def divide(
     digests = group.digests[: bisect_left(group.digests, count)]
     columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end], digests
     kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end])
-    payload_kept = messages.payload(count, split_list(frames[0])[:count])
+    payload_kept = groups.payload(count, split_list(frames[0])[:count])
     firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
     rest = messages.Revoked(
         group.slave, firsts, [group.counts[whole] - more, *group.counts[whole + 1 :]], group.attempts[whole:]

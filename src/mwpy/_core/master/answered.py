@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from attrs import define, field, frozen
 
 from mwpy._core.master.spans import Span
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.digested import mark_of
 from mwpy._values.errors import InternalError
 from mwpy._values.ids import Buffer, SlaveId
@@ -149,11 +149,11 @@ def _divided(group: messages.Results, frames: Sequence[Buffer]) -> Iterator[tupl
         yield group, frames
         return
     for half in (range(count // 2), range(count // 2, count)):
-        yield from _divided(*messages.select(group, frames, half))
+        yield from _divided(*groups.select(group, frames, half))
 
 
 def _answer(record: records.AnswersKept, attempt: int, group: messages.Results, frames: Sequence[Buffer]) -> Answer:
     """Make an answer of a group with one result."""
-    (entry,), _ = messages.entries(group, frames)
+    (entry,), _ = groups.entries(group, frames)
     mark, why_not = mark_of(entry, again=bool(group.again))
     return Answer(record.sid, record.host, attempt, group.seconds[0], bool(group.failed), mark, why_not, group, frames)

@@ -16,7 +16,7 @@ from itertools import accumulate
 from attrs import define, field
 
 from mwpy._core.master.spans import Span
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.errors import InternalError
 from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
@@ -134,7 +134,7 @@ class BlockedTasks:
 
     def received(self, spans: Sequence[Span], group: messages.Results, frames: Sequence[Buffer]) -> None:
         """Results of tasks have arrived."""
-        numbers = [number for number, _ in messages.each_task(group)]
+        numbers = [number for number, _ in groups.each_task(group)]
         places = [place for place, number in enumerate(numbers) if number in self.results]
         if not places:
             return

@@ -7,8 +7,8 @@ from enum import Enum
 
 from msgspec import Struct
 
+from mwpy._values.groups import spans_of
 from mwpy._values.ids import Buffer, SlaveId
-from mwpy._values.messages import spans_of
 from mwpy._values.task import SlaveKind
 
 __all__ = [

@@ -36,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mwpy._core.master import allocation
 from mwpy._core.master.admission import Admission
 from mwpy._core.master.cancellation import Cancellation
 from mwpy._core.master.checkpoints import Checkpoints
@@ -57,7 +56,7 @@ from mwpy._core.master.commands import (
     Waiting,
 )
 from mwpy._core.master.corrections import Corrections
-from mwpy._core.master.counts import Counts
+from mwpy._core.master.counts import Counting, Counts
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.delays import Delays
 from mwpy._core.master.dispatch import Dispatch
@@ -91,7 +90,6 @@ from mwpy._core.moments import known
 from mwpy._values import messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
-from mwpy._values.task import SlaveKind
 
 __all__ = ["Actions", "Counts", "MasterCore", "MasterSettings"]
 
@@ -148,6 +146,8 @@ class MasterCore:
         explanations = ExplanationReport(self.state, self.feeding, self.delays, self.stop, failures)
         self.inquiries = Inquiries(self.state, self.admission, report, explanations)
         self.logs = Logs(self.state)
+        self.counts = Counting(self.state, self.kinds, self.hosts, self.feeding).counts
+        """The figures of this moment."""
         self.take_actions = self.state.take_actions
         """Everything that must be done now; given out once."""
 
@@ -349,29 +349,6 @@ class MasterCore:
         paused_until = self.delays.deadline if self.state.jar.delayed.tasks else None
         others = self.silence.watch.deadline, self.feeding.deadline, self.inquiries.deadline
         return min(known((*looks, *others, paused_until)), default=None)
-
-    def counts(self) -> Counts:
-        """The figures of this moment."""
-        jar, members, wanted, expected = self.state.jar, self.state.members, self.kinds.wanted, self.kinds.expected
-        if self.kinds.unordered_unasked:
-            soon = jar.runnable - len(jar.delayed.tasks) - len(jar.blocked.tasks) + expected
-            wanted = wanted | {SlaveKind.UNORDERED: soon}
-        waiting = jar.pending.num_unaddressed + jar.answered.num_waiting + expected
-        useful = allocation.useful(members, waiting, self.state.settings.task_group)
-        useful = min(wanted[SlaveKind.UNORDERED], useful)
-        special = sum(1 for _ in self.kinds.vacancies())
-        spent = allocation.spent(members, jar.pending, self.state.now)
-        unordered = self.kinds.count(SlaveKind.UNORDERED) - self.hosts.num_useless - spent
-        missing = max(0, useful - unordered) + special - members.coming()
-        return Counts(
-            slaves_wanted=sum(wanted.values()),
-            slaves_connected=len(members.slaves),
-            slaves_needed=0 if self.state.closing or self.feeding.out_of_time else max(0, missing),
-            shortest_task_s=jar.pending.shortest_s,
-            agents=len(members.agents),
-            jobs=members.jobs(),
-            excluded=self.hosts.named,
-        )
 
     def check(self) -> None:
         """Recompute every derived figure; tests call it after every event."""

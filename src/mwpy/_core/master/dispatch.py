@@ -19,7 +19,7 @@ from mwpy._core.master.shares import Shares
 from mwpy._core.master.spans import portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.verification import Verification
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.ids import Buffer
 from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import Limits
@@ -207,7 +207,7 @@ class Dispatch:
         portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
         header = messages.Tasks(slave.number, *columns, [*shares.values()], portions)
-        first = messages.payload(num_tasks, payloads)
+        first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)])
 
     def _take_back(self, now: float) -> None:

@@ -14,7 +14,7 @@ from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.failures import kind_of
 from mwpy._values.records import TaskRange
 from mwpy._values.task import Origin, Result
@@ -63,7 +63,7 @@ class KeptAnswers:
 
     def _give_one(self, span: Span, answer: Answer) -> None:
         actions, name = self.state.actions, span.algorithm.name
-        (value,), (buffers,) = messages.entries(answer.result, answer.frames)
+        (value,), (buffers,) = groups.entries(answer.result, answer.frames)
         origin = Origin(name, answer.sid, answer.host, span.sent, self.state.wall)
         actions.results.append(Result(span.first, origin, span.tags[0], answer.seconds, answer.failed, value, buffers))
         actions.result_bytes += answer.size

@@ -29,7 +29,7 @@ from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.totals import Totals
 from mwpy._core.master.verification import Verification
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.failures import headline, kind_of
@@ -70,23 +70,23 @@ class Results:
         Raises:
             ProtocolError: the frames are not what the group says; the agent's fault.
         """
-        values, buffers = messages.entries(group, frames)
+        values, buffers = groups.entries(group, frames)
         if group.failed:
             _check_failures(group, values)
         if not are_next(slave.held.spans, group.tasks, group.counts, group.attempts):
             counting = take_named(deque(slave.held.spans), group)
             if not counting:
                 return
-            group, frames = messages.select(group, frames, [*chain.from_iterable(counting)])
-            values, buffers = messages.entries(group, frames)
+            group, frames = groups.select(group, frames, [*chain.from_iterable(counting)])
+            values, buffers = groups.entries(group, frames)
         if group.again:
             group, frames = self._try_again(slave, group, frames, values)
-            values, buffers = messages.entries(group, frames)
+            values, buffers = groups.entries(group, frames)
         if self.verification.is_on:
             others, frames, seconds_of = self.verification.keep(slave, group, frames, values)
             if others is not group:
                 group = others
-                values, buffers = messages.entries(group, frames)
+                values, buffers = groups.entries(group, frames)
             self._learn(slave, {number: (len(own), sum(own)) for number, own in seconds_of.items()})
         if self.state.jar.allocated.several:
             self._end_others(slave, group, now)
@@ -155,7 +155,7 @@ class Results:
         self, slave: ConnectedSlave, group: messages.Results, frames: Sequence[Buffer], values: Sequence[Any]
     ) -> tuple[messages.Results, Sequence[Buffer]]:
         """Return those tasks that are tried again after their exceptions. Return the group of all other results."""
-        numbers = [number for number, _ in messages.each_task(group)]
+        numbers = [number for number, _ in groups.each_task(group)]
         places = {numbers[place]: place for place in group.again}
         ids, tried_again = TaskIds((number, 1) for number in places), set[int]()
         returned: dict[tuple[str, float], list[TaskRange]] = {}
@@ -173,13 +173,13 @@ class Results:
             reason, loss = f"it raised {what}", Charge(slave.sid, Cause.ERROR, what)
             if last := without_extra(self.state, slave.sid, tasks, reason, (loss,)):
                 self.delays.give_back(slave.sid, last, reason, (loss,), pause_s)
-        return messages.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
+        return groups.select(group, frames, [place for place in range(len(numbers)) if place not in tried_again])
 
     def _end_others(self, answering: ConnectedSlave, group: messages.Results, now: float) -> None:
         """End the other attempts of tasks that have an answer now. Their agents kill them."""
         killed: dict[str, list[int]] = {}
         several = self.state.jar.allocated.several
-        for number in [number for number, _ in messages.each_task(group) if number in several]:
+        for number in [number for number, _ in groups.each_task(group) if number in several]:
             for sid, span in [*several[number].items()]:
                 if sid != answering.sid:
                     slave = self.state.members.slaves[sid]

@@ -33,7 +33,7 @@ from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.digested import mark_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
@@ -138,7 +138,7 @@ class Verification:
         Raises:
             ProtocolError: a digest cannot be read; the agent's fault.
         """
-        places = {number: place for place, (number, _) in enumerate(messages.each_task(group))}
+        places = {number: place for place, (number, _) in enumerate(groups.each_task(group))}
         ids = TaskIds((number, 1) for number in places)
         kept: list[int] = []
         again: list[TaskRange] = []
@@ -154,13 +154,13 @@ class Verification:
                         again.append(span.part(number, 1, span.attempt))
         if not (kept or again):
             return group, frames, {}
-        seconds_of = self._keep(slave, *messages.select(group, frames, sorted(kept))) if kept else {}
+        seconds_of = self._keep(slave, *groups.select(group, frames, sorted(kept))) if kept else {}
         if again:
             reason = f"{slave.agent.host} computed other results wrongly, and this one cannot be compared"
             self.state.record(records.TasksReturned(slave.sid, again, reason))
         gone = {*kept, *(places[each.first] for each in again)}
         rest = [place for place in range(len(places)) if place not in gone]
-        return *messages.select(group, frames, rest), seconds_of
+        return *groups.select(group, frames, rest), seconds_of
 
     def _what_to_do(self, slave: ConnectedSlave, span: Span, number: int, entry: object, *, again: bool) -> _Do:
         try:

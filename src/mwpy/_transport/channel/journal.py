@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from mwpy._values import messages
+from mwpy._values import groups, messages
 from mwpy._values.bounds import MAX_TASKS
 from mwpy._values.ids import Buffer
 
@@ -100,12 +100,12 @@ class Journal:
         attempts = self._ints[4 : 8 * count : 8].tolist()
         sizes = self._ints[5 : 8 * count : 8].tolist()
         kinds = self._ints[6 : 8 * count : 8].tolist()
-        payload = messages.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
+        payload = groups.payload(count, [self._memory[_PAYLOADS : _PAYLOADS + sum(sizes)]])
         if self._counter[0] // _FILLING != number // _FILLING:
             return None
         failed = [position for position, kind in enumerate(kinds) if kind] if any(kinds) else []
         again = [position for position in failed if kinds[position] == AGAIN]
-        group = messages.Results(slave, *messages.spans_of(ids, attempts), seconds, failed, again=again)
+        group = messages.Results(slave, *groups.spans_of(ids, attempts), seconds, failed, again=again)
         return group, [payload]
 
     def close(self) -> None:
