@@ -1,0 +1,63 @@
+"""What former generations of a computation left in its run database, as a restart reads it.
+
+The entries come in the order in which the generations stored their records: an algorithm before its tasks, tasks in the
+order of their submission, and an answer after its task. A generation is named by its number: 1 for the first.
+
+A million of tasks must be read within seconds. So an entry stands for many tasks, and the parts of it that differ from
+task to task are packed.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from mwpy._values.ids import SlaveId
+from mwpy._values.messages import Results
+
+__all__ = ["KEY_BYTES", "Earlier", "EarlierAlgorithm", "EarlierAnswers", "EarlierTasks"]
+
+KEY_BYTES = 16
+"""The size of the key of a task. Tasks of the same algorithm and code with the same key are equal calls."""
+
+
+class EarlierAlgorithm(Struct, frozen=True):
+    """A task algorithm of a former generation got its number there."""
+
+    generation: int
+    number: int
+    name: str
+    code: str
+    """The structural digest of its code; empty if the code has none."""
+    parts: dict[str, str]
+    """What the code consists of, and the digest of each part, so that a change can be named."""
+
+
+class EarlierTasks(Struct, frozen=True):
+    """A former generation got tasks with consecutive ids. It may have answered some of them from the file."""
+
+    generation: int
+    first: int
+    count: int
+    algorithm: int
+    """The number of their algorithm in that generation."""
+    keys: bytes
+    """The key of each task, one after the other."""
+
+
+class EarlierAnswers(Struct, frozen=True):
+    """Results of tasks of a former generation are in a row of the file."""
+
+    generation: int
+    row: int
+    """Names the results in the file."""
+    sid: SlaveId
+    host: str
+    """The machine of the slave; empty if it is unknown."""
+    wall: float
+    """When the results arrived, in seconds since 1970."""
+    results: Results
+    """The tasks, their attempts and compute times, and which of them failed. The values stay in the file."""
+
+
+Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers
+"""An entry of the stream."""
