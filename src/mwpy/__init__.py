@@ -51,7 +51,6 @@ try:
     from mwpy._values.seeds import task_seed
     from mwpy._values.task import Result, UnrunnableTask
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
-    from mwpy.slave import Slave, SlaveLoop
 except Exception as error:
     shadows.explain(error)
     raise
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from mwpy.executor import Executor
     from mwpy.local import LocalMaster
     from mwpy.master import LoopCounts, Master
+    from mwpy.slave import Slave, SlaveLoop
 
 __all__ = [
     "AlgorithmUnavailable",
@@ -122,26 +122,28 @@ open = local_master  # noqa: A001  # users write mwpy.open
 __version__ = VERSION
 """The version of this library."""
 
-_OF_MASTERS = {
+_OF_ROLES = {
     "Executor": "mwpy.executor",
     "LocalMaster": "mwpy.local",
     "LoopCounts": "mwpy.master",
     "Master": "mwpy.master",
+    "Slave": "mwpy.slave",
+    "SlaveLoop": "mwpy.slave",
     "explain": "mwpy._roles.inquirer",
     "replay": "mwpy._roles.replay",
     "to_frame": "mwpy._roles.frames",
     "status": "mwpy._roles.inquirer",
 }
-"""The names that most slaves do not need, and their modules. They are imported when they are used, so that slaves start
-quickly."""
+"""The names that most scripts do not use, and their modules. They are imported when they are used, so that each process
+starts quickly."""
 
 if not TYPE_CHECKING:  # else mypy would accept every name
 
     def __getattr__(name):
-        if name not in _OF_MASTERS:
+        if name not in _OF_ROLES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
-            value = globals()[name] = getattr(import_module(_OF_MASTERS[name]), name)
+            value = globals()[name] = getattr(import_module(_OF_ROLES[name]), name)
         except Exception as error:
             shadows.explain(error)
             raise

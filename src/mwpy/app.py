@@ -12,12 +12,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from attrs import evolve
 
-from mwpy import slave
-from mwpy._system import script, shadows
+from mwpy._system import open_files, script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT, AGENT_VARIABLE, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, UsageError
@@ -113,6 +113,8 @@ def report_errors(run: Callable[[], int]) -> int:
 def _run(arguments: list[str]) -> int:
     options, rest = parse(arguments, os.environ)
     if SLAVE_VARIABLE in os.environ:
+        from mwpy import slave
+
         sys.exit(report_errors(lambda: slave.run(os.environ[SLAVE_VARIABLE], REGISTRY.slave(), rest)))
     if options.help:
         print(help_text(sys.argv[0]))
@@ -141,25 +143,33 @@ def _require_file() -> None:
 
 def run_agent(options: Options, slave_command: Sequence[str]) -> int:
     """Run this process as an agent that starts its slaves with `slave_command`."""
-    from mwpy._doctor import examination
-    from mwpy._roles import agent
-
-    os.environ.pop(AGENT_VARIABLE, None)  # it is meant for this process, not for programs that its tasks start
+    has_master = os.environ.pop(AGENT_VARIABLE, None)  # it is not meant for programs that its tasks start
     if options.examine:
+        from mwpy._doctor import examination
+
         return examination.run(options, slave_command, VERSION)
-    return agent.run(options, _audit(options), slave_command)
+    from mwpy._roles.slave_command import SlaveCommand
+
+    open_files.raise_limit()
+    command, first = SlaveCommand(slave_command, options.slave_processes), None
+    if has_master and options.forks:
+        with suppress(OSError):  # the agent tries again
+            first = command.start_template()
+    from mwpy._roles import agent  # this takes as long as the template needs to load the script
+
+    return agent.run(options, _audit(options), command, first)
 
 
 def _run_master(options: Options, rest: list[str]) -> int:
-    from mwpy._roles.summary import summary_of
-    from mwpy._transport.codec import Codec
-    from mwpy.master import Master
-
     algorithm = REGISTRY.master()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     in_process = options.role is Role.LOCAL and options.local == 0
     computation = _start_in_process(options) if in_process else _start_master(options, rest)
+    from mwpy._roles.summary import summary_of  # while the agent starts
+    from mwpy._transport.codec import Codec
+    from mwpy.master import Master
+
     finished, io = True, computation.access.io
     returned: object
     try:
@@ -188,7 +198,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     if finished:  # after an interrupt, another Ctrl-C would only spoil the end of the process
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
-    return slave.exit_code(returned, "master algorithm")
+    return script.exit_code(returned, "master algorithm")
 
 
 def _code_of(leaving: SystemExit) -> object:
@@ -292,9 +302,6 @@ def local_master(
         >>> total = sum(mw.map(lambda x: x * x, range(100)))   # doctest: +SKIP
         >>> mw.close()                                         # doctest: +SKIP
     """
-    from mwpy._roles.local_start import start_local
-    from mwpy.local import LocalMaster
-
     REGISTRY.enter("mwpy.local_master()")
     if script.is_imported_by_multiprocessing():
         raise refusal("mwpy.local_master()", IN_AN_IMPORT)
@@ -311,7 +318,17 @@ def local_master(
         lifetime=check_seconds("lifetime", lifetime),
         job_end=job_end(os.environ),
     )
-    return LocalMaster(start_local(slaves, options), policy)
+    return _local_master(slaves, options, policy)
+
+
+def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
+    """Start an agent, and import what the master needs while the agent starts."""
+    from mwpy._roles.local_start import start_local
+
+    computation = start_local(slaves, options)
+    from mwpy.local import LocalMaster
+
+    return LocalMaster(computation, policy)
 
 
 @atexit.register

@@ -18,6 +18,7 @@ from typing import NamedTuple, NoReturn
 
 from mwpy._roles.task_runner import FOREVER_S, TaskRunner
 from mwpy._roles.unsendable import ResultNotPicklable, ResultTooLarge
+from mwpy._system import script
 from mwpy._system.forks import die_with_parent
 from mwpy._system.randomness import reseed
 from mwpy._transport.channel import SlaveEnd, SlaveFds
@@ -33,7 +34,7 @@ from mwpy._values.environment import (
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.ids import SlaveId
 
-__all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "exit_code", "run"]
+__all__ = ["ResultNotPicklable", "ResultTooLarge", "Slave", "SlaveLoop", "run"]
 
 CLOSED = (
     "mwpy: a task closed or replaced the connection of its slave, so this slave ends: close only the file descriptors "
@@ -160,21 +161,11 @@ def run(described: str, slave_algorithm: Callable[[Slave, list[str]], int] | Non
             return slave.loop_simple()
         returned: object = slave_algorithm(slave, argv)
         runner.flush()
-        return exit_code(returned, "slave algorithm")
+        return script.exit_code(returned, "slave algorithm")
     finally:
         if end.was_closed:
             print(CLOSED, file=sys.stderr, flush=True)
         end.close()
-
-
-def exit_code(returned: object, algorithm: str) -> int:
-    """The exit code of a process whose algorithm returned this value. If the value is not an exit code, report that."""
-    if isinstance(returned, int) and not isinstance(returned, bool) and 0 <= returned <= 255:
-        return int(returned)
-    shown = f"{returned!r}"[:100]
-    text = f"mwpy: the {algorithm} returned {shown}, which is no exit code: it must return 0 to 255, and 0 for success"
-    print(text, file=sys.stderr, flush=True)
-    return int(ExitCode.FAILED)
 
 
 def _prepare_process(agent_pid: int, fault: int) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import sys
 
 import pytest
 from tests.integration.apps.stage import Stage, children_of, kill, slaves_of, template_of, until
+
+from mwpy._roles.slave_command import SlaveCommand
+from mwpy._roles.slave_launcher import Launcher
+from mwpy._values import messages
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
@@ -72,3 +78,52 @@ def test_the_template_and_its_slaves_end_with_a_killed_agent(stage: Stage) -> No
     agent.send(signal.SIGKILL)
     agent.end()
     until(lambda: not {*mine} & {*stage.processes()}, "the end of all processes of the agent")
+
+
+def test_an_agent_of_this_machine_lets_a_template_load_the_script_before_it_has_a_master(stage: Stage) -> None:
+    """The template ends with the agent."""
+    app = stage.folder / "loaded.py"
+    app.write_text(
+        "import os, sys, mwpy\n"
+        "open(f'loaded-{os.getpid()}', 'w').close()\n"
+        "@mwpy.master_algorithm\n"
+        "def master(mw, argv): return 0\n"
+        "if __name__ == '__main__': sys.exit(mwpy.main())\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        directions = ["--mw-slave", "--mw-master-host", "127.0.0.1", "--mw-master-port", str(port)]
+        agent = stage.start(str(app), variables={"MWPY_AGENT": json.dumps(directions), "MWPY_KEY": "k"})
+
+        def loaded() -> set[int]:
+            return {int(path.name.partition("-")[2]) for path in stage.folder.glob("loaded-*")}
+
+        until(lambda: len(loaded()) == 2, "agent and template")
+        [template] = loaded() - {agent.pid}
+        assert template in children_of(agent.pid)
+        agent.send(signal.SIGKILL)
+        agent.end()
+        until(lambda: template not in stage.processes(), "the end of the template")
+
+
+def test_a_first_template_that_is_not_used_ends() -> None:
+    command = SlaveCommand([sys.executable, "-c", "import time; time.sleep(600)"], 1)
+    first = command.start_template()
+    launcher = Launcher(command, first=first)
+    launcher.close()
+    until(lambda: first.child.poll() == -signal.SIGKILL, "the end of the template")
+    launcher.close()
+
+
+def test_a_first_template_that_has_ended_is_replaced() -> None:
+    """The new one says why, in the last words of its slave."""
+    command = SlaveCommand([sys.executable, "-c", "raise SystemExit(3)"], 1)
+    first = command.start_template()
+    until(lambda: first.child.poll() == 3, "the end of the template")
+    welcome = messages.Welcome("AGENT-0", 0, 1000, 30.0)
+    template, parts = Launcher(command, first=first).start_template(1, welcome)
+    assert template.pid != first.child.pid
+    until(lambda: template.poll() == 3, "the end of the second template")
+    parts.process.close()
+    parts.channel.close()
+    template.close()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import mwpy
-from mwpy import app, cli, slave
+from mwpy import app, cli
+from mwpy._system import script
 from mwpy._values.algorithm import REGISTRY
 from mwpy._values.option_table import OPTIONS
 from mwpy._values.options import parse
@@ -112,7 +113,7 @@ def test_the_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_valid_return_value_of_an_algorithm_is_the_exit_code(
     returned: object, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert slave.exit_code(returned, "master algorithm") == code
+    assert script.exit_code(returned, "master algorithm") == code
     complaint = capsys.readouterr().err
     assert (repr(returned) in complaint) is not (returned == code)
 

@@ -25,9 +25,10 @@ from mwpy._roles import share_files
 from mwpy._roles.agent_files import STDERR, STDOUT, SlaveHandle, WatchedFiles
 from mwpy._roles.edges import AgentEdges
 from mwpy._roles.join import connect, find_master
+from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._roles.slave_launcher import Launcher
 from mwpy._roles.slave_processes import SlaveProcesses
-from mwpy._system import clock, forks, memory, open_files, packages
+from mwpy._system import clock, forks, memory, packages
 from mwpy._system.signals import Signals
 from mwpy._system.streams import Outlet
 from mwpy._transport import wire
@@ -55,11 +56,12 @@ LINGER_S = 1.0
 """Seconds for sending the last messages to the master."""
 
 
-def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
+def run(options: Options, audit: AuditFile, command: SlaveCommand, first: NewTemplate | None = None) -> int:
     """Run this process as an agent until the agent ends.
 
     Args:
-        command: the command line that starts a slave.
+        command: how its slaves are started.
+        first: a template that was started for it; None if there is none.
 
     Returns:
         The exit code.
@@ -67,22 +69,23 @@ def run(options: Options, audit: AuditFile, command: Sequence[str]) -> int:
     Raises:
         MwpyError: there was no computation to join; its `exit_code` says why.
     """
-    open_files.raise_limit()
     if options.forks and not forks.adopt_orphans():
         options = evolve(options, slave_start="spawn")
+    launcher = Launcher(command, options.slave_max_memory or 0, first)
     left_s = options.seconds_left(clock.wall())
     ends_at = None if left_s is None else clock.monotonic() + left_s
     try:
-        code, resumed = _serve(options, audit, command, ends_at)
+        code, resumed = _serve(options, audit, launcher, ends_at)
         while resumed:
-            code, resumed = _serve(options, audit, command, ends_at, resumed)
+            code, resumed = _serve(options, audit, launcher, ends_at, resumed)
         return code
     finally:
+        launcher.close()
         audit.close()
 
 
 def _serve(
-    options: Options, audit: AuditFile, command: Sequence[str], ends_at: float | None, resumed: str = ""
+    options: Options, audit: AuditFile, launcher: Launcher, ends_at: float | None, resumed: str = ""
 ) -> tuple[int, str]:
     """Be an agent until it ends.
 
@@ -113,7 +116,7 @@ def _serve(
     streams = ((STDOUT, sys.stdout, "standard output"), (STDERR, sys.stderr, "standard error"))
     edges = AgentEdges(
         link,
-        Launcher(list(command), options.slave_processes, options.slave_max_memory or 0),
+        launcher,
         {fd: Outlet(fd if file else None, name, now) for fd, file, name in streams},
         Signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)),
         audit,

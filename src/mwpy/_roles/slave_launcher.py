@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Sequence
 
-from attrs import frozen
+from attrs import define
 
 from mwpy._roles.edges import SlaveParts
+from mwpy._roles.slave_command import NewTemplate, SlaveCommand
 from mwpy._system import forks, process
 from mwpy._system.streams import Inlet
 from mwpy._transport.channel import SlaveFds, open_channel
-from mwpy._transport.orders import AgentOrders, Answer, open_orders
+from mwpy._transport.orders import AgentOrders, Answer
 from mwpy._values import messages
-from mwpy._values.environment import FAULT_HANDLER, SLAVE_VARIABLE, SlaveSettings, TemplateSettings, thread_limits
+from mwpy._values.environment import SlaveSettings
 from mwpy._values.last_words import LAST_WORDS_BYTES
 
 __all__ = ["Launcher", "Template"]
@@ -23,19 +24,19 @@ MESSAGE_SLACK = 2 << 20
 """Bytes of a slave's message beyond its results: the header, and the results that are not counted in it."""
 
 
-@frozen
+@define(eq=False)
 class Launcher:
     """Starts real slave processes.
 
     Args:
-        command: the command line that starts a slave.
-        slaves: how many slaves share the cores of this agent.
+        command: how a process is started.
         max_memory_bytes: how much memory a slave may have between two tasks; 0 if there is no limit.
+        first: a template that was started before the agent had a master; None if there is none.
     """
 
-    command: Sequence[str]
-    slaves: int
+    command: SlaveCommand
     max_memory_bytes: int = 0
+    first: NewTemplate | None = None
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave of an agent that the master has accepted, as a fresh interpreter.
@@ -45,7 +46,7 @@ class Launcher:
         """
         channel, fds = open_channel(welcome.max_result_bytes + MESSAGE_SLACK)
         try:
-            child = self._start_process(self.settings(number, welcome, fds).to_json(), fds.numbers())
+            child = self.command.start(self.settings(number, welcome, fds).to_json(), fds.numbers())
         except OSError:
             channel.close()
             raise
@@ -59,15 +60,11 @@ class Launcher:
         Raises:
             OSError: it cannot be started.
         """
-        orders, fd = open_orders()
-        try:
-            child = self._start_process(TemplateSettings(fd, os.getpid()).to_json(), [fd])
-        except OSError:
-            orders.close()
-            raise
-        finally:
-            os.close(fd)
-        template = Template(self, child, orders)
+        new, self.first = self.first, None
+        if new is not None and new.child.poll() is not None:  # the next one shows why
+            new.kill()
+            new = None
+        template = Template(self, *(new or self.command.start_template()))
         try:
             return template, template.fork(number, welcome)
         except OSError:
@@ -84,10 +81,11 @@ class Launcher:
         limits = welcome.result_group, welcome.max_result_bytes, self.max_memory_bytes
         return SlaveSettings(*fds.numbers(), number, os.getpid(), *limits)
 
-    def _start_process(self, described: str, fds: Sequence[int]) -> process.Child:
-        share = thread_limits(os.environ, process.count_cores(), self.slaves)
-        environment = {SLAVE_VARIABLE: described, FAULT_HANDLER: "1", **share}
-        return process.start(self.command, environment=environment, pass_fds=fds, keep_output=True)
+    def close(self) -> None:
+        """End the first template if it was not used."""
+        if self.first is not None:
+            self.first.kill()
+            self.first = None
 
 
 def _inlets(child: process.Child) -> dict[int, Inlet]:

@@ -1,4 +1,4 @@
-"""The script of this process: whether other processes can run it, and how it calls `mwpy.main`."""
+"""The script of this process: whether other processes can run it, how it calls `mwpy.main`, and what it returned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import dis
 import sys
 from types import FrameType
 
+from mwpy._values.errors import ExitCode
+
 __all__ = [
     "can_run_elsewhere",
     "discards_result",
+    "exit_code",
     "is_child_of_multiprocessing",
     "is_imported_by_multiprocessing",
     "mentions_main",
@@ -45,6 +48,16 @@ def discards_result(caller: FrameType) -> bool:
     """Whether the code that calls a function now discards its value, as the plain statement `f()` does."""
     later = (each for each in dis.get_instructions(caller.f_code) if each.offset > caller.f_lasti)
     return next(later).opname == "POP_TOP"
+
+
+def exit_code(returned: object, algorithm: str) -> int:
+    """Return the exit code of a process whose algorithm returned this value. If it is no exit code, report that."""
+    if isinstance(returned, int) and not isinstance(returned, bool) and 0 <= returned <= 255:
+        return int(returned)
+    shown = f"{returned!r}"[:100]
+    text = f"mwpy: the {algorithm} returned {shown}, which is no exit code: it must return 0 to 255, and 0 for success"
+    print(text, file=sys.stderr, flush=True)
+    return int(ExitCode.FAILED)
 
 
 def mentions_main(path: str) -> bool:

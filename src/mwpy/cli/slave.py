@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mwpy import slave
 from mwpy._values.environment import AGENT, SLAVE_VARIABLE
 from mwpy._values.errors import ExitCode, UsageError
 from mwpy._values.options import help_text, parse
@@ -39,6 +38,8 @@ exit codes:
 def main(arguments: Sequence[str]) -> int:
     """Run as an agent. Its slaves run the script, or, without a script, functions by value and installed modules."""
     if SLAVE_VARIABLE in os.environ:
+        from mwpy import slave
+
         return slave.run(os.environ[SLAVE_VARIABLE], None, [])
     if list(arguments) == ["--help"]:
         arguments = ["--mw-help"]
