@@ -21,11 +21,11 @@ from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.algorithm import algorithm_of
-from mwpy._values.digest import digest_of
 from mwpy._values.errors import ArgumentNotPicklable, ProtocolError, UsageError
 from mwpy._values.ids import Buffer
 from mwpy._values.message_checks import check
 from mwpy._values.references import Reference, ReferringBuffers, extended
+from mwpy._values.sameness.structure import digest_of
 from mwpy._values.share_messages import PART_BYTES, Share
 from mwpy._values.shares import Shared, SharedObject, shares_in
 

@@ -28,13 +28,13 @@ from mwpy._transport.channel.journal import JOURNAL_BYTES, PAYLOAD_BYTES, Journa
 from mwpy._transport.codec import Codec, loads, loads_state, with_condition, with_seed
 from mwpy._values import groups, messages
 from mwpy._values.algorithm import PYTHON
-from mwpy._values.digest import digest_of
 from mwpy._values.digested import mark_of
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.message_checks import check
 from mwpy._values.messagepack import as_pickle, encode
 from mwpy._values.messages import LoadFailure
 from mwpy._values.policy import Limits
+from mwpy._values.sameness.structure import digest_of
 from mwpy._values.share_messages import Share
 from mwpy._values.shares import Shared
 from mwpy.slave import Slave

@@ -15,10 +15,10 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from typing import Any
 
 from mwpy._system.modules import OWN
+from mwpy._values.installed import package_of, versions
 
 __all__ = ["imported", "modules_of", "used_by", "versions"]
 
@@ -56,7 +56,7 @@ def _reached(function: Callable[..., Any], by_value: bool) -> Iterator[tuple[str
         if name in done or top in OWN or top in sys.stdlib_module_names:
             continue
         done.add(name)
-        package = _package_of(top)
+        package = package_of(top)
         yield name, package
         if not package and name in sys.modules:
             waiting.extend(_homes(vars(sys.modules[name]).values()))
@@ -65,7 +65,7 @@ def _reached(function: Callable[..., Any], by_value: bool) -> Iterator[tuple[str
 def imported() -> dict[str, str]:
     """Return the packages that this process has imported, and their versions."""
     tops = {name.partition(".")[0] for name in list(sys.modules)}.difference(sys.stdlib_module_names, OWN)
-    return versions(sorted({package for top in tops if (package := _package_of(top))}))
+    return versions(sorted({package for top in tops if (package := package_of(top))}))
 
 
 def _roots(function: Callable[..., Any]) -> Iterator[str]:
@@ -115,42 +115,3 @@ def _homes(values: Iterable[object]) -> Iterator[str]:
             owner = value if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType) else type(value)
             if isinstance(owner.__module__, str):
                 yield owner.__module__
-
-
-@cache
-def _package_of(module: str) -> str:
-    """Return the package of a top-level module; empty if it belongs to none."""
-    if versions([module])[module]:
-        return module
-    loaded = sys.modules.get(module)
-    places = [getattr(loaded, "__file__", None) or "", *getattr(loaded, "__path__", ())]
-    if not any("-packages" in place for place in places):
-        return ""  # the user's own module; installed modules are in site-packages or dist-packages
-    return _owner_of(module)
-
-
-def _owner_of(module: str) -> str:
-    """Return the package whose list of files has a module. Searching the list as text is twice as fast as parsing."""
-    from importlib import metadata
-
-    for each in metadata.distributions():
-        files = "\n" + (each.read_text("RECORD") or "")
-        named = (each.read_text("top_level.txt") or "").split()
-        if module in named or any(f"\n{module}{end}" in files for end in ("/", ".py,", ".cpython-")):
-            return each.name
-    return ""
-
-
-def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the version of each package here; empty for one that is not installed."""
-    found = dict.fromkeys(packages, "")
-    if not found:
-        return found
-    from importlib import metadata  # this takes longer than most launches can wait for nothing
-
-    for name in found:
-        try:
-            found[name] = metadata.version(name) or ""
-        except (metadata.PackageNotFoundError, ValueError):
-            pass
-    return found

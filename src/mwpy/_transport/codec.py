@@ -25,7 +25,6 @@ from attrs import frozen
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.shared import LARGE_BYTES, lend
 from mwpy._values.bounds import shortened
-from mwpy._values.digest import digest_of
 from mwpy._values.digested import Digested, read_digested
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.failures import Failure, read_failure
@@ -52,6 +51,7 @@ from mwpy._values.messagepack import (
 )
 from mwpy._values.policy import Condition
 from mwpy._values.references import GIVEN, NOTED, Reference, ReferringBuffers, ResultReference
+from mwpy._values.sameness.structure import digest_of
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 

@@ -52,6 +52,7 @@ __all__ = [
     "decoder",
     "encode",
     "encode_entries",
+    "encode_sorted",
     "has_containers",
     "split_entries",
     "split_list",
@@ -110,6 +111,9 @@ class Pickled(Struct, gc=False):
 
 encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 """Encode a value, or a struct as a dict of its fields."""
+
+encode_sorted: Callable[[object], bytes] = msgspec.msgpack.Encoder(order="deterministic").encode
+"""Encode a value; the order of a dict does not count."""
 
 as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 """Mark bytes as a pickle, to be encoded and to be read as `Pickled`."""

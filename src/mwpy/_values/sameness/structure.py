@@ -8,15 +8,15 @@ a pickle would look. The contract:
 - All nan are the same. 0.0 and -0.0 are different, because a calculation with them can differ.
 - The order of a dict does not count; the order of an `OrderedDict` does.
 - A NumPy array counts by its dtype, its shape and its elements. Its place and order in memory do not count.
-- A class counts by its module and qualified name, and so does a function that can be imported under its name.
-- The handle of a shared object counts by the content of the object.
-- Any other object counts by the name of its class and by its state: what `__reduce_ex__(4)` or `copyreg` says. Thus
-  dataclasses, attrs and msgspec classes, exceptions (type, arguments, attributes) and most others are covered. The same
-  minor version of Python gives the same digest; what a class says can change between versions.
+- Any other object counts by its class and by its state: what `__reduce_ex__(4)` or `copyreg` says. Thus dataclasses,
+  attrs and msgspec classes, exceptions (type, arguments, attributes) and most others are covered. `kinds.py` has the
+  classes for which Python or a library says different things in different versions or at different times.
 - Shared parts count as if each had its own copy. A reference back to an object that contains it counts by how many
   levels it leads up. So two cyclic values are the same if walking over both gives the same steps.
+- Classes, functions, modules and references are *named*: the caller of the walk says how they count. By default, a
+  class counts by its module and qualified name, and so does a function that can be imported under its name.
 
-A value without such a structure raises `NoStructure`: functions without an importable name, open files, locks.
+A value without such a structure raises `NoStructure`: open files, locks.
 
 The walk uses a stack of generators instead of recursion, so a value may be nested to any depth. A generator yields the
 parts of its value, gets their digests, and returns the digest of the value.
@@ -27,25 +27,36 @@ from __future__ import annotations
 import copyreg
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from hashlib import blake2b
+from itertools import islice
 from math import isnan
 from struct import pack
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from attrs import define, field
 
+from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
+from mwpy._values.references import Reference
+from mwpy._values.sameness.kinds import parts_of
+from mwpy._values.sameness.plain import (
+    DIGEST_BYTES,
+    hash_of,
+    joined_digest,
+    may_have_nan,
+    plain_digest,
+)
 from mwpy._values.shares import Shared
 
-__all__ = ["DIGEST_BYTES", "NoStructure", "digest_of"]
-
-DIGEST_BYTES = 16
-"""The size of a digest. Two of 10^15 different values have the same digest with a probability of 10^-9."""
+__all__ = ["DIGEST_BYTES", "NoStructure", "digest_of", "full_name"]
 
 REVISITS_ALLOWED = 100_000
 """How often parts of cycles may be walked over again. Dense graphs of objects would need more steps than anybody can
 wait for."""
+
+OBJECTS_ALLOWED = 10_000_000
+"""How many objects with parts a value may consist of. Walking over this many takes about a minute."""
 
 _RAW_KINDS = frozenset("biufcmMSU")
 """The kinds of NumPy's dtypes whose elements are in the array itself."""
@@ -61,11 +72,31 @@ class NoStructure(Exception):
     """A value, or a part of it, has no structure that can be compared; the text says which type and why."""
 
 
-def digest_of(value: object) -> bytes:
+Named = Callable[[Any], bytes | None]
+"""Returns the digest of a class, function, method, module or reference. None: the walk goes into it."""
+
+
+def by_name(value: Any) -> bytes | None:
+    """Say that classes and functions count by their names, and the handles of shared objects by their content.
+
+    Raises:
+        NoStructure: a function cannot be imported under its name.
+    """
+    if isinstance(value, type):
+        return _named(value)
+    if isinstance(value, FunctionType | BuiltinFunctionType) and value.__module__:
+        return _imported(value)
+    if isinstance(value, Shared):
+        return hash_of(b"shared", value.shared.share.digest.encode())
+    return None
+
+
+def digest_of(value: object, named: Named = by_name) -> bytes:
     """Return the structural digest of a value, `DIGEST_BYTES` long.
 
     Args:
         value: any object. It must not change during the call. Its `__reduce_ex__` and those of its parts are called.
+        named: says how classes, functions, methods, modules and references count.
 
     Raises:
         NoStructure: the value has a part without structure; the caller's fault.
@@ -76,7 +107,7 @@ def digest_of(value: object) -> bytes:
         >>> digest_of(1) == digest_of(1.0)
         False
     """
-    walk = _Walk()
+    walk = _Walk(named)
     reply = walk.enter(value)
     while walk.stack:
         try:
@@ -104,6 +135,7 @@ class _Level:
 class _Walk:
     """One walk over a value."""
 
+    named: Named
     stack: list[_Level] = field(factory=list)
     _depths: dict[int, int] = field(factory=dict)
     """The depths of the objects that the walk is in, by the identity of the object."""
@@ -126,13 +158,15 @@ class _Walk:
         if key in self._depths:
             above = self.stack[-1]
             above.lowest = min(above.lowest, self._depths[key])
-            return _hash(b"back", str(depth - self._depths[key]).encode())
+            return hash_of(b"back", str(depth - self._depths[key]).encode())
         if key in self._cyclic:
             self._revisits += 1
             if self._revisits > REVISITS_ALLOWED:
                 raise NoStructure(f"its objects refer to each other in too many ways ({_shown(value)})")
+        if len(self._kept) > OBJECTS_ALLOWED:
+            raise NoStructure(f"it consists of more than {OBJECTS_ALLOWED:,} objects")
         self._depths[key] = depth
-        self.stack.append(_Level(value, depth, _steps(value), depth))
+        self.stack.append(_Level(value, depth, _steps(value, self.named), depth))
         return None
 
     def leave(self, digest: bytes) -> bytes:
@@ -152,42 +186,29 @@ class _Walk:
 # ---- simple values ------------------------------------------------------------------------------------------------
 
 
-def _hash(kind: bytes, content: bytes = b"") -> bytes:
-    return blake2b(kind + b":" + content, digest_size=DIGEST_BYTES).digest()
+def full_name(value: Any) -> str:
+    """Return the module and qualified name of a class or function."""
+    return f"{value.__module__}.{value.__qualname__}" if value.__module__ != "builtins" else str(value.__qualname__)
 
 
-def _whole(value: int) -> bytes:
-    return _hash(b"int", value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+def _named(value: Any) -> bytes:
+    return hash_of(b"name", full_name(value).encode(errors="surrogatepass"))
+
+
+def _shown(value: object) -> str:
+    return full_name(type(value))
 
 
 def _packed(value: float) -> bytes:
     return b"nan" if isnan(value) else pack(">d", value)
 
 
-def _named(value: Any) -> bytes:
-    return _hash(b"name", _name(value).encode(errors="surrogatepass"))
-
-
-def _name(value: Any) -> str:
-    return f"{value.__module__}\0{value.__qualname__}" if value.__module__ != "builtins" else str(value.__qualname__)
-
-
-def _shown(value: object) -> str:
-    return _name(type(value)).replace("\0", ".")
-
-
-_CONSTANTS = {type(each): _hash(b"constant", repr(each).encode()) for each in (None, Ellipsis, NotImplemented)}
+_CONSTANTS = {type(each): hash_of(b"constant", repr(each).encode()) for each in (Ellipsis, NotImplemented)}
 
 _SIMPLE: dict[type, Callable[[Any], bytes]] = {
-    bool: lambda value: _hash(b"bool", b"1" if value else b"0"),
-    int: _whole,
-    float: lambda value: _hash(b"float", _packed(value)),
-    complex: lambda value: _hash(b"complex", _packed(value.real) + b"," + _packed(value.imag)),
-    str: lambda value: _hash(b"str", value.encode(errors="surrogatepass")),
-    bytes: lambda value: _hash(b"bytes", value),
-    bytearray: lambda value: _hash(b"bytearray", bytes(value)),
-    type: _named,
-    Shared: lambda value: _hash(b"shared", value.shared.share.digest.encode()),
+    **dict.fromkeys(PLAIN, plain_digest),
+    complex: lambda value: hash_of(b"complex", _packed(value.real) + b"," + _packed(value.imag)),
+    bytearray: lambda value: hash_of(b"bytearray", bytes(value)),
     **{kind: lambda value: _CONSTANTS[type(value)] for kind in _CONSTANTS},
 }
 """How values without parts get their digests."""
@@ -195,26 +216,29 @@ _SIMPLE: dict[type, Callable[[Any], bytes]] = {
 
 # ---- values with parts --------------------------------------------------------------------------------------------
 
+_NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, Reference)
 
-def _steps(value: Any) -> Steps:
+
+def _steps(value: Any, named: Named) -> Steps:
     """Choose how to walk over a value that is not simple."""
     kind = type(value)
     if kind is list or kind is tuple:
-        return _sequence(kind.__name__.encode(), value)
+        joined = joined_digest(b"list of plain" if kind is list else b"tuple of plain", value)
+        return _sequence(kind.__name__.encode(), value) if joined is None else _without_parts(joined)
     if kind is dict:
         return _mapping(value)
     if isinstance(value, set | frozenset):
         return _set(value)
-    if isinstance(value, type):
-        return _without_parts(_named(value))
-    if isinstance(value, FunctionType | BuiltinFunctionType) and value.__module__:
-        return _without_parts(_imported(value))
+    if isinstance(value, _NAMED):
+        digest = named(value)
+        return _object(value) if digest is None else _without_parts(digest)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray:
         return _array(value, numpy, b"array")
     if numpy is not None and isinstance(value, numpy.generic):
         return _array(numpy.asarray(value), numpy, b"number")
-    return _object(value)
+    parts = parts_of(value)
+    return _object(value) if parts is None else _sequence(b"parts", (kind, *parts))
 
 
 def _without_parts(digest: bytes) -> Steps:
@@ -231,21 +255,38 @@ def _sequence(kind: bytes, items: Iterable[Any]) -> Steps:
 
 
 def _mapping(items: dict[Any, Any]) -> Steps:
+    joined = _plain_mapping(items)
+    if joined is not None:
+        return joined
     pairs: list[bytes] = []
     for key, value in items.items():
         pairs.append((yield key) + (yield value))
-    return _hash(b"dict", b"".join(sorted(pairs)))
+    return hash_of(b"dict", b"".join(sorted(pairs)))
+
+
+def _plain_mapping(items: dict[Any, Any]) -> bytes | None:
+    """Return the digest of a dict with texts as keys and plain values; None if it has others."""
+    if not (_TEXT.issuperset(map(type, items)) and PLAIN.issuperset(map(type, items.values()))):
+        return None
+    try:
+        entry = encode_sorted(items)
+        return None if may_have_nan(entry) else hash_of(b"dict of plain", entry)
+    except NOT_ENCODABLE:
+        return None
+
+
+_TEXT = frozenset({str})
 
 
 def _set(value: set[Any] | frozenset[Any]) -> Steps:
     elements: list[bytes] = []
     for element in value:
         elements.append((yield element))
-    content = _hash(b"elements", b"".join(sorted(elements)))
+    content = hash_of(b"elements", b"".join(sorted(elements)))
     kind = yield type(value)
     if type(value) in (set, frozenset):
-        return _hash(b"set", kind + content)
-    return _hash(b"set", kind + content + (yield _reduced(value)[2]))
+        return hash_of(b"set", kind + content)
+    return hash_of(b"set", kind + content + (yield _reduced(value)[2]))
 
 
 def _imported(function: Any) -> bytes:
@@ -263,14 +304,22 @@ def _object(value: Any) -> Steps:
     kind = type(value)
     reduced = _reduced(value)
     if isinstance(reduced, str):
-        return _hash(b"global", f"{getattr(value, '__module__', '')}\0{reduced}".encode())
+        return hash_of(b"global", (yield kind) + reduced.encode(errors="surrogatepass"))
     function, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
     hasher = blake2b(b"object:", digest_size=DIGEST_BYTES)
-    for part in (kind, function, args, state, setter, None if items is None else list(items)):
+    for part in (kind, function, args, state, setter, None if items is None else _bounded(items)):
         hasher.update((yield part))
     if pairs is not None:
-        hasher.update((yield list(pairs) if isinstance(value, OrderedDict) else dict(pairs)))
+        pairs = _bounded(pairs)
+        hasher.update((yield pairs if isinstance(value, OrderedDict) else dict(pairs)))
     return hasher.digest()
+
+
+def _bounded(items: Iterable[Any]) -> Sequence[Any]:
+    found = [*islice(items, OBJECTS_ALLOWED + 1)]
+    if len(found) > OBJECTS_ALLOWED:
+        raise NoStructure(f"it consists of more than {OBJECTS_ALLOWED:,} objects")
+    return found
 
 
 def _reduced(value: Any) -> Any:

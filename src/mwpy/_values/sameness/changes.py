@@ -1,0 +1,42 @@
+"""What changed between two versions of code, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mwpy._values.sameness.graph import UNKNOWN
+
+__all__ = ["changes", "not_compared"]
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each part of code that changed, is new, or is not used any more.
+
+    Args:
+        old, new: the `parts` of two `Code`.
+
+    Examples:
+        >>> changes({"global app.SCALE": "2", "package numpy": "1.26.4"}, {"global app.SCALE": "3"})
+        ['global app.SCALE changed from 2 to 3', 'package numpy is not used any more']
+    """
+    found = [_difference(part, old[part], new[part]) for part in new if part in old and old[part] != new[part]]
+    found += [f"{part} is used now, and was not used before" for part in new if part not in old]
+    return found + [f"{part} is not used any more" for part in old if part not in new]
+
+
+def _difference(part: str, old: str, new: str) -> str:
+    if old.startswith(UNKNOWN) or new.startswith(UNKNOWN):
+        reason = (new if new.startswith(UNKNOWN) else old).removeprefix(UNKNOWN)
+        return f"{part} cannot be compared: {reason}"
+    if old.startswith("#") or new.startswith("#"):
+        return f"{part} changed"
+    return f"{part} changed from {old} to {new}"
+
+
+def not_compared(parts: Mapping[str, str]) -> list[str]:
+    """Return one sentence for each part of code whose changes nobody would notice."""
+    return [
+        f"{part} cannot be compared: {text.removeprefix(UNKNOWN)}"
+        for part, text in parts.items()
+        if text.startswith(UNKNOWN)
+    ]

@@ -1,0 +1,210 @@
+"""The source of code that runs in this process.
+
+A file can change after Python has loaded it: a user edits a script while it runs. Therefore the file is compiled, and
+its source counts only for code that compiles to the same instructions. Otherwise the code has no source here, and
+counts by its instructions.
+
+A file is read through `linecache`, which also has the cells of a notebook. It is read once, and again only when it does
+not have the code that runs.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import linecache
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+from types import CodeType
+from typing import Any
+
+from attrs import define, field
+
+from mwpy._values.sameness.plain import hash_of
+from mwpy._values.sameness.structure import digest_of
+
+__all__ = ["SOURCES", "Sources", "instructions_digest"]
+
+_FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
+"""The flags of code that say how its source is compiled."""
+
+_HAS_DOCSTRING = 0x4000000
+"""A flag of code, since Python 3.13. Before, the first constant of a function is its docstring or None."""
+
+_GENERATED = "<"
+"""How the names of lambdas and comprehensions begin. They have no docstring."""
+
+FILES_KEPT = 1000
+"""How many files are kept compiled."""
+
+
+@define(eq=False)
+class _File:
+    """The source in a file at one time."""
+
+    tree: ast.Module
+    codes: dict[str, list[CodeType]]
+    """The code of its functions and classes, by qualified name."""
+    functions: dict[tuple[str, int], list[ast.AST]]
+    """Its functions and classes, by name and first line."""
+    lambdas: dict[int, list[ast.Lambda]]
+    """Its lambdas, by first line."""
+
+    @classmethod
+    def of(cls, text: str, name: str, flags: int) -> _File:
+        """Compile a source.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError: it cannot be compiled.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+            compiled = compile(text, name, "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        file = cls(tree, {}, {}, {})
+        for code in _codes_in(compiled):
+            file.codes.setdefault(code.co_qualname, []).append(code)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                file.functions.setdefault((node.name, line), []).append(node)
+            elif isinstance(node, ast.Lambda):
+                file.lambdas.setdefault(node.lineno, []).append(node)
+        return file
+
+    def definition(self, code: CodeType) -> ast.AST | None:
+        """Return the definition that compiles to some code, if there is one."""
+        wanted = None
+        for each in self.codes.get(code.co_qualname, ()):
+            wanted = wanted or instructions_digest(code)
+            if instructions_digest(each) == wanted:
+                return self._node(each)
+        return None
+
+    def class_definition(self, qualname: str) -> tuple[ast.AST, CodeType] | None:
+        """Return the last definition of a class, and the code of its body."""
+        codes = self.codes.get(qualname, [])
+        node = self._node(codes[-1]) if codes else None
+        return None if node is None else (node, codes[-1])
+
+    def _node(self, code: CodeType) -> ast.AST | None:
+        line = code.co_firstlineno
+        if code.co_name != "<lambda>":
+            found = self.functions.get((code.co_name, line), [])
+            return found[0] if len(found) == 1 else None
+        around = [each for each in self.lambdas.get(line, ()) if _contains(each, code)]
+        return min(around, key=_extent, default=None)
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes_in(constant)
+
+
+def _extent(node: Any) -> tuple[int, int]:
+    return node.end_lineno - node.lineno, node.end_col_offset - node.col_offset
+
+
+def _contains(node: Any, code: CodeType) -> bool:
+    """Whether a lambda contains all instructions of some code. Those without a place have empty columns."""
+    start, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    for line, end_line, column, end_column in code.co_positions():
+        if line is None or end_line is None or column is None or not end_column:
+            continue
+        if not (start <= (line, column) and (end_line, end_column) <= end):
+            return False
+    return True
+
+
+@define(eq=False)
+class Sources:
+    """The files that were read."""
+
+    _files: dict[str, tuple[str, _File | None]] = field(factory=dict)
+    """Their texts, and what they contain; None if they cannot be compiled."""
+
+    def of_function(self, code: CodeType) -> ast.AST | None:
+        """Return the definition of a function; None if it has no source, or if its source was changed."""
+        for again in (False, True):
+            file = self._file(code.co_filename, code.co_flags & _FUTURES, again)
+            found = file.definition(code) if file is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def of_class(self, name: str, qualname: str, codes: list[CodeType]) -> tuple[ast.AST, CodeType] | None:
+        """Return the definition of a class, and the code of its body.
+
+        Args:
+            name: the name of its file.
+            codes: those of its methods; the source counts only if it has them all.
+        """
+        flags = codes[0].co_flags & _FUTURES if codes else 0
+        for again in (False, True):
+            file = self._file(name, flags, again)
+            found = file.class_definition(qualname) if file is not None else None
+            if file is not None and found is not None and all(map(file.definition, codes)):
+                return found
+        return None
+
+    def of_file(self, name: str) -> ast.Module | None:
+        """Return the content of a file."""
+        file = self._file(name, 0, False)
+        return None if file is None else file.tree
+
+    def _file(self, name: str, flags: int, again: bool) -> _File | None:
+        """Read a file, if it is not known or should be read again."""
+        if name in self._files and not again:
+            return self._files[name][1]
+        if again:
+            linecache.checkcache(name)
+        text = "".join(linecache.getlines(name))
+        if name in self._files and self._files[name][0] == text:
+            return self._files[name][1]
+        try:
+            file = _File.of(text, name, flags) if text else None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            file = None
+        if len(self._files) >= FILES_KEPT:
+            self._files.clear()
+        self._files[name] = text, file
+        return file
+
+
+SOURCES = Sources()
+"""The files of this process. It is global because a file should be remembered as it was when it was first needed."""
+
+
+def instructions_digest(code: CodeType) -> bytes:
+    """Return a digest of code: its instructions, names and constants. Lines and the name of its file do not count.
+
+    It is the same only in the same minor version of Python.
+    """
+    constants = code.co_consts
+    if _has_docstring(code):
+        constants = constants[1:]
+    return hash_of(
+        b"instructions",
+        digest_of(
+            (
+                code.co_name,
+                code.co_code,
+                [instructions_digest(each) if isinstance(each, CodeType) else each for each in constants],
+                (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+                (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_HAS_DOCSTRING),
+                code.co_exceptiontable,
+            )
+        ),
+    )
+
+
+def _has_docstring(code: CodeType) -> bool:
+    if sys.version_info >= (3, 13):
+        return bool(code.co_flags & _HAS_DOCSTRING)
+    of_function = code.co_flags & 0x2 and not code.co_name.startswith(_GENERATED)  # CO_NEWLOCALS
+    return bool(of_function and code.co_consts and isinstance(code.co_consts[0], str | None))
