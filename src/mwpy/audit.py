@@ -28,7 +28,7 @@ from mwpy._values import records
 from mwpy._values.errors import UsageError
 from mwpy._values.last_words import LastWords
 from mwpy._values.phrases import amount, counted, first_of
-from mwpy._values.records import TaskRange
+from mwpy._values.records import ReusedTasks, TaskRange
 
 __all__ = ["AuditFile", "End", "Level", "read_ends", "read_totals", "text_of"]
 
@@ -273,6 +273,8 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} -> {ended} ended beside others ({_names(tasks)}){_causes(charges)}: {reason}"
         case records.ResultsReceived(sid, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')}"
+        case records.ResultsReused(reused):
+            return f"REUSED {counted(_count(reused), 'stored result')} ({_names(reused)})"
         case records.AnswersKept(sid, host, results):
             return f"{sid} -> {counted(sum(results.counts), 'result')} of {host} kept, to compare them"
         case records.AnswersGiven(tasks, verdict):
@@ -351,11 +353,11 @@ def _causes(charges: Sequence[records.Charge]) -> str:
     return "".join(f", {charge.cause.value}{_more(charge)}" for charge in charges)
 
 
-def _count(tasks: Sequence[TaskRange]) -> int:
+def _count(tasks: Sequence[TaskRange] | Sequence[ReusedTasks]) -> int:
     return sum(each.count for each in tasks)
 
 
-def _names(tasks: Sequence[TaskRange]) -> str:
+def _names(tasks: Sequence[TaskRange] | Sequence[ReusedTasks]) -> str:
     named = (f"task {each.first + place} ({each.name})" for each in tasks for place in range(each.count))
     return first_of(named, _count(tasks))
 

@@ -87,6 +87,10 @@ TEXTS: list[tuple[records.Record, str]] = [
         "CORRECTED results that are in doubt: new tasks compute them again, for tasks 1, 3-4",
     ),
     (records.ResultsDoubted("b", [(3, 2)], 7), "DOUBTED results that only b computed: tasks 3-4 and 7 more"),
+    (
+        records.ResultsReused([records.ReusedTasks(1, 2, 0, "max", b"", [5, 6], [0, 0])]),
+        "REUSED 2 stored results (task 1 (max), task 2 (max))",
+    ),
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
     (

@@ -11,7 +11,7 @@ from mwpy._values.groups import payload
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 
-PARTS = {"Charge", "Record", "SubmittedTasks", "TaskRange", "decode", "encode"}
+PARTS = {"Charge", "Record", "ReusedTasks", "SubmittedTasks", "TaskRange", "decode", "encode"}
 """The names that the module exports in addition to the records."""
 
 

@@ -11,7 +11,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.policy import TaskPolicy
 
-__all__ = ["Charge", "SubmittedTasks", "TaskRange"]
+__all__ = ["Charge", "ReusedTasks", "SubmittedTasks", "TaskRange"]
 
 
 class TaskRange(Struct, frozen=True):
@@ -49,6 +49,27 @@ class SubmittedTasks(Struct, frozen=True):
     """If it is one task: the ids of the tasks to whose results its arguments refer, each once."""
     packed: int = 0
     """If they are a portion of a map: how their arguments are packed, see `packed.py`; else 0."""
+    keys: bytes = b""
+    """The key of each task, one after the other; empty if there is no run database."""
+
+
+class ReusedTasks(Struct, frozen=True):
+    """Tasks that ended at their submission, because the run database has their results."""
+
+    first: int
+    count: int
+    algorithm: int
+    """The number of the algorithm's definition."""
+    name: str
+    """The name of the algorithm."""
+    keys: bytes
+    """The key of each task, one after the other."""
+    rows: Sequence[int]
+    """For each task: the name of the row of the run database with its result."""
+    places: Sequence[int]
+    """For each task: the place of its result in the row."""
+    failed: Sequence[int] = ()
+    """Which of the tasks failed: their places here, in ascending order."""
 
 
 class Charge(Struct, frozen=True):

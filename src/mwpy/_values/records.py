@@ -36,7 +36,7 @@ from mwpy._values.member_records import (
     SlaveStarted,
 )
 from mwpy._values.messages import AlgorithmDefinition, Results
-from mwpy._values.record_parts import Charge, SubmittedTasks, TaskRange
+from mwpy._values.record_parts import Charge, ReusedTasks, SubmittedTasks, TaskRange
 
 __all__ = [
     "AgentConnected",
@@ -67,7 +67,9 @@ __all__ = [
     "ResultsReceived",
     "ResultsRecomputed",
     "ResultsReleased",
+    "ResultsReused",
     "ResultsSent",
+    "ReusedTasks",
     "SlaveChanged",
     "SlaveConnected",
     "SlaveEnded",
@@ -99,6 +101,10 @@ class AlgorithmDefined(Struct, frozen=True, tag=True):
 
     definition: AlgorithmDefinition
     packed: bytes
+    code: str = ""
+    """The structural digest of its code; empty if it has none, or there is no run database."""
+    parts: dict[str, str] = {}
+    """What the code consists of, and the digest of each part."""
 
 
 class AlgorithmsForgotten(Struct, frozen=True, tag=True):
@@ -171,6 +177,12 @@ class ResultsReceived(Struct, frozen=True, tag=True):
     sid: SlaveId
     results: Results
     frames: Sequence[Any]
+
+
+class ResultsReused(Struct, frozen=True, tag=True):
+    """The master algorithm submitted tasks, and they ended at once: former generations have stored their results."""
+
+    tasks: Sequence[ReusedTasks]
 
 
 class TaskCheckpointed(Struct, frozen=True, tag=True):
@@ -393,6 +405,7 @@ Record = (
     | AttemptsStarted
     | AttemptsEnded
     | ResultsReceived
+    | ResultsReused
     | TaskCheckpointed
     | AnswersKept
     | AnswersGiven
