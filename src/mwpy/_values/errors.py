@@ -32,6 +32,7 @@ __all__ = [
     "ProtocolError",
     "Refused",
     "ResourceFileError",
+    "RunDatabaseError",
     "SharedObjectMissing",
     "TaskCancelled",
     "TaskFailed",
@@ -85,6 +86,10 @@ class EndIsNear(MwpyError):
 
 class ResourceFileError(UsageError):
     """A resource file is missing or incomplete, or one of its keys has a value of a wrong type."""
+
+
+class RunDatabaseError(UsageError):
+    """A run database is missing, damaged, in use by another master, or cannot be written any more."""
 
 
 class ArgumentNotPicklable(MwpyError, TypeError):

@@ -1,0 +1,102 @@
+"""Reads what former generations left: their tasks and answers for a restart, and the values of single answers."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mwpy._database.connection import Connection
+from mwpy._database.packing import unpack, unpack_head
+from mwpy._database.value_files import ValueFiles
+from mwpy._values.earlier import Earlier, EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.errors import RunDatabaseError
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messages import Results
+
+__all__ = ["read_earlier", "read_frames"]
+
+PAGE_ROWS = 2000
+"""How many rows of a table are read at a time. Between two pages, the write-ahead log can shrink."""
+
+_ALGORITHMS = "SELECT seq, generation, number, name, code, parts FROM algorithms"
+_TASKS = "SELECT seq, generation, first, count, algorithm, keys FROM {}"
+_ANSWERS = "SELECT seq, generation, at, sid, head, file FROM results"
+
+
+def read_earlier(connection: Connection, files: ValueFiles, generation: int) -> Iterator[Earlier]:
+    """Yield what the generations before this one submitted and answered, in the order of their records.
+
+    Answers whose large values are missing are left out.
+
+    Raises:
+        RunDatabaseError: the file is damaged.
+    """
+    hosts = _hosts(connection)
+    present = {*files.names()}
+
+    def answers(row: tuple[Any, ...]) -> Earlier | None:
+        seq, generation, at, sid, head, file = row
+        if file is not None and file not in present:
+            return None
+        host = hosts.get((generation, sid), "")
+        return EarlierAnswers(generation, seq, SlaveId(sid), host, at, unpack_head(head))
+
+    streams = [
+        _entries(connection, _ALGORITHMS, "", generation, _algorithm),
+        _entries(connection, _TASKS.format("submissions"), "", generation, _tasks),
+        _entries(connection, _TASKS.format("reused"), "", generation, _tasks),
+        _entries(connection, _ANSWERS, " AND NOT kept", generation, answers),
+    ]
+    for _, entry in heapq.merge(*streams, key=_seq):
+        yield entry
+
+
+def _seq(numbered: tuple[int, Earlier]) -> int:
+    return numbered[0]
+
+
+def _entries(
+    connection: Connection,
+    query: str,
+    condition: str,
+    generation: int,
+    entry_of: Callable[[tuple[Any, ...]], Earlier | None],
+) -> Iterator[tuple[int, Earlier]]:
+    last = 0
+    page = f"{query} WHERE seq > ? AND generation < ?{condition} ORDER BY seq LIMIT {PAGE_ROWS}"
+    while rows := connection.rows(page, (last, generation)):
+        for row in rows:
+            entry = entry_of(row)
+            if entry is not None:
+                yield row[0], entry
+        last = rows[-1][0]
+
+
+def _algorithm(row: tuple[Any, ...]) -> Earlier:
+    _, generation, number, name, code, parts = row
+    return EarlierAlgorithm(generation, number, name, code, json.loads(parts))
+
+
+def _tasks(row: tuple[Any, ...]) -> Earlier:
+    return EarlierTasks(*row[1:])
+
+
+def _hosts(connection: Connection) -> dict[tuple[int, str], str]:
+    """The host of each slave, by generation and slave id."""
+    query = "SELECT s.generation, s.sid, a.host FROM slaves s JOIN agents a USING (generation, agent)"
+    return {(generation, sid): host for generation, sid, host in connection.rows(query)}
+
+
+def read_frames(connection: Connection, files: ValueFiles, row: int) -> tuple[Results, list[Buffer]]:
+    """Return the results of a row, and their frames. Any thread may call this.
+
+    Raises:
+        RunDatabaseError: the row, or its large value, is missing or damaged.
+    """
+    found = connection.rows("SELECT checksum, head, file, frames FROM results WHERE seq = ?", (row,))
+    if not found:
+        raise RunDatabaseError(f"the run database {connection.path} has no results {row}: was it pruned meanwhile?")
+    [(checksum, head, file, frames)] = found
+    return unpack(head, frames if file is None else files.read(file), checksum)

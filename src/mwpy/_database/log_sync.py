@@ -1,0 +1,54 @@
+"""Writes the log of the run database to the disk, once a second, in a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["SYNC_S", "LogSync"]
+
+SYNC_S = 1.0
+"""How often the log is written to the disk, in seconds. A power failure loses at most what was committed meanwhile."""
+
+
+class LogSync:
+    """Writes the write-ahead log to the disk when it has changed, at most once a second.
+
+    This opens the log itself. Closing a file ends all locks that the process has on it, but SQLite has none on the log.
+
+    Args:
+        log: the write-ahead log, which SQLite has made.
+        on_failure: called once, with the error, if the disk refuses.
+        also: called once a second.
+    """
+
+    def __init__(self, log: Path, on_failure: Callable[[Exception], None], also: Callable[[], None]) -> None:
+        self._fd = os.open(log, os.O_RDONLY)
+        self._on_failure = on_failure
+        self._also = also
+        self._changed = False
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mwpy-sync", daemon=True)
+        self._thread.start()
+
+    def changed(self) -> None:
+        """The log has changed."""
+        self._changed = True
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        self._thread.join()
+        os.close(self._fd)
+
+    def _run(self) -> None:
+        try:
+            while not self._end.wait(SYNC_S):
+                if self._changed:
+                    self._changed = False
+                    os.fdatasync(self._fd)
+                self._also()
+        except Exception as error:
+            self._on_failure(error)

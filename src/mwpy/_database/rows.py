@@ -1,0 +1,384 @@
+"""Which rows of which tables a record becomes.
+
+Some records are left out: changes of a slave between idle and busy, tasks that were taken back
+before they started, states that tasks leave for their next attempts, and figures that follow from other records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from attrs import Factory, define, field, fields
+
+from mwpy._database.failed import failure_rows
+from mwpy._database.packing import PackedResults, ResultColumns, columns_of, each_attempt, pack
+from mwpy._values import records
+from mwpy._values.bounds import shortened
+from mwpy._values.groups import select
+from mwpy._values.ids import Buffer, SlaveId
+from mwpy._values.messages import Results
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.records import Charge, TaskRange
+from mwpy.audit import text_of
+
+__all__ = ["COLUMNS", "Batch", "RowNumbers", "Rows", "StoredGroup"]
+
+TEXT_CHARACTERS = 2000
+"""The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""
+
+WORDS_CHARACTERS = 10_000
+"""The longest last words of a slave that are kept, in characters."""
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "algorithms": ("number", "name", "reference", "code", "parts"),
+    "submissions": ("at", "first", "count", "algorithm", "policy", "keys"),
+    "reused": ("at", "first", "count", "algorithm", "failed", "rows", "places", "keys"),
+    "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
+    "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
+    "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
+    "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
+    "agents": ("at", "agent", "host", "pid", "job", "address", "slaves", "python"),
+    "slaves": ("at", "sid", "agent", "kind"),
+    "events": ("at", "kind", "text"),
+}
+"""The columns of the rows in `Batch.rows`, after `seq` and `generation`. If the last one is `keys`, its value is the
+place of bytes in `Batch.blob`."""
+
+_LEFT_OUT = (
+    records.SlaveChanged,
+    records.SlaveStarted,
+    records.SlaveNamed,
+    records.TasksReceived,
+    records.ResultsSent,
+    records.TasksDue,
+    records.TasksUnblocked,
+    records.TasksCancelling,
+    records.TaskCheckpointed,
+    records.ResultsHeld,
+    records.ResultGiven,
+    records.ResultsReleased,
+    records.Total,
+)
+
+
+@define
+class StoredGroup:
+    """A row of the table `results`."""
+
+    seq: int
+    at: float
+    sid: str
+    columns: ResultColumns
+    failed: int
+    kept: bool
+    packed: PackedResults
+
+
+@define(eq=False)
+class Batch:
+    """The rows of one commit."""
+
+    rows: dict[str, list[list[Any]]] = field(factory=lambda: {table: [] for table in COLUMNS})
+    """New rows, by table."""
+    blob: bytearray = field(factory=bytearray)
+    """The bytes in these rows."""
+    groups: list[StoredGroup] = field(factory=list)
+    calls: Mapping[int, bytes] = field(factory=dict)
+    """The encoded arguments of tasks that failed, by id, as far as they are known."""
+    changes: list[tuple[str, tuple[Any, ...]]] = field(factory=list)
+    """Statements that change earlier rows, and their parameters. They follow after all new rows."""
+
+
+@define
+class _Held:
+    """The tasks of a slave."""
+
+    count: int
+    since: float
+    """When it got the first of them, or when it sent the last results."""
+
+
+@define(eq=False)
+class RowNumbers:
+    """Numbers the rows of all tables.
+
+    Args:
+        generation: the number of this life of the master.
+        seq: the number of the last row that is in the file.
+    """
+
+    generation: int
+    seq: int = 0
+
+    def next(self) -> int:
+        """Return the number of the next row."""
+        self.seq += 1
+        return self.seq
+
+    def add(self, batch: Batch, table: str, *values: Any) -> None:
+        """Add a row to a table."""
+        batch.rows[table].append([self.next(), self.generation, *values])
+
+
+Maker = Callable[[Any, float, Batch], None]
+"""Turns a record into rows; the time of the record is in Unix seconds."""
+
+
+@define(eq=False)
+class TaskRows:
+    """Turns records about tasks into rows."""
+
+    numbers: RowNumbers
+    _held: dict[str, _Held] = field(factory=dict)
+    """Slaves with tasks."""
+    makers: dict[type, Maker] = field(init=False, repr=False)
+
+    @makers.default
+    def _list_makers(self) -> dict[type, Maker]:
+        return {
+            records.AlgorithmDefined: self._algorithm,
+            records.TasksSubmitted: self._submitted,
+            records.ResultsReused: self._reused,
+            records.TasksAllocated: self._allocated,
+            records.AttemptsStarted: self._allocated,
+            records.ResultsReceived: self._received,
+            records.AnswersKept: self._answers_kept,
+            records.AnswersGiven: self._answers_given,
+            records.TasksReturned: self._lost,
+            records.AttemptsEnded: self._lost,
+            records.TasksGivenUp: self._given_up,
+            records.TasksCancelled: self._cancelled,
+            records.TasksFailed: self._failed,
+        }
+
+    def _algorithm(self, record: records.AlgorithmDefined, _: float, batch: Batch) -> None:
+        made = record.definition
+        code, parts = record.code, json.dumps(record.parts)
+        self.numbers.add(batch, "algorithms", made.number, made.name, made.reference, code, parts)
+
+    def _submitted(self, record: records.TasksSubmitted, at: float, batch: Batch) -> None:
+        rows = batch.rows["submissions"]
+        last: list[Any] | None = None
+        policy: TaskPolicy | None = None
+        for each in record.tasks:
+            start, size = len(batch.blob), len(each.keys)
+            batch.blob += each.keys
+            if (
+                last is not None
+                and last[3] + last[4] == each.first
+                and last[5] == each.algorithm
+                and (policy is each.policy or policy == each.policy)
+                and bool(last[7][1]) == bool(size)
+            ):
+                last[4] += each.count
+                last[7][1] += size
+                continue
+            self.numbers.add(
+                batch, "submissions", at, each.first, each.count, each.algorithm, _text_of_policy(each.policy)
+            )
+            last, policy = rows[-1], each.policy
+            last.append([start, size])
+
+    def _reused(self, record: records.ResultsReused, at: float, batch: Batch) -> None:
+        for each in record.tasks:
+            place = [len(batch.blob), len(each.keys)]
+            batch.blob += each.keys
+            failed = json.dumps(list(each.failed)) if each.failed else None
+            columns = json.dumps(list(each.rows)), json.dumps(list(each.places)), place
+            self.numbers.add(batch, "reused", at, each.first, each.count, each.algorithm, failed, *columns)
+
+    def _allocated(self, record: records.TasksAllocated | records.AttemptsStarted, at: float, batch: Batch) -> None:
+        sid, tasks = record.sid, record.tasks
+        first, count = tasks[0], sum(each.count for each in tasks)
+        reason = record.reason if isinstance(record, records.AttemptsStarted) else None
+        held = self._held.get(sid)
+        if held is None:
+            self._held[sid] = _Held(count, at)
+        else:
+            held.count += count
+        if len(tasks) == 1 or all(_continues(*two) for two in pairwise(tasks)):
+            self.numbers.add(batch, "allocations", at, sid, first.first, count, first.attempt, None, reason)
+        else:
+            attempts = each_attempt((each.first, each.count, each.attempt) for each in tasks)
+            self.numbers.add(batch, "allocations", at, sid, 0, count, first.attempt, attempts, reason)
+
+    def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
+        self._group(record.sid, record.results, record.frames, at, batch, kept=False)
+        self._heard(record.sid, sum(record.results.counts), at)
+
+    def _answers_kept(self, record: records.AnswersKept, at: float, batch: Batch) -> None:
+        """Each result has a row of its own, because it may be given to the algorithm without the others."""
+        results, frames = record.results, record.frames
+        count = sum(results.counts)
+        for place in range(count):
+            one, own = (results, frames) if count == 1 else select(results, frames, [place])
+            self._group(record.sid, one, own, at, batch, kept=True)
+        self._heard(record.sid, count, at)
+
+    def _group(
+        self, sid: SlaveId, results: Results, frames: Sequence[Buffer], at: float, batch: Batch, *, kept: bool
+    ) -> None:
+        packed = pack(results, frames)
+        batch.groups.append(
+            StoredGroup(self.numbers.next(), at, sid, columns_of(results), len(results.failed), kept, packed)
+        )
+        if results.failed:
+            for task, attempt, *texts in failure_rows(results, frames, batch.calls):
+                self.numbers.add(batch, "failures", at, task, attempt, sid, *texts)
+
+    def _answers_given(self, record: records.AnswersGiven, _: float, batch: Batch) -> None:
+        change = "UPDATE results SET kept = 0 WHERE kept AND generation = ? AND base = ? AND attempt = ?"
+        batch.changes += [(change, (self.numbers.generation, each.first, each.attempt)) for each in record.tasks]
+
+    def _heard(self, sid: SlaveId, count: int, at: float) -> None:
+        """A slave holds fewer tasks than before."""
+        held = self._held.get(sid)
+        if held is not None:
+            held.count -= count
+            held.since = at
+            if held.count <= 0:
+                del self._held[sid]
+
+    def _lost(self, record: records.TasksReturned | records.AttemptsEnded, at: float, batch: Batch) -> None:
+        self._losses(record.sid, record.tasks, record.charges, at, batch)
+
+    def _losses(
+        self, sid: SlaveId, tasks: Sequence[TaskRange], charges: Sequence[Charge], at: float, batch: Batch
+    ) -> None:
+        """A slave ran one task only. So the time since its last results was lost once, and the first row has it."""
+        held = self._held.get(sid)
+        lost_s = 0.0 if held is None else max(0.0, at - held.since)
+        for charge in charges:
+            what = charge.cause.value, int(charge.is_charged)
+            for each in tasks:
+                where = charge.sid, each.first, each.count, each.attempt, each.name
+                self.numbers.add(batch, "losses", at, *where, *what, lost_s, _short(charge.reason))
+                lost_s = 0.0
+        if held is not None:
+            self._heard(sid, sum(each.count for each in tasks), at if charges else held.since)
+
+    def _given_up(self, record: records.TasksGivenUp, at: float, batch: Batch) -> None:
+        self._end(record.tasks, "unrunnable", record.sid, record.reason, at, batch)
+        if record.held:
+            self._losses(record.sid, record.tasks, record.charges, at, batch)
+
+    def _cancelled(self, record: records.TasksCancelled, at: float, batch: Batch) -> None:
+        self._end(record.tasks, "cancelled", record.sid, record.when, at, batch)
+        if record.sid is not None:
+            self._losses(record.sid, record.tasks, (), at, batch)
+
+    def _failed(self, record: records.TasksFailed, at: float, batch: Batch) -> None:
+        self._end(record.tasks, "failed", None, record.cause or record.reason, at, batch)
+
+    def _end(
+        self, tasks: Sequence[TaskRange], state: str, sid: SlaveId | None, reason: str, at: float, batch: Batch
+    ) -> None:
+        for each in tasks:
+            self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, _short(reason))
+
+
+@define(eq=False)
+class MemberRows:
+    """Turns records about agents and slaves, and all others that are shown to people, into rows."""
+
+    numbers: RowNumbers
+    makers: dict[type, Maker] = field(init=False, repr=False)
+
+    @makers.default
+    def _list_makers(self) -> dict[type, Maker]:
+        return {
+            records.LossesExplained: self._explained,
+            records.AgentConnected: self._agent,
+            records.AgentLost: self._agent_ended,
+            records.AgentLeft: self._agent_ended,
+            records.PackagesCompared: self._packages,
+            records.SlaveConnected: self._slave,
+            records.SlaveEnded: self._slave_ended,
+            records.Ended: self._ended,
+            **dict.fromkeys(_LEFT_OUT, _leave_out),
+        }
+
+    def _explained(self, record: records.LossesExplained, at: float, batch: Batch) -> None:
+        change = "UPDATE losses SET cause = ?, reason = ? WHERE generation = ? AND sid = ? AND cause = 'network'"
+        what = record.cause.value, _short(record.reason), self.numbers.generation
+        batch.changes += [(change, (*what, sid)) for sid in record.sids]
+        self.event(record, at, batch)
+
+    def _agent(self, record: records.AgentConnected, at: float, batch: Batch) -> None:
+        who = record.agent, record.host, record.pid, record.job, record.address
+        self.numbers.add(batch, "agents", at, *who, record.slaves, record.python)
+
+    def _agent_ended(self, record: records.AgentLost | records.AgentLeft, at: float, batch: Batch) -> None:
+        change = "UPDATE agents SET ended = ?, reason = ? WHERE generation = ? AND agent = ?"
+        batch.changes.append((change, (at, _short(record.reason), self.numbers.generation, record.agent)))
+
+    def _packages(self, record: records.PackagesCompared, _: float, batch: Batch) -> None:
+        packages = json.dumps({"same": list(record.same), "different": list(record.different)})
+        change = "UPDATE agents SET packages = ? WHERE generation = ? AND agent = ?"
+        batch.changes.append((change, (packages, self.numbers.generation, record.agent)))
+
+    def _slave(self, record: records.SlaveConnected, at: float, batch: Batch) -> None:
+        self.numbers.add(batch, "slaves", at, record.sid, record.agent, record.kind.value)
+
+    def _slave_ended(self, record: records.SlaveEnded, at: float, batch: Batch) -> None:
+        words = record.words
+        change = (
+            "UPDATE slaves SET ended = ?, cause = ?, reason = ?, running = ?, peak_bytes = ?, last_words = ? "
+            "WHERE generation = ? AND sid = ?"
+        )
+        last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
+        what = at, record.cause.value, _short(record.reason), record.running, words.peak_bytes, last
+        batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
+
+    def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
+        change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"
+        batch.changes.append((change, (at, record.why, self.numbers.generation)))
+        self.event(record, at, batch)
+
+    def event(self, record: records.Record, at: float, batch: Batch) -> None:
+        if text := text_of(record):
+            self.numbers.add(batch, "events", at, type(record).__name__, shortened(text, WORDS_CHARACTERS))
+
+
+@define(eq=False)
+class Rows:
+    """Turns all records into rows."""
+
+    numbers: RowNumbers
+    _members: MemberRows = field(default=Factory(lambda self: MemberRows(self.numbers), takes_self=True))
+    _makers: dict[type, Maker] = field(init=False, repr=False)
+
+    @_makers.default
+    def _list_makers(self) -> dict[type, Maker]:
+        return {**TaskRows(self.numbers).makers, **self._members.makers}
+
+    def add(self, record: records.Record, at: float, batch: Batch) -> None:
+        """Add the rows of a record that was stated at the Unix time `at`."""
+        self._makers.get(type(record), self._members.event)(record, at, batch)
+
+
+def _continues(before: TaskRange, after: TaskRange) -> bool:
+    return before.first + before.count == after.first and before.attempt == after.attempt
+
+
+def _leave_out(record: records.Record, at: float, batch: Batch) -> None:
+    """It is not stored."""
+
+
+def _short(text: str) -> str:
+    return shortened(text, TEXT_CHARACTERS)
+
+
+@lru_cache(maxsize=1000)
+def _text_of_policy(policy: TaskPolicy) -> str | None:
+    """The fields of a policy that are not the default, as JSON; None if all are."""
+    if policy == DEFAULT_POLICY:
+        return None
+    names = (each.name for each in fields(TaskPolicy))
+    return json.dumps(
+        {name: getattr(policy, name) for name in names if getattr(policy, name) != getattr(DEFAULT_POLICY, name)}
+    )

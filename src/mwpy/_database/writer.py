@@ -1,0 +1,374 @@
+"""Writes the run database, in a thread of its own.
+
+The I/O thread of the master gives records to `Writer.write` and goes on. The writer's thread takes all that has queued
+up, makes one transaction of it, and then calls what was to be called after it. So the cost of a commit is shared by all
+records that arrive during the commit before, and a result is in the file before the algorithm gets it.
+
+When a process ends, what it has written stays: the operating system has it. So a killed master loses nothing that was
+committed. Only a power failure loses what is not on the disk. With `sync="normal"`, a second thread writes the log to
+the disk once a second, so that commits do not wait for the disk. With `sync="full"`, each commit waits.
+
+SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
+each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows itself.
+
+The queue has a bound. If it is full, `write` waits, so the I/O thread reads no more messages until the disk has caught
+up. Connections stay alive meanwhile, because libzmq's own threads answer heartbeats.
+
+SQLite appends to the write-ahead log, and copies its pages into the file when the log has `CHECKPOINT_PAGES`. The
+writer's thread does this between two commits, so the I/O thread never waits for it, and the log stays small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from attrs import frozen
+
+from mwpy._database.connection import Connection, open_for_reading, open_for_writing
+from mwpy._database.earlier import read_earlier, read_frames
+from mwpy._database.log_sync import LogSync
+from mwpy._database.owner import Owner
+from mwpy._database.place import is_network, kind_of_file_system
+from mwpy._database.rows import COLUMNS, Batch, RowNumbers, Rows, StoredGroup
+from mwpy._database.schema import TABLES_BY_SEQ
+from mwpy._database.value_files import LARGE_BYTES, ValueFiles, sync_folder
+from mwpy._system import clock
+from mwpy._values import records
+from mwpy._values.earlier import Earlier
+from mwpy._values.errors import MwpyError, RunDatabaseError
+from mwpy._values.ids import Buffer
+from mwpy._values.messages import Results
+
+__all__ = ["Writer"]
+
+Sync = Literal["normal", "full"]
+
+MOST_WAITING_BYTES = 64 << 20
+"""How many bytes wait in the queue at most, until the I/O thread waits."""
+
+RECORD_BYTES = 500
+"""About how many bytes a record takes without its frames and keys."""
+
+BATCH_BYTES = 8 << 20
+"""How many bytes are written by one transaction, unless one record has more."""
+
+JOINED_BYTES = 16 * 1024
+"""Frames of this size and more are given to SQLite alone, because joining them with others would copy them."""
+
+CLOSE_S = 60.0
+"""How long the end of the master waits for the disk, in seconds."""
+
+
+@frozen
+class _Given:
+    """One call of `write`."""
+
+    records: Sequence[records.Record]
+    wall: float
+    then: Callable[[], None] | None
+    calls: Mapping[int, bytes]
+    size: int
+
+
+class Writer:
+    """The only writer of a run database. `open` makes one.
+
+    Attributes:
+        generation: the number of this life of the master: 1 in a new file.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        reading: Connection,
+        owner: Owner,
+        generation: int,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.generation = generation
+        self._connection, self._reading, self._owner = connection, reading, owner
+        self._on_failure = on_failure
+        self._files = ValueFiles(connection.path)
+        self._rows = Rows(RowNumbers(generation, _last_seq(connection)))
+        self._queue: SimpleQueue[_Given | None] = SimpleQueue()
+        self._given = 0
+        """How many bytes were given; only the thread that gives them changes it."""
+        self._done = 0
+        """How many of these were written; only the writer's thread changes it."""
+        self._room = threading.Event()
+        self._failed = False
+        self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail, owner.beat)
+        self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        member_id: str,
+        on_failure: Callable[[str], None],
+        sync: Sync = "normal",
+        name: str = "",
+    ) -> Writer:
+        """Open a run database, or make one, and begin the next generation in it.
+
+        Args:
+            path: the file.
+            member_id: the name of the computation.
+            on_failure: called once, in another thread, with a message for the user, if the file cannot be written any
+                more. Then nothing is written from there on, and nothing is called that was to be called later.
+            sync: whether the log is written to the disk once a second, or at each commit.
+            name: the name of this generation, as the resource file has it.
+
+        Raises:
+            RunDatabaseError: another master has the file; or it is damaged, is of a newer mwpy or of another
+                computation, or cannot be written.
+        """
+        path = Path(path)
+        shared = is_network(kind_of_file_system(path.parent))
+        owner = Owner(path, shared=shared)
+        try:
+            connection = open_for_writing(path, exclusive=shared, full=sync == "full")
+            sync_folder(path.parent.absolute())
+            generation = _begin(connection, member_id, name)
+            reading = connection if shared else open_for_reading(path)
+        except BaseException:
+            owner.release()
+            raise
+        return cls(connection, reading, owner, generation, on_failure)
+
+    # ---- for the threads of the master ---------------------------------------------------------------------
+
+    def earlier(self) -> Iterator[Earlier]:
+        """Yield what former generations submitted and answered, in the order of their records.
+
+        Raises:
+            RunDatabaseError: the file is damaged.
+        """
+        return read_earlier(self._reading, self._files, self.generation)
+
+    def frames(self, row: int) -> tuple[Results, list[Buffer]]:
+        """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
+
+        Args:
+            row: the row that `earlier` named.
+
+        Raises:
+            RunDatabaseError: the row, or its large value, is missing or damaged.
+        """
+        return read_frames(self._reading, self._files, row)
+
+    def write(
+        self,
+        happened: Sequence[records.Record],
+        wall: float,
+        then: Callable[[], None] | None = None,
+        calls: Mapping[int, bytes] | None = None,
+    ) -> None:
+        """Write records. If too much waits to be written, wait. One thread calls this at a time.
+
+        Args:
+            happened: the records, in their order.
+            wall: when they were stated, in seconds since 1970.
+            then: called in the writer's thread when the records are in the file. It must not wait.
+            calls: the encoded arguments of tasks that failed, by id, as far as they are known.
+        """
+        if self._failed:
+            return
+        size = RECORD_BYTES * len(happened)
+        for record in happened:
+            if isinstance(record, records.ResultsReceived | records.AnswersKept):
+                size += sum(map(len, record.frames))
+        self._given += size
+        self._queue.put(_Given(happened, wall, then, calls or {}, size))
+        while self._given - self._done > MOST_WAITING_BYTES and not self._failed:
+            self._room.clear()
+            if self._given - self._done > MOST_WAITING_BYTES:
+                self._room.wait(1.0)
+
+    def close(self) -> None:
+        """Write what was given, and let another master open the file."""
+        self._queue.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._fail(RunDatabaseError(f"the disk of the run database {self._connection.path} does not answer"))
+            return
+        self._sync.close()
+        try:
+            if not self._failed:
+                end = "UPDATE generations SET ended = ? WHERE generation = ? AND ended IS NULL"
+                self._connection.run(end, (clock.wall(), self.generation))
+            self._reading.close()
+            self._connection.close()
+        except RunDatabaseError as error:
+            self._fail(error)
+        self._owner.release()
+
+    # ---- the writer's thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while (given := self._take()) is not None:
+                self._commit(given)
+                self._sync.changed()
+                self._done += sum(each.size for each in given)
+                self._room.set()
+                for each in given:
+                    if each.then is not None:
+                        each.then()
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self) -> list[_Given] | None:
+        """Wait for the next calls of `write`, and take those that have queued up; None at the end."""
+        first = self._queue.get()
+        if first is None or self._failed:
+            return None
+        taken, size = [first], first.size
+        while size < BATCH_BYTES:
+            try:
+                each = self._queue.get_nowait()
+            except Empty:
+                break
+            if each is None:
+                self._queue.put(None)
+                break
+            taken.append(each)
+            size += each.size
+        return taken
+
+    def _fail(self, error: Exception) -> None:
+        if self._failed:
+            return
+        self._failed = True
+        self._room.set()
+        path = self._connection.path
+        known = isinstance(error, MwpyError)
+        self._on_failure(str(error) if known else f"the run database {path} cannot be written: {error!r}")
+
+    def _commit(self, given: Sequence[_Given]) -> None:
+        batch = Batch()
+        for each in given:
+            batch.calls = each.calls
+            for record in each.records:
+                self._rows.add(record, each.wall, batch)
+        files = self._write_files(batch.groups)
+        with self._connection.transaction():
+            for table, rows in batch.rows.items():
+                if rows:
+                    self._insert(table, rows, batch.blob)
+            self._insert_groups(batch.groups, files)
+            for statement, parameters in batch.changes:
+                self._connection.run(statement, parameters)
+
+    def _write_files(self, groups: Sequence[StoredGroup]) -> dict[int, str]:
+        """Write the large values, and return their files by the row that names them."""
+        large = [group for group in groups if group.packed.size >= LARGE_BYTES]
+        if not large:
+            return {}
+        try:
+            names = {group.seq: self._files.write(group.packed.frames) for group in large}
+            self._files.sync()
+        except OSError as error:
+            raise RunDatabaseError(
+                f"cannot write a large value to {self._files.folder}: {error.strerror or error}; free some space, and "
+                f"start again"
+            ) from error
+        return names
+
+    def _insert(self, table: str, rows: Sequence[Sequence[object]], blob: bytes | bytearray) -> None:
+        statement = _INSERTS[table]
+        text = json.dumps(rows, separators=(",", ":"))
+        self._connection.run(statement, (text, blob) if "?2" in statement else (text,))
+
+    def _insert_groups(self, groups: Sequence[StoredGroup], files: Mapping[int, str]) -> None:
+        rows: list[list[object]] = []
+        blob = bytearray()
+        for group in groups:
+            packed = group.packed
+            row = _row_of(group, self.generation)
+            if packed.size < JOINED_BYTES:
+                start = len(blob)
+                blob += packed.head
+                middle = len(blob)
+                for frame in packed.frames:
+                    blob += frame
+                rows.append([*row, [start, middle - start], [middle, len(blob) - middle]])
+            else:
+                file = files.get(group.seq)
+                frames = None if file is not None else b"".join(packed.frames)
+                self._connection.run(_INSERT_GROUP, (*row, packed.head, file, frames))
+        if rows:
+            self._insert("results", rows, blob)
+
+
+_RESULTS = (
+    *("seq", "generation", "at", "sid", "base", "count", "attempt", "attempts", "seconds", "total_s", "failed", "kept"),
+    "checksum",
+)
+"""The columns of a group of results before its bytes."""
+
+
+def _row_of(group: StoredGroup, generation: int) -> list[object]:
+    columns = group.columns
+    tasks = columns.base, columns.count, columns.attempt, columns.attempts, columns.seconds, columns.total_s
+    ends = group.failed, int(group.kept), group.packed.checksum
+    return [group.seq, generation, group.at, group.sid, *tasks, *ends]
+
+
+def _insertion(table: str, columns: Sequence[str], blobs: Sequence[str]) -> str:
+    """A statement that adds all rows of a JSON text to a table. A row has the places of its bytes in another value."""
+    taken = [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
+    for at in range(len(columns), len(columns) + len(blobs)):
+        part = f"substr(?2, json_extract(value, '$[{at}][0]') + 1, json_extract(value, '$[{at}][1]'))"
+        taken.append(f"coalesce({part}, x'')")
+    names = ", ".join((*columns, *blobs))
+    return f"INSERT INTO {table} ({names}) SELECT {', '.join(taken)} FROM json_each(?1)"
+
+
+def _insertions() -> dict[str, str]:
+    found = {"results": _insertion("results", _RESULTS, ("head", "frames"))}
+    for table, columns in COLUMNS.items():
+        blobs = [name for name in columns if name == "keys"]
+        plain = [name for name in columns if name != "keys"]
+        found[table] = _insertion(table, ("seq", "generation", *plain), blobs)
+    return found
+
+
+_INSERTS = _insertions()
+
+_INSERT_GROUP = (
+    f"INSERT INTO results ({', '.join(_RESULTS)}, head, file, frames) VALUES ({', '.join('?' * (len(_RESULTS) + 3))})"
+)
+
+
+def _last_seq(connection: Connection) -> int:
+    return max(int(connection.rows(f"SELECT coalesce(max(seq), 0) FROM {table}")[0][0]) for table in TABLES_BY_SEQ)
+
+
+def _begin(connection: Connection, member_id: str, name: str) -> int:
+    """Begin the next generation; return its number."""
+    known = connection.rows("SELECT generation, member_id FROM generations ORDER BY generation DESC LIMIT 1")
+    generation = known[0][0] + 1 if known else 1
+    try:
+        version = metadata.version("mwpy-cluster")
+    except metadata.PackageNotFoundError:  # the sources are on the path, without an installation
+        version = ""
+    row = generation, name, member_id, platform.node(), os.getpid(), json.dumps(sys.argv)
+    with connection.transaction():
+        connection.run(
+            "INSERT INTO generations (generation, name, member_id, host, pid, command, python, mwpy, started) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*row, platform.python_version(), version, clock.wall()),
+        )
+    return generation

@@ -1,0 +1,113 @@
+"""Records of a small computation, for tests of the run database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mwpy._database.writer import Writer
+from mwpy._values import records
+from mwpy._values.causes import Cause
+from mwpy._values.failures import Failure
+from mwpy._values.groups import payload, spans_of
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.messagepack import as_failure, encode
+from mwpy._values.messages import AlgorithmDefinition, Results
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
+from mwpy._values.records import Charge, Record, SubmittedTasks, TaskRange
+from mwpy._values.task import SlaveKind
+
+SLAVE = SlaveId("SLAVE-0")
+NOON = 1_800_000_000.0
+"""A time of a record, in seconds since 1970."""
+
+
+def algorithm(number: int = 1, name: str = "square", code: str = "c0de") -> Record:
+    """A task algorithm gets its number."""
+    made = AlgorithmDefinition(number, name, f"script:{name}", "d1ge57", "3.11")
+    return records.AlgorithmDefined(made, b"", code, {name: code})
+
+
+def slave(sid: str = "SLAVE-0", agent: str = "AGENT-0", host: str = "node1") -> list[Record]:
+    """An agent and its slave connect."""
+    return [
+        records.AgentConnected(agent, "tcp://10.0.0.1:1", host, 4711, job="17.0", slaves=1, python="3.11"),
+        records.SlaveConnected(SlaveId(sid), agent, "tcp://10.0.0.1:1", SlaveKind.UNORDERED),
+    ]
+
+
+def keys(first: int, count: int) -> bytes:
+    """The keys of tasks."""
+    return b"".join(number.to_bytes(16, "big") for number in range(first, first + count))
+
+
+def submitted(first: int, count: int, number: int = 1, policy: TaskPolicy = DEFAULT_POLICY) -> Record:
+    """Tasks are submitted."""
+    calls = [encode((each,)) for each in range(first, first + count)]
+    return records.TasksSubmitted(
+        [SubmittedTasks(TaskId(first), count, number, policy, calls, (), keys=keys(first, count))]
+    )
+
+
+def named(first: int, count: int = 1, attempt: int = 1) -> TaskRange:
+    """How a record names tasks."""
+    return TaskRange(first, count, attempt, 1, "square")
+
+
+def allocated(*tasks: TaskRange, sid: str = "SLAVE-0") -> Record:
+    """Tasks are sent to a slave."""
+    return records.TasksAllocated(SlaveId(sid), tasks)
+
+
+def received(
+    values: dict[int, Any], *, attempt: int = 1, sid: str = "SLAVE-0", seconds: Sequence[float] | None = None
+) -> Record:
+    """Results arrive: the value of each task, which may be a `ValueError`."""
+    first_ids, counts, attempts = spans_of([*values], [attempt] * len(values))
+    entries = [encode(_failure(value) if isinstance(value, ValueError) else value) for value in values.values()]
+    failed = [place for place, value in enumerate(values.values()) if isinstance(value, ValueError)]
+    times = [0.5] * len(values) if seconds is None else list(seconds)
+    results = Results(0, first_ids, counts, attempts, times, failed, plain=not failed)
+    return records.ResultsReceived(SlaveId(sid), results, [payload(len(values), entries)])
+
+
+def _failure(error: ValueError) -> object:
+    return as_failure(encode(Failure("ValueError", str(error), "Traceback ...", b"")))
+
+
+def died(cause: Cause = Cause.CRASH, *, tasks: Sequence[TaskRange], sid: str = "SLAVE-0") -> list[Record]:
+    """A slave dies, and its tasks are pending again."""
+    reason = "signal 11"
+    return [
+        records.SlaveEnded(SlaveId(sid), cause, reason, str(tasks[0]), NO_WORDS),
+        records.TasksReturned(SlaveId(sid), tasks, reason, (Charge(SlaveId(sid), cause, reason),)),
+    ]
+
+
+class Failures(list[str]):
+    """The messages of a writer that cannot write any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.happened = threading.Event()
+
+    def __call__(self, text: str) -> None:
+        self.append(text)
+        self.happened.set()
+
+
+def opened(path: Path, *, on_failure: Failures | None = None, **options: Any) -> Writer:
+    """Open a run database for writing."""
+    return Writer.open(
+        path, member_id="squares", on_failure=Failures() if on_failure is None else on_failure, **options
+    )
+
+
+def write(writer: Writer, *happened: Record, at: float = NOON, calls: dict[int, bytes] | None = None) -> None:
+    """Write records, and wait until they are in the file."""
+    done = threading.Event()
+    writer.write(happened, at, done.set, calls)
+    assert done.wait(30)

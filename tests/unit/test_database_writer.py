@@ -1,0 +1,283 @@
+"""The writer of the run database: what is stored, when, and what a restart reads of it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stored import (
+    NOON,
+    SLAVE,
+    Failures,
+    algorithm,
+    allocated,
+    keys,
+    named,
+    opened,
+    received,
+    slave,
+    submitted,
+    write,
+)
+
+from mwpy._database import writer as writing
+from mwpy._database.value_files import LARGE_BYTES
+from mwpy._values import records
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.errors import RunDatabaseError
+from mwpy._values.groups import entries
+from mwpy._values.ids import TaskId
+from mwpy._values.policy import DEFAULT_POLICY
+from mwpy._values.records import ReusedTasks
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+def asked(path: Path, query: str) -> list[Any]:
+    """Ask the file as any program can."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def run(path: Path, *happened: records.Record) -> None:
+    """Write one generation."""
+    writer = opened(path)
+    write(writer, *happened)
+    writer.close()
+
+
+def test_a_restart_reads_what_was_submitted_and_answered(path: Path) -> None:
+    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({1: 1, 2: 4}))
+    writer = opened(path)
+    found = list(writer.earlier())
+    writer.close()
+    assert writer.generation == 2
+    assert found[:2] == [
+        EarlierAlgorithm(1, 1, "square", "c0de", {"square": "c0de"}),
+        EarlierTasks(1, 1, 3, 1, keys(1, 3)),
+    ]
+    [answers] = found[2:]
+    assert isinstance(answers, EarlierAnswers)
+    assert (answers.generation, answers.sid, answers.host, answers.wall) == (1, SLAVE, "node1", NOON)
+    assert (answers.results.tasks, answers.results.counts, answers.results.seconds) == ([1], [2], [0.5, 0.5])
+
+
+def test_the_values_of_former_generations_can_be_read(path: Path) -> None:
+    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), received({3: 9, 1: "one"}))
+    writer = opened(path)
+    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    group, frames = writer.frames(row)
+    writer.close()
+    assert entries(group, frames)[0] == [9, "one"]
+    assert (group.tasks, group.counts) == ([3, 1], [1, 1])
+
+
+def test_the_entries_come_in_the_order_of_the_records(path: Path) -> None:
+    first = submitted(1, 1), allocated(named(1)), received({1: 1})
+    second = algorithm(2, "cube"), submitted(2, 1, 2), submitted(3, 2), allocated(named(2, 2)), received({2: 8, 3: 9})
+    run(path, algorithm(), *slave(), *first, *second)
+    run(path, algorithm(), submitted(1, 2))
+    writer = opened(path)
+    found = list(writer.earlier())
+    writer.close()
+    assert [type(each).__name__.removeprefix("Earlier") for each in found] == [
+        *("Algorithm", "Tasks", "Answers", "Algorithm", "Tasks", "Tasks", "Answers", "Algorithm", "Tasks")
+    ]
+    assert [each.generation for each in found] == [1] * 7 + [2] * 2
+
+
+def test_tasks_that_were_answered_from_the_file_are_tasks_for_the_next_restart(path: Path) -> None:
+    run(path, algorithm(), submitted(1, 2), *slave(), allocated(named(1, 2)), received({1: 1, 2: 4}))
+    reused = ReusedTasks(1, 2, 1, "square", keys(1, 2), [8, 8], [0, 1])
+    run(path, algorithm(), records.ResultsReused([reused]), submitted(3, 1))
+    writer = opened(path)
+    tasks = [each for each in writer.earlier() if isinstance(each, EarlierTasks) and each.generation == 2]
+    writer.close()
+    assert tasks == [EarlierTasks(2, 1, 2, 1, keys(1, 2)), EarlierTasks(2, 3, 1, 1, keys(3, 1))]
+
+
+def test_tasks_without_keys_have_none(path: Path) -> None:
+    tasks = records.SubmittedTasks(TaskId(1), 1, 1, DEFAULT_POLICY, [b"\x90"], ())
+    run(path, algorithm(), records.TasksSubmitted([tasks]))
+    writer = opened(path)
+    assert [each.keys for each in writer.earlier() if isinstance(each, EarlierTasks)] == [b""]
+    writer.close()
+
+
+def test_records_are_in_the_file_before_what_follows_is_called(path: Path) -> None:
+    writer, found, done = opened(path), [], threading.Event()
+
+    def look() -> None:
+        found.extend(asked(path, "SELECT first, count FROM submissions"))
+        done.set()
+
+    writer.write([algorithm(), submitted(7, 2)], NOON, look)
+    assert done.wait(30)
+    writer.close()
+    assert found == [(7, 2)]
+
+
+def test_what_follows_is_called_in_the_order_of_the_records(path: Path) -> None:
+    writer, order = opened(path), list[int]()
+    for number in range(200):
+        writer.write([records.Notice(str(number))], NOON, lambda number=number: order.append(number))  # type: ignore[misc]
+    writer.close()
+    assert order == [*range(200)]
+
+
+def test_a_large_value_is_a_file_beside_the_database(path: Path) -> None:
+    large = "x" * LARGE_BYTES
+    run(path, algorithm(), submitted(1, 2), received({1: large}), received({2: large}))
+    folder = path.with_name("run.db.values")
+    assert len(list(folder.iterdir())) == 1  # both are equal
+    writer = opened(path)
+    rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    assert [entries(*writer.frames(row))[0] for row in rows] == [[large], [large]]
+    writer.close()
+
+
+def test_a_damaged_large_value_is_never_read(path: Path) -> None:
+    run(path, algorithm(), submitted(1, 1), received({1: "x" * LARGE_BYTES}))
+    [file] = path.with_name("run.db.values").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"y")
+    writer = opened(path)
+    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    with pytest.raises(RunDatabaseError, match=rf"damaged: {file}"):
+        writer.frames(row)
+    writer.close()
+
+
+def test_an_answer_without_its_large_value_is_no_answer(path: Path) -> None:
+    run(path, algorithm(), submitted(1, 2), received({1: "x" * LARGE_BYTES}), received({2: 4}))
+    [file] = path.with_name("run.db.values").iterdir()
+    file.unlink()
+    writer = opened(path)
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    writer.close()
+    assert [each.results.tasks for each in answers] == [[2]]
+
+
+def test_a_result_of_medium_size_is_in_the_file(path: Path) -> None:
+    run(path, algorithm(), submitted(1, 2), received({1: "x" * 100_000, 2: "y"}))
+    writer = opened(path)
+    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    assert entries(*writer.frames(row))[0] == ["x" * 100_000, "y"]
+    writer.close()
+
+
+def test_kept_answers_count_when_the_algorithm_gets_them(path: Path) -> None:
+    answer = received({1: 1, 2: 4, 3: 9})
+    assert isinstance(answer, records.ResultsReceived)
+    kept = records.AnswersKept(SLAVE, "node1", answer.results, answer.frames)
+    given = records.AnswersGiven([named(2)], "verified", is_sure=True)
+    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), kept, given)
+    writer = opened(path)
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    assert [each.results.tasks for each in answers] == [[2]]
+    assert entries(*writer.frames(answers[0].row))[0] == [4]
+    writer.close()
+
+
+def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:
+    writer = opened(path)
+    with pytest.raises(RunDatabaseError, match=f"used by another master: process {os.getpid()} on "):
+        opened(path)
+    writer.close()
+    opened(path).close()
+
+
+def test_a_second_master_in_another_process_is_refused(path: Path) -> None:
+    writer = opened(path)
+    other = "from tests.stored import *; opened(Path(__import__('sys').argv[1]))"
+    found = subprocess.run([sys.executable, "-c", other, str(path)], capture_output=True, text=True, check=False)
+    writer.close()
+    assert f"is used by another master: process {os.getpid()} on " in found.stderr
+
+
+def test_the_lock_of_a_killed_master_is_released_and_nothing_is_lost(path: Path) -> None:
+    killed = """
+import os, signal, sys
+from tests.stored import *
+writer = opened(Path(sys.argv[1]))
+write(writer, algorithm(), submitted(1, 2), received({1: 1}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", killed, str(path)], check=False)
+    writer = opened(path)
+    assert [type(each).__name__ for each in writer.earlier()] == ["EarlierAlgorithm", "EarlierTasks", "EarlierAnswers"]
+    writer.close()
+    assert asked(path, "SELECT generation, ended IS NULL FROM generations") == [(1, 1), (2, 0)]
+
+
+def test_another_sqlite_file_is_refused(path: Path) -> None:
+    asked(path, "CREATE TABLE mine (number)")
+    with pytest.raises(RunDatabaseError, match="no run database of mwpy"):
+        opened(path)
+
+
+def test_a_file_of_another_format_is_refused(path: Path) -> None:
+    path.write_text("results of Monday\n" * 100)
+    with pytest.raises(RunDatabaseError, match="is damaged"):
+        opened(path)
+    assert path.read_text().startswith("results of Monday")
+
+
+def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
+    run(path)
+    asked(path, "PRAGMA user_version = 1000")
+    with pytest.raises(RunDatabaseError, match=r"of version 1000.*install a newer mwpy"):
+        opened(path)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunDatabaseError, match="No such file or directory; give a file in a folder"):
+        opened(tmp_path / "missing" / "run.db")
+
+
+def test_if_it_cannot_write_it_says_so_once_and_calls_nothing(path: Path) -> None:
+    failures, called = Failures(), list[int]()
+    writer = opened(path, on_failure=failures)
+    asked(path, "DROP TABLE events")
+    writer.write([records.Notice("one")], NOON, lambda: called.append(1))
+    assert failures.happened.wait(30)
+    writer.write([submitted(1, 1)], NOON, lambda: called.append(2))
+    writer.close()
+    assert len(failures) == 1
+    assert f"the run database {path} cannot be used: no such table: events" in failures[0]
+    assert called == []
+
+
+def test_write_waits_if_too_much_waits_to_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MOST_WAITING_BYTES", 1000)
+    writer, may_go, was_called = opened(path), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        was_called.set()
+        may_go.wait(30)
+
+    writer.write([records.Notice("one")], NOON, wait)
+    assert was_called.wait(30)
+
+    def write_more() -> None:
+        for _ in range(3):
+            writer.write([records.Notice("more")], NOON)
+
+    giver = threading.Thread(target=write_more)
+    giver.start()
+    giver.join(0.2)
+    assert giver.is_alive()
+    may_go.set()
+    giver.join(30)
+    assert not giver.is_alive()
+    writer.close()
+    assert asked(path, "SELECT count(*) FROM notices") == [(4,)]
