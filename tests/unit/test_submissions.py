@@ -231,3 +231,35 @@ def test_an_interrupt_while_a_task_is_added_adds_it_or_not(
         submissions.check()
         assert taken == submissions.total, moment
     assert moment.number > 5
+
+
+def test_with_a_run_database_each_task_has_a_key(jar: Taskjar, algorithms: tuple[Defined, Defined]) -> None:
+    """Keys of plain arguments follow from the encoded call; those of other arguments are given."""
+    highest, lowest = algorithms
+    keyed, plain, given = Submissions(jar, keyed=True), b"\x91\x05".ljust(16, b"\0"), b"k" * 16
+    calls = PackedCalls.of(ARGUMENTS, [5, 5])
+    assert keyed.add_keyed(highest, DEFAULT_POLICY, b"\x91\x05", (), "A", None) == 1
+    assert keyed.add_keyed(highest, DEFAULT_POLICY, b"call", [b"large"], "B", given) == 2
+    keyed.add_portion(highest, DEFAULT_POLICY, calls, "C")
+    keyed.add_portion(highest, DEFAULT_POLICY, calls, "D", given + plain)
+    keyed.add_referring(lowest, DEFAULT_POLICY, b"call", [], "E", [1], given)
+    keyed.add_keyed(lowest, DEFAULT_POLICY, b"call", (), "F", given)
+    keyed.check()
+    taken = keyed.take()
+    assert [(each.first, each.count, each.keys) for each in taken] == [
+        (1, 2, plain + given),
+        (3, 2, plain + plain),
+        (5, 2, given + plain),
+        (7, 1, given),
+        (8, 1, given),
+    ]
+    assert [each.tags for each in taken] == [["A", "B"], ["C", "C"], ["D", "D"], ["E"], ["F"]]
+    assert (taken[0].buffers, taken[0].payloads) == ([(), [b"large"]], [b"\x91\x05", b"call"])
+
+
+def test_many_tasks_with_keys_are_cut_between_tasks(jar: Taskjar, algorithms: tuple[Defined, Defined]) -> None:
+    keyed = Submissions(jar, keyed=True)
+    for number in range(MAX_SPAN + 1):
+        keyed.add_keyed(algorithms[0], DEFAULT_POLICY, b"call", (), None, number.to_bytes(16, "big"))
+    first, second = keyed.take()
+    assert (first.count, second.count, second.keys) == (MAX_SPAN, 1, MAX_SPAN.to_bytes(16, "big"))

@@ -16,7 +16,8 @@ from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.last_words import Death, LastWords
 from mwpy._values.messagepack import Pickled
 from mwpy._values.policy import Limits, TaskPolicy
-from mwpy._values.task import Origin, Result, UnrunnableTask, failed, size_of
+from mwpy._values.stored import StoredAt
+from mwpy._values.task import Origin, Result, UnrunnableTask, encoded_in, failed, size_of, stored_result
 
 SID = SlaveId("SLAVE-0")
 ORIGIN = Origin("f", SID, "node7", 2, 1000.0)
@@ -231,3 +232,40 @@ def test_an_unrunnable_task_shows_the_last_words_of_the_last_slave_that_died() -
     line = "task 3 (f) is unrunnable: it kills"
     assert shown == [f"{line}\nThe last words of SLAVE-0:\nfault:\nFatal\nstderr:\nb\nstdout:\na", line, line]
     assert str(last) == "attempt 2 on SLAVE-0 (peak memory 3.0 MiB): crash: killed by signal 11"
+
+
+def _stored(entry: object, buffers: tuple[bytes, ...] = (), failed: bool = False) -> tuple[Result[Any], list[str]]:
+    """A result in the run database, and where it was read."""
+    read: list[str] = []
+
+    def load(row: int, place: int) -> tuple[object, tuple[bytes, ...]]:
+        read.append(f"row {row}, place {place}")
+        return entry, buffers
+
+    return stored_result(TaskId(1), ORIGIN, "tag", 0.5, failed, StoredAt(7, 3, load)), read
+
+
+def test_the_value_of_a_stored_result_is_read_once_and_only_when_it_is_asked_for() -> None:
+    for entry, value in ((5, 5), (Pickled(1, pickle.dumps([1])), [1])):
+        result, read = _stored(entry)
+        assert (size_of(result), read) == (0, [])
+        assert "ok" in repr(result)
+        assert result.value == value
+        assert result.value is result.value
+        assert read == ["row 7, place 3"]
+
+
+def test_a_stored_failure_is_known_before_it_is_read() -> None:
+    failure = pickle.dumps(("ValueError", "seven", "Traceback: remote", None))
+    result, read = _stored(Pickled(1, failure), failed=True)
+    assert failed(result)
+    assert read == []
+    assert result.error is not None
+    assert "ValueError: seven" in str(result.error)
+
+
+def test_the_entry_of_a_stored_result_is_read_for_a_task_that_refers_to_it() -> None:
+    entry = Pickled(1, b"pickle")
+    result, read = _stored(entry, (b"large",))
+    assert encoded_in(result) == encoded_in(result) == (entry, (b"large",))
+    assert read == ["row 7, place 3"]

@@ -34,6 +34,7 @@ __all__ = [
     "SEEDED",
     "SIZE_BYTES",
     "SMALL_BYTES",
+    "STORED",
     "Encoded",
     "Pickled",
     "as_conditional",
@@ -83,6 +84,9 @@ DIGESTED = 6
 
 REFERRING = 7
 """The number of the extension type of a call that refers to the results of other tasks."""
+
+STORED = -1
+"""The kind of a `Pickled` that replaces a value in the run database. It is never encoded."""
 
 LIST_PREFIX = b"\xdd"
 """The first byte of a list whose length follows in four bytes, the most significant first."""

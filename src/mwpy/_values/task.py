@@ -19,8 +19,9 @@ from msgspec import Struct
 from mwpy._values.errors import TaskFailed, TaskUnrunnable
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death, story_of
-from mwpy._values.messagepack import Pickled
+from mwpy._values.messagepack import STORED, Pickled
 from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.stored import StoredAt
 
 __all__ = [
     "Origin",
@@ -33,6 +34,7 @@ __all__ = [
     "failed",
     "renamed",
     "size_of",
+    "stored_result",
     "unpickle_with",
 ]
 
@@ -208,6 +210,11 @@ class Result(Struct, Generic[R], eq=False):
         return failure
 
     def _load(self, pickled: Pickled) -> Any:
+        if pickled.kind == STORED:
+            self._value, self._buffers = self._buffers[0].load()  # type: ignore[union-attr]
+            if type(self._value) is not Pickled:
+                return self._value
+            pickled = self._value
         try:
             loaded = _loads[0](pickled, self._buffers)
         except Exception as error:
@@ -247,7 +254,19 @@ def failed(result: Result[Any]) -> bool:
 
 def encoded_in(result: Result[Any]) -> tuple[Any, Sequence[Buffer]]:
     """Return the value of a result that was not read yet, as it arrived: its entry in a group, and its buffers."""
+    if type(result._value) is Pickled and result._value.kind == STORED:
+        result._value, result._buffers = result._buffers[0].load()  # type: ignore[union-attr]
     return result._value, result._buffers
+
+
+_STORED = Pickled(STORED, b"")
+
+
+def stored_result(
+    task_id: TaskId, origin: Origin, tag: object, compute_seconds: float, has_failed: bool, stored: StoredAt
+) -> Result[Any]:
+    """Return a result whose value is in the run database."""
+    return Result(task_id, origin, tag, compute_seconds, has_failed, _STORED, (stored,))  # type: ignore[arg-type]
 
 
 def renamed(result: Result[Any], task_id: int, tag: object, failure: TaskFailed | None) -> Result[Any]:
@@ -261,7 +280,7 @@ def size_of(result: Result[Any]) -> int:
     """Return about how many bytes the value of a result takes, if it was not read yet."""
     value = result._value
     if type(value) is Pickled:
-        return len(value.pickle) + sum(map(len, result._buffers))
+        return 0 if value.kind == STORED else len(value.pickle) + sum(map(len, result._buffers))
     return len(value) if isinstance(value, str | bytes) else 0
 
 

@@ -12,6 +12,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
+- `Reuse` answers tasks from what former generations have stored.
 - `Checkpoints` keeps the states that tasks leave for their next attempts.
 - `Losses` handles the ends of slaves and agents.
 - `Delays` ends the pauses of tasks.
@@ -77,6 +78,7 @@ from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.recent_failures import RecentFailures
 from mwpy._core.master.references import References
 from mwpy._core.master.results import Results
+from mwpy._core.master.reuse import Reuse
 from mwpy._core.master.shares import Shares
 from mwpy._core.master.silence import Silence
 from mwpy._core.master.spans import Span
@@ -116,6 +118,8 @@ class MasterCore:
         self.state = MasterState(settings)
         self.waiting = Waiting.NOT
         """Whether the master algorithm waits in `mw.loop()`."""
+        self.reuse: Reuse | None = None
+        """What answers tasks from the run database; None if there is none."""
         self.handback = HandBack(self.state)
         self.kinds = SlaveKinds(self.state, self.handback)
         self.admission = Admission(self.state, self.kinds)
@@ -162,6 +166,8 @@ class MasterCore:
         """Take over new tasks. Tasks that are too large fail. The policy decides on tasks for a slave that is gone."""
         for span in spans:
             self.definitions.add(span.algorithm)
+        if self.reuse is not None:
+            spans = self.reuse.without_answered(spans)
         good = self.handback.small_enough(spans)
         if not good:
             return

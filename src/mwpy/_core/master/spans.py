@@ -11,6 +11,7 @@ from mwpy._core.holding import TaskIds
 from mwpy._core.master.algorithms import Defined
 from mwpy._values import messagepack
 from mwpy._values.causes import BLAMELESS_ALLOWED, RESUMED_ALLOWED, Cause
+from mwpy._values.earlier import KEY_BYTES
 from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.last_words import Death
 from mwpy._values.packed import PackedCalls
@@ -78,6 +79,8 @@ class Span(Struct, eq=False, gc=False):
     refers: Sequence[int] = ()
     """The ids of the tasks to whose results the arguments of its only task refer. When it is not blocked any more, the
     values of these results are among its buffers."""
+    keys: bytes = b""
+    """The key of each task, one after the other, while the tasks are new and there is a run database; else empty."""
 
     @property
     def ids(self) -> range:
@@ -154,8 +157,10 @@ class Span(Struct, eq=False, gc=False):
         """Return the content of its submission record: everything except the tags, which never leave the master."""
         number, calls = self.algorithm.number, self.payloads
         if isinstance(calls, PackedCalls):
-            return SubmittedTasks(self.first, self.count, number, self.policy, [calls.data], [], packed=calls.kind)
-        return SubmittedTasks(self.first, self.count, number, self.policy, calls, self.buffers, self.refers)
+            packed = calls.kind
+            return SubmittedTasks(self.first, self.count, number, self.policy, [calls.data], [], (), packed, self.keys)
+        columns = calls, self.buffers, self.refers
+        return SubmittedTasks(self.first, self.count, number, self.policy, *columns, keys=self.keys)
 
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
         """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
@@ -170,9 +175,10 @@ class Span(Struct, eq=False, gc=False):
 
     def cut(self, count: int) -> tuple[Span, Span]:
         """Two spans: its first `count` tasks, and the others."""
-        return self._part(0, count), self._part(count, self.count)
+        return self.between(0, count), self.between(count, self.count)
 
-    def _part(self, start: int, end: int) -> Span:
+    def between(self, start: int, end: int) -> Span:
+        """A span with some of its tasks, by their places."""
         return Span(
             TaskId(self.first + start),
             end - start,
@@ -188,11 +194,12 @@ class Span(Struct, eq=False, gc=False):
             self.sent,
             left=self.left,
             refers=self.refers,
+            keys=self.keys[start * KEY_BYTES : end * KEY_BYTES],
         )
 
     def singles(self) -> list[Span]:
         """A span for each task."""
-        return [self._part(position, position + 1) for position in range(self.count)]
+        return [self.between(position, position + 1) for position in range(self.count)]
 
     def joins(self, other: Span) -> bool:
         """Whether `other` continues this span."""
@@ -208,7 +215,7 @@ class Span(Struct, eq=False, gc=False):
 
     def join(self, other: Span) -> Span:
         """One span with its tasks and with the tasks of `other`, which continues it."""
-        joined = self._part(0, self.count)
+        joined = self.between(0, self.count)
         joined.count += other.count
         joined.payloads = [*self.payloads, *other.payloads]
         joined.tags += other.tags

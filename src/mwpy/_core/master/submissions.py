@@ -24,16 +24,14 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.taskjar import Taskjar
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, TaskId
+from mwpy._values.keys import plain_keys
 from mwpy._values.packed import PackedCalls
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 
 __all__ = ["Submissions"]
 
 FIELDS = 4
-"""The number of fields of a task: id, payload, buffers, tag."""
-
-MOST_FIELDS = FIELDS * MAX_SPAN
-"""The number of fields of the longest span. Each message to a slave cuts a span, which copies what remains of it."""
+"""The number of fields of a task: id, payload, buffers, tag. With a run database, the key of the task is one more."""
 
 
 @define(eq=False)
@@ -57,10 +55,12 @@ class Submissions:
 
     Args:
         jar: the taskjar of the core that takes the tasks.
+        keyed: whether each task has a key, because there is a run database. Then use `add_keyed` instead of `add`.
     """
 
-    def __init__(self, jar: Taskjar) -> None:
+    def __init__(self, jar: Taskjar, keyed: bool = False) -> None:
         self._jar = jar
+        self._fields = FIELDS + keyed
         self.total = 0
         """How many tasks were ever added; also the id of the last one."""
         self._open = _Batch(None, DEFAULT_POLICY, 0)
@@ -86,10 +86,34 @@ class Submissions:
         batch.fields.extend((number, payload, buffers, tag))
         return TaskId(number)
 
-    def add_portion(self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object) -> None:
-        """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`."""
+    def add_keyed(
+        self,
+        algorithm: Defined,
+        policy: TaskPolicy,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        tag: object,
+        key: bytes | None,
+    ) -> TaskId:
+        """Like `add`, for a task with a key. If it is None, the key follows from the payload."""
+        batch = self._open
+        if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
+            batch = self._begin(algorithm, policy)
+        self.total = number = self.total + 1
+        batch.fields.extend((number, payload, buffers, tag, key))
+        return TaskId(number)
+
+    def add_portion(
+        self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object, keys: bytes | None = None
+    ) -> None:
+        """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`.
+
+        Args:
+            keys: with a run database, the key of each task; None if they follow from the calls.
+        """
         first, count = self.total + 1, len(calls)
-        self._add_closed(algorithm, _Batch(None, policy, self.total + count, [first, calls, (), tag], algorithm), count)
+        fields = [first, calls, (), tag, keys][: self._fields]
+        self._add_closed(algorithm, _Batch(None, policy, self.total + count, fields, algorithm), count)
 
     def _begin(self, algorithm: Defined, policy: TaskPolicy) -> _Batch:
         last, batch = self._open, _Batch(algorithm, policy, self.total)
@@ -107,14 +131,17 @@ class Submissions:
         buffers: Sequence[Buffer],
         tag: object,
         refers: Sequence[int],
+        key: bytes = b"",
     ) -> TaskId:
         """Add a task that refers to the results of other tasks, and return its id. It is safe from Ctrl-C like `add`.
 
         Args:
             refers: the ids of these tasks, each once.
+            key: the key of the task, if there is a run database.
         """
         number = self.total + 1
-        batch = _Batch(None, policy, number, [number, payload, buffers, tag], algorithm, refers)
+        fields = [number, payload, buffers, tag, key][: self._fields]
+        batch = _Batch(None, policy, number, fields, algorithm, refers)
         self._add_closed(algorithm, batch, 1)
         return TaskId(number)
 
@@ -154,6 +181,7 @@ class Submissions:
         spans: list[Span] = []
         if self.total == self.taken:
             return spans
+        most = self._fields * MAX_SPAN  # each message to a slave cuts a span, which copies what remains of it
         for _ in range(len(self._batches)):
             batch = self._batches[0]
             if len(self._batches) > 1:  # nothing is added to this batch any more
@@ -161,20 +189,23 @@ class Submissions:
             count = len(batch.fields)
             taken = batch.fields[:count]
             del batch.fields[:count]
-            spans += [self._span(batch, taken[at : at + MOST_FIELDS]) for at in range(0, count, MOST_FIELDS)]
+            spans += [self._span(batch, taken[at : at + most]) for at in range(0, count, most)]
         return spans
 
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         algorithm = batch.algorithm or batch.closed
         assert algorithm is not None
-        ids, payloads, buffers, tags = taken[::FIELDS], taken[1::FIELDS], taken[2::FIELDS], taken[3::FIELDS]
+        ids, payloads, buffers, tags, *keys = (taken[at :: self._fields] for at in range(self._fields))
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         own = buffers if any(buffers) else []
         if isinstance(payloads[0], PackedCalls):
             [payloads], tags = payloads, tags * len(payloads[0])
         self.taken += len(payloads)
-        return Span(ids[0], len(payloads), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
+        span = Span(ids[0], len(payloads), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
+        for given in keys:
+            span.keys = _keys(given, payloads)
+        return span
 
     def check(self) -> None:
         """Compare the counts with the tasks that wait here and in the core. The core has all tasks that were taken, and
@@ -184,7 +215,7 @@ class Submissions:
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
             if (algorithm := batch.algorithm or batch.closed) is not None:
-                calls = batch.fields[1::FIELDS]
+                calls = batch.fields[1 :: self._fields]
                 count = len(calls[0]) if calls and isinstance(calls[0], PackedCalls) else len(calls)
                 pending[algorithm.number] += count
                 algorithms[algorithm.number] = algorithm
@@ -192,3 +223,17 @@ class Submissions:
         assert self.runnable() == self.total - self.taken + self._jar.runnable, "the tasks that ended were miscounted"
         for number, algorithm in algorithms.items():
             assert self.pending(algorithm) == pending[number], f"the tasks of {algorithm.name} were miscounted"
+
+
+def _keys(given: Sequence[bytes | None], payloads: Sequence[bytes]) -> bytes:
+    """The keys of tasks, one after the other. A missing key follows from the payload, which has only plain arguments.
+
+    Args:
+        given: the key of each task; for a portion, one entry with all keys.
+    """
+    if isinstance(payloads, PackedCalls):
+        return b"".join(plain_keys([*payloads])) if given[0] is None else given[0]
+    if None not in given:
+        return b"".join(given)  # type: ignore[arg-type]
+    missing = iter(plain_keys([payload for payload, key in zip(payloads, given, strict=True) if key is None]))
+    return b"".join([next(missing) if key is None else key for key in given])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import Factory, define, field
@@ -61,6 +62,7 @@ class TaskEvent(PlainEnum):
     CANCEL = "cancel"
     KEEP = "keep its answer"
     VERIFY = "repeat to compare"
+    REUSE = "be answered from the run database"
 
 
 _NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
@@ -98,9 +100,10 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     },
     TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
     TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
+    TaskEvent.REUSE: {_NEW: _FINISHED},
 }
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
-_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY = _REST
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE = _REST
 
 Tags = Sequence[list[Any]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
@@ -122,6 +125,8 @@ class Taskjar:
     """How many of those that have ended failed or are unrunnable."""
     cancelled: int = 0
     """How many of those that have ended were cancelled, or failed because of a task that they refer to."""
+    reused: int = 0
+    """How many of those that have ended were answered from the run database."""
     pending: PendingTasks = field(factory=PendingTasks)
     """The tasks that wait to be sent."""
     blocked: BlockedTasks = field(factory=BlockedTasks)
@@ -154,6 +159,7 @@ class Taskjar:
             records.AnswersKept: self._answers_kept,
             records.AnswersGiven: self._answers_given,
             records.TasksSubmitted: self._submitted,
+            records.ResultsReused: _only(partial(_reuse, self)),
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
@@ -360,9 +366,7 @@ class Taskjar:
                 spans += self.blocked.remove([each])
                 self.runnable -= each.count
                 self.algorithms.end(spans[-1].algorithm, each.count)
-            self.algorithms.defined[each.algorithm].away += each.count
-            self.away += each.count
-            self.ended += each.count
+            _end_new(self, each)
             if record.dependency:
                 self.cancelled += each.count
             else:
@@ -405,6 +409,22 @@ class Taskjar:
         self.algorithms.check(runnable - beside)
         self.left.check(self.spans())
         self.deaths.check()
+
+
+def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
+    """New tasks have ended. They never were in the jar, so there is no span to move."""
+    assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
+    for each in record.tasks:
+        _end_new(jar, each)
+        jar.reused += each.count
+        jar.failed += len(each.failed)
+
+
+def _end_new(jar: Taskjar, each: TaskRange | records.ReusedTasks) -> None:
+    """Tasks that were never pending have ended."""
+    jar.algorithms.defined[each.algorithm].away += each.count
+    jar.away += each.count
+    jar.ended += each.count
 
 
 def _calls_in(submitted: records.SubmittedTasks) -> Sequence[bytes]:

@@ -1,0 +1,321 @@
+"""Answers tasks from what former generations have stored.
+
+`apply` takes the entries of the run database, in their order. After that, `without_answered` divides new tasks into
+those that were answered before and the others. An answered task ends at once: its record says where its result is, and
+its result has the slave, the host and the compute time of its attempt. The value stays in the file until it is needed.
+
+A task is the same as one of a former generation if its algorithm has the same name and code, its key is the same, and
+it has the same position among the equal calls of its generation (see `occurrences.py`). Nothing is remembered about
+tasks that are new. Each occurrence takes 18 bytes here beside those of its key, and each row of the file 20 bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from mwpy._core.master.occurrences import Occurrences
+from mwpy._core.master.spans import Span
+from mwpy._core.master.state import MasterState
+from mwpy._values import records
+from mwpy._values.earlier import KEY_BYTES, Earlier, EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.keys import NO_KEY
+from mwpy._values.record_parts import ReusedTasks
+from mwpy._values.stored import StoredAt
+from mwpy._values.task import Origin, stored_result
+
+__all__ = ["Answers", "Reuse"]
+
+MOST_ATTEMPTS = 0x7FFF
+"""More attempts of a task count as this many."""
+
+MISSES = 1000
+"""After this number of tasks of an algorithm in a row without an answer, although the file has some, a notice says so.
+The manual names this number."""
+
+CHANGES_SHOWN = 5
+"""A notice says at most this many changes of the code."""
+
+CODE_CHANGED = (
+    "{name} has answers in the run database from other code: {changes}. They are not used, so its tasks run again. "
+    "--mw-reuse-changed-code uses them"
+)
+
+MISSED = (
+    "{misses} tasks of {name} in a row have no answer in the run database, although it has answers of {count} tasks of "
+    "{name} with the same code: their arguments are different. If they contain what changes at each start, such as a "
+    "time, a temporary path or a random number, give the tasks a key (key=)"
+)
+
+
+@define(eq=False)
+class Answers:
+    """The answers of occurrences, by number."""
+
+    rows: array[int] = field(factory=lambda: array("q"))
+    """The names of the rows of the file that have answers."""
+    walls: array[float] = field(factory=lambda: array("d"))
+    """For each row: when its results arrived."""
+    origins: array[int] = field(factory=lambda: array("I"))
+    """For each row: the place of its slave in `slaves`."""
+    slaves: dict[tuple[SlaveId, str], int] = field(factory=dict)
+    """The slaves, each with its host, and their numbers."""
+    _row_of: array[int] = field(factory=lambda: array("I"))
+    """For each occurrence: 1 more than the place of its row in `rows`; 0 if it has no answer."""
+    _places: array[int] = field(factory=lambda: array("I"))
+    _seconds: array[float] = field(factory=lambda: array("d"))
+    _ends: array[int] = field(factory=lambda: array("H"))
+    """For each occurrence: its attempts times 2, and 1 more if it failed."""
+
+    def extend(self, count: int) -> None:
+        """There are occurrences up to this number, the last ones without an answer."""
+        more = count - len(self._row_of)
+        for column in (self._row_of, self._places, self._seconds, self._ends):
+            column.frombytes(bytes(more * column.itemsize))
+
+    def answer(self, earlier: EarlierAnswers, numbers: Sequence[int]) -> None:
+        """Results are in a row. A later answer of an occurrence replaces an earlier one.
+
+        Args:
+            numbers: the occurrence of each result; -1 for a task that is not known.
+        """
+        results, count = earlier.results, len(numbers)
+        self.rows.append(earlier.row)
+        self.walls.append(earlier.wall)
+        self.origins.append(self.slaves.setdefault((earlier.sid, earlier.host), len(self.slaves)))
+        seconds = results.seconds if len(results.seconds) == count else [results.seconds[0] / count] * count
+        ends: list[int] = []
+        for attempt, own in zip(results.attempts, results.counts, strict=True):
+            ends += [min(attempt, MOST_ATTEMPTS) * 2] * own
+        for place in results.failed:
+            ends[place] += 1
+        row, first = len(self.rows), numbers[0]
+        if first >= 0 and numbers == [*range(first, first + count)]:  # the usual case, in a tenth of the time
+            self._row_of[first : first + count] = array("I", [row]) * count
+            self._places[first : first + count] = array("I", range(count))
+            self._seconds[first : first + count] = array("d", seconds)
+            self._ends[first : first + count] = array("H", ends)
+            return
+        for place, number in enumerate(numbers):
+            if number >= 0:
+                self._row_of[number], self._places[number] = row, place
+                self._seconds[number], self._ends[number] = seconds[place], ends[place]
+
+    def of(self, number: int) -> tuple[int, int, bool] | None:
+        """The place of the row of an answer in `rows`, its place in the row, and whether it is a failure; None if there
+        is no answer."""
+        row = self._row_of[number]
+        return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
+
+    def times(self, number: int) -> tuple[float, int]:
+        """The compute time of an answer, in seconds, and the number of its attempts."""
+        return self._seconds[number], self._ends[number] >> 1
+
+
+@define(eq=False)
+class _Known:
+    """What is known of one task algorithm with one code."""
+
+    occurrences: Occurrences = field(factory=Occurrences)
+    answered: int = 0
+    """How many answers it has."""
+    misses: int = 0
+    """How many tasks in a row had no answer."""
+
+
+@define(eq=False)
+class Reuse:
+    """Ends tasks with stored answers.
+
+    Args:
+        state: what all parts share.
+        read: reads a stored result, in any thread: by the name of its row and its place there.
+        rerun_failed: whether tasks run again that failed in former generations.
+        any_code: whether answers count that other code of the algorithm has computed.
+        changes: says in what the parts of two codes differ, in sentences.
+    """
+
+    state: MasterState
+    read: Callable[[int, int], tuple[Any, Sequence[Any]]]
+    changes: Callable[[Mapping[str, str], Mapping[str, str]], Sequence[str]]
+    rerun_failed: bool = False
+    any_code: bool = False
+    answers: Answers = field(factory=Answers)
+    _generation: int = 0
+    """The generation that is read, or this one."""
+    _known: dict[tuple[str, str], _Known] = field(factory=dict)
+    """By the name and the code of the algorithm."""
+    _parts: dict[str, tuple[str, dict[str, str]]] = field(factory=dict)
+    """For each name: the newest code with answers, and its parts."""
+    _names: dict[int, tuple[str, str, dict[str, str]]] = field(factory=dict)
+    """The algorithms of the generation that is read: name, code and parts, by number."""
+    _defined: dict[int, None] = field(factory=dict)
+    """The algorithms of this generation that were compared."""
+    _tasks: array[int] = field(factory=lambda: array("q"))
+    """The tasks of the generation that is read: the number of the occurrence, by task id; -1 if there is none."""
+    _firsts: array[int] = field(factory=lambda: array("q"))
+    """The first tasks of the entries of this generation."""
+    _numbers_of: array[int] = field(factory=lambda: array("q"))
+    """The algorithm of each entry."""
+    _count: int = 0
+    """How many occurrences there are."""
+
+    # ---- reading what former generations left --------------------------------------------------------------
+
+    def apply(self, entry: Earlier) -> None:
+        """Take the next entry of the run database."""
+        if entry.generation != self._generation:
+            self._begin(entry.generation)
+        match entry:
+            case EarlierAlgorithm():
+                self._names[entry.number] = entry.name, entry.code, entry.parts
+            case EarlierTasks():
+                self._add(entry)
+            case _:
+                self._answer(entry)
+
+    def begin(self) -> None:
+        """All entries were read. This generation begins."""
+        self._begin(self._generation + 1)
+
+    def _begin(self, generation: int) -> None:
+        self._generation = generation
+        self._names.clear()
+        self._tasks, self._firsts, self._numbers_of = array("q"), array("q"), array("q")
+        for known in self._known.values():
+            known.occurrences.begin(generation)
+
+    def _of(self, name: str, code: str) -> _Known:
+        identity = name, "" if self.any_code else code
+        known = self._known.get(identity)
+        if known is None:
+            known = self._known[identity] = _Known()
+            known.occurrences.begin(self._generation)
+        return known
+
+    def _add(self, entry: EarlierTasks) -> None:
+        name, code, _ = self._names[entry.algorithm]
+        self._tasks.extend([-1] * (entry.first - len(self._tasks)))
+        self._firsts.append(entry.first)
+        self._numbers_of.append(entry.algorithm)
+        if not (code or self.any_code) or len(entry.keys) != entry.count * KEY_BYTES:
+            self._tasks.extend([-1] * entry.count)
+            return
+        occurrences = self._of(name, code).occurrences
+        self._tasks.extend(occurrences.take_or_add(entry.keys, self._count))
+        self._count = max(self._count, max(self._tasks[-entry.count :]) + 1)
+        self.answers.extend(self._count)
+
+    def _answer(self, entry: EarlierAnswers) -> None:
+        results, numbers = entry.results, list[int]()
+        for first, count in zip(results.tasks, results.counts, strict=True):
+            own = self._tasks[first : first + count]
+            numbers += own
+            numbers += [-1] * (count - len(own))
+            self._count_answers(first, first + len(own))
+        self.answers.answer(entry, numbers)
+
+    def _count_answers(self, start: int, end: int) -> None:
+        """Tasks of the generation that is read, from one id up to another one, have answers."""
+        while start < end:
+            place = bisect_right(self._firsts, start)
+            until = min(end, self._firsts[place]) if place < len(self._firsts) else end
+            name, code, parts = self._names[self._numbers_of[place - 1]]
+            self._of(name, code).answered += until - start
+            self._parts[name] = code, parts
+            start = until
+
+    # ---- answering new tasks -------------------------------------------------------------------------------
+
+    def _compare(self, record: records.AlgorithmDefined) -> None:
+        """If only other code of a new algorithm has answers, say so."""
+        self._defined[record.definition.number] = None
+        name, earlier = record.definition.name, self._parts.get(record.definition.name)
+        if earlier is None or self.any_code or (name, record.code) in self._known:
+            return
+        found = self.changes(earlier[1], record.parts)
+        more = [f"and {len(found) - CHANGES_SHOWN} more"] if len(found) > CHANGES_SHOWN else []
+        changes = "; ".join([*found[:CHANGES_SHOWN], *more]) or "it is unknown what changed"
+        self.state.notice(CODE_CHANGED.format(name=name, changes=changes), key=f"code {name} {record.code}")
+
+    def without_answered(self, spans: Sequence[Span]) -> list[Span]:
+        """End those tasks that have stored answers. Return the others."""
+        others: list[Span] = []
+        reused: list[ReusedTasks] = []
+        for span in spans:
+            if span.algorithm.number not in self._defined:
+                self._compare(span.algorithm.record)
+            code = span.algorithm.record.code
+            known = self._known.get((span.algorithm.name, "" if self.any_code else code))
+            if known is None or not known.answered or not span.keys:
+                others.append(span)
+            else:
+                self._divide(span, known, others, reused)
+        if reused:
+            self.state.record(records.ResultsReused(reused))
+        return others
+
+    def _divide(self, span: Span, known: _Known, others: list[Span], reused: list[ReusedTasks]) -> None:
+        numbers = self._numbers(span, known)
+        start = 0
+        for end in range(1, span.count + 1):
+            if end == span.count or (numbers[end] is None) != (numbers[start] is None):
+                part = span if end - start == span.count else span.between(start, end)
+                found = [number for number in numbers[start:end] if number is not None]
+                if found:
+                    reused.append(self._give_out(part, found))
+                else:
+                    others.append(part)
+                start = end
+
+    def _numbers(self, span: Span, known: _Known) -> list[int | None]:
+        """For each task of a span: the number of its occurrence if that has an answer which counts."""
+        keys, take, of = span.keys, known.occurrences.take, self.answers.of
+        numbers: list[int | None] = []
+        for at in range(0, len(keys), KEY_BYTES):
+            key = keys[at : at + KEY_BYTES]
+            number = None if key == NO_KEY else take(key)
+            answer = None if number is None else of(number)
+            if answer is None or (answer[2] and self.rerun_failed):
+                number = None
+                known.misses += 1
+                if known.misses == MISSES:
+                    self._note_misses(span.algorithm.name, known)
+            elif known.misses < MISSES:
+                known.misses = 0
+            numbers.append(number)
+        return numbers
+
+    def _note_misses(self, name: str, known: _Known) -> None:
+        text = MISSED.format(misses=f"{MISSES:,}", name=name, count=f"{known.answered:,}")
+        self.state.notice(text, key=f"misses {name}")
+
+    def _give_out(self, span: Span, numbers: Sequence[int]) -> ReusedTasks:
+        """Make the results of tasks that all have answers. Return what the record says of them."""
+        answers, actions, name = self.answers, self.state.actions, span.algorithm.name
+        slaves = list(answers.slaves)
+        rows: list[int] = []
+        places: list[int] = []
+        failed: list[int] = []
+        origins: dict[tuple[int, int], Origin] = {}
+        for task, tag, number in zip(span.ids, span.tags, numbers, strict=True):
+            found = answers.of(number)
+            assert found is not None
+            row, place, has_failed = found
+            seconds, attempts = answers.times(number)
+            origin = origins.get((row, attempts))
+            if origin is None:
+                sid, host = slaves[answers.origins[row]]
+                origin = origins[row, attempts] = Origin(name, sid, host or None, attempts, answers.walls[row])
+            if has_failed:
+                failed.append(len(rows))
+            rows.append(answers.rows[row])
+            places.append(place)
+            at = StoredAt(answers.rows[row], place, self.read)
+            actions.results.append(stored_result(TaskId(task), origin, tag, seconds, has_failed, at))
+        return ReusedTasks(span.first, span.count, span.algorithm.number, name, span.keys, rows, places, failed)

@@ -1,0 +1,32 @@
+"""Unit tests of the keys of tasks."""
+
+from __future__ import annotations
+
+import struct
+
+from mwpy._values.earlier import KEY_BYTES
+from mwpy._values.keys import NO_KEY, combined_key, plain_keys
+from mwpy._values.messagepack import encode
+
+LONG = "a text with more than sixteen characters"
+
+
+def test_equal_plain_calls_have_the_same_key_and_others_have_not() -> None:
+    calls = [(1,), (1.0,), (True,), ("1",), (b"1",), (None,), (), (1, 1), (0.0,), (-0.0,), (LONG,), (LONG + "!",)]
+    keys = plain_keys([encode(call) for call in calls])
+    assert len({*keys, NO_KEY}) == len(calls) + 1
+    assert keys == plain_keys([encode(call) for call in calls])
+    assert {*map(len, keys)} == {KEY_BYTES}
+
+
+def test_all_nan_are_the_same() -> None:
+    other = struct.unpack(">d", b"\xff\xf8\x00\x00\x00\x00\x00\x01")[0]
+    assert other != other
+    one, two, text = plain_keys([encode((float("nan"), 1)), encode((other, 1)), encode(("\x7f", 2))])
+    assert one == two != text
+
+
+def test_a_combined_key_depends_on_its_kind_and_on_each_part() -> None:
+    keys = {combined_key(b"seed", b"a", b"b"), combined_key(b"key", b"a", b"b"), combined_key(b"seed", b"a", b"c")}
+    assert len(keys) == 3
+    assert {*map(len, keys)} == {KEY_BYTES}

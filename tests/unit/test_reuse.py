@@ -1,0 +1,298 @@
+"""Unit tests of the part of a master that answers tasks from what former generations have stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import define, evolve, field
+from tests.spans import ids_of
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.core import MasterCore, MasterSettings
+from mwpy._core.master.reuse import MISSES, Reuse
+from mwpy._core.master.spans import Span
+from mwpy._values import records
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.keys import NO_KEY, plain_keys
+from mwpy._values.messagepack import encode
+from mwpy._values.messages import AlgorithmDefinition, Results
+from mwpy._values.packed import ARGUMENTS, PackedCalls
+from mwpy._values.policy import DEFAULT_POLICY
+from mwpy._values.records import AlgorithmDefined
+
+CODE = "code 1"
+
+
+def _keys(arguments: Sequence[Any]) -> bytes:
+    return b"".join(plain_keys([encode((each,)) for each in arguments]))
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return [f"{part} became {new[part]}" for part in old]
+
+
+def _defined(number: int = 0, name: str = "square", code: str = CODE) -> Defined:
+    definition = AlgorithmDefinition(number, name, f"app:{name}", "", "3.11", {})
+    return Defined(AlgorithmDefined(definition, b"", code, {"body": code}))
+
+
+@define
+class File:
+    """What former generations left, and a core that continues."""
+
+    core: MasterCore = field(factory=lambda: MasterCore(MasterSettings("m", "g")))
+    loaded: list[tuple[int, int]] = field(factory=list)
+    submitted: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.core.reuse = Reuse(self.core.state, self._read, _changes)
+
+    @property
+    def reuse(self) -> Reuse:
+        assert self.core.reuse is not None
+        return self.core.reuse
+
+    def _read(self, row: int, place: int) -> tuple[Any, Sequence[Any]]:
+        self.loaded.append((row, place))
+        return f"value {place} of row {row}", ()
+
+    def generation(self, number: int, arguments: Sequence[Any], name: str = "square", code: str = CODE) -> None:
+        """A former generation submitted calls of an algorithm, as its tasks 1 and so on."""
+        self.reuse.apply(EarlierAlgorithm(number, 0, name, code, {"body": code}))
+        self.reuse.apply(EarlierTasks(number, 1, len(arguments), 0, _keys(arguments)))
+
+    def answer(self, generation: int, row: int, tasks: Sequence[int], failed: Sequence[int] = ()) -> None:
+        """A slave of it answered tasks."""
+        count = len(tasks)
+        seconds = [float(task) for task in tasks]
+        results = Results(1, [*tasks], [1] * count, [2] * count, seconds, [*failed])
+        self.reuse.apply(EarlierAnswers(generation, row, SlaveId("SLAVE-4"), "old host", 77.0, results))
+
+    def submit(self, arguments: Sequence[Any], defined: Defined | None = None, packed: bool = False) -> list[int]:
+        """Submit calls in this generation. Return the ids of those that must run."""
+        payloads = [encode((each,)) for each in arguments]
+        calls = PackedCalls.of(ARGUMENTS, arguments) if packed else payloads
+        first, count = TaskId(self.submitted + 1), len(arguments)
+        tags = [f"tag {each}" for each in arguments]
+        span = Span(first, count, defined or _defined(), DEFAULT_POLICY, calls, [], tags, keys=_keys(arguments))
+        self.submitted += count
+        self.core.submit([span])
+        self.core.check()
+        return [number for number in ids_of(self.core.state.jar.spans()) if number >= first]
+
+    def notices(self) -> list[str]:
+        taken = self.core.take_actions().records
+        return [record.text for record in taken if isinstance(record, records.Notice)]
+
+
+def test_a_task_that_was_answered_ends_at_once_with_its_old_provenance() -> None:
+    file = File()
+    file.generation(1, [10, 11, 12])
+    file.answer(1, 5, [2])
+    file.reuse.begin()
+    assert file.submit([10, 11, 12]) == [1, 3]
+    actions = file.core.take_actions()
+    [result] = actions.results
+    assert (result.task_id, result.tag, result.sid, result.host) == (2, "tag 11", "SLAVE-4", "old host")
+    assert (result.compute_seconds, result.attempts, result.finished, result.algorithm) == (2.0, 2, 77.0, "square")
+    assert file.loaded == []
+    assert result.value == "value 0 of row 5"
+    assert result.value == "value 0 of row 5"
+    assert file.loaded == [(5, 0)]
+    jar = file.core.state.jar
+    assert (jar.reused, jar.ended, jar.away, jar.runnable, jar.failed) == (1, 1, 1, 2, 0)
+    [reused] = [record for record in actions.records if isinstance(record, records.ResultsReused)]
+    [tasks] = reused.tasks
+    assert (tasks.first, tasks.count, tasks.rows, tasks.places, tasks.keys) == (2, 1, [5], [0], _keys([11]))
+
+
+def test_the_keys_of_new_tasks_are_in_their_record() -> None:
+    file = File()
+    file.generation(1, [10, 11])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    file.submit([1, 10, 2, 3])
+    [submitted] = [each for each in file.core.take_actions().records if isinstance(each, records.TasksSubmitted)]
+    assert [(each.first, each.count, each.keys) for each in submitted.tasks] == [
+        (1, 1, _keys([1])),
+        (3, 2, _keys([2, 3])),
+    ]
+
+
+def test_items_are_matched_one_by_one_whatever_the_portions_were() -> None:
+    file = File()
+    file.generation(1, [*range(10)])
+    file.answer(1, 5, [9, 2, 3, 4])
+    file.answer(1, 6, [10])
+    file.reuse.begin()
+    assert file.submit([9, 8, 3, 0], packed=True) == [4]
+    assert file.submit([1, 2], packed=True) == []
+    results = file.core.take_actions().results
+    assert [(each.task_id, each.value) for each in results] == [
+        (1, "value 0 of row 6"),
+        (2, "value 0 of row 5"),
+        (3, "value 3 of row 5"),
+        (5, "value 1 of row 5"),
+        (6, "value 2 of row 5"),
+    ]
+
+
+def test_equal_calls_are_different_tasks_matched_by_their_position() -> None:
+    file = File()
+    file.generation(1, [7, 7, 7])
+    file.answer(1, 5, [2])
+    file.reuse.begin()
+    assert file.submit([7, 7, 7, 7]) == [1, 3, 4]
+
+
+def test_a_generation_that_was_answered_from_the_file_changes_no_position() -> None:
+    file = File()
+    file.generation(1, [7, 7, 8])
+    file.answer(1, 5, [1])
+    file.generation(2, [8, 7, 7, 9])
+    file.answer(2, 6, [3, 4])
+    file.reuse.begin()
+    assert file.submit([7, 7, 7, 8, 9]) == [3, 4]
+    results = file.core.take_actions().results
+    assert [each.value for each in results] == ["value 0 of row 5", "value 0 of row 6", "value 1 of row 6"]
+
+
+def test_a_later_answer_replaces_an_earlier_one() -> None:
+    file = File()
+    file.generation(1, [7])
+    file.answer(1, 5, [1], failed=[0])
+    file.generation(2, [7])
+    file.answer(2, 6, [1])
+    file.reuse.begin()
+    assert file.submit([7]) == []
+    [result] = file.core.take_actions().results
+    assert result.value == "value 0 of row 6"
+
+
+def test_a_failed_task_keeps_its_failure_unless_failed_tasks_run_again() -> None:
+    for again in (False, True):
+        file = File()
+        file.reuse.rerun_failed = again
+        file.generation(1, [7, 8])
+        file.answer(1, 5, [1, 2], failed=[0])
+        file.reuse.begin()
+        assert file.submit([7, 8]) == ([1] if again else [])
+        assert file.core.state.jar.failed == (not again)
+        assert len(file.core.take_actions().results) == 2 - again
+
+
+def test_answers_of_other_code_are_not_used_and_one_notice_says_what_changed() -> None:
+    file = File()
+    file.generation(1, [7])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    changed = _defined(code="code 2")
+    assert file.submit([7], changed) == [1]
+    assert file.submit([7], changed) == [2]
+    [notice] = file.notices()
+    assert "square has answers in the run database from other code: body became code 2. They are not used" in notice
+    assert "--mw-reuse-changed-code" in notice
+    file = File()
+    file.reuse.any_code = True
+    file.generation(1, [7])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert file.submit([7], _defined(code="code 2")) == []
+    assert file.notices() == []
+
+
+def test_a_notice_of_changed_code_names_a_few_changes() -> None:
+    for count, said in (
+        (7, "part 4 became x; and 2 more."),
+        (5, "part 4 became x."),
+        (0, "it is unknown what changed."),
+    ):
+        file = File()
+        parts = {f"part {number}": "x" for number in range(count)}
+        file.reuse.apply(EarlierAlgorithm(1, 0, "square", CODE, parts))
+        file.reuse.apply(EarlierTasks(1, 1, 1, 0, _keys([7])))
+        file.answer(1, 5, [1])
+        file.reuse.begin()
+        definition = AlgorithmDefinition(0, "square", "app:square", "", "3.11", {})
+        file.submit([7], Defined(AlgorithmDefined(definition, b"", "code 2", parts)))
+        [notice] = file.notices()
+        assert said in notice
+
+
+def test_code_that_was_changed_back_finds_its_answers() -> None:
+    file = File()
+    file.generation(1, [7])
+    file.answer(1, 5, [1])
+    file.generation(2, [7], code="code 2")
+    file.answer(2, 6, [1])
+    file.reuse.begin()
+    assert file.submit([7]) == []
+    assert file.notices() == []
+
+
+def test_a_thousand_tasks_in_a_row_without_an_answer_are_reported_once() -> None:
+    file = File()
+    file.generation(1, [*range(5)])
+    file.answer(1, 5, [1, 2, 3, 4, 5])
+    file.reuse.begin()
+    assert file.submit([0]) == []
+    file.submit([*range(100, 100 + MISSES - 1)])
+    assert file.notices() == []
+    file.submit([50, 51])
+    [notice] = file.notices()
+    assert "1,000 tasks of square in a row have no answer" in notice
+    assert "answers of 5 tasks of square" in notice
+    assert file.submit([1]) == []
+    file.submit([*range(2000, 2000 + 2 * MISSES)])
+    assert file.notices() == []
+
+
+def test_tasks_without_a_key_or_without_known_code_are_never_matched() -> None:
+    file = File()
+    file.generation(1, [7], code="")
+    file.answer(1, 5, [1])
+    file.reuse.apply(EarlierTasks(1, 2, 1, 0, NO_KEY))
+    file.reuse.apply(EarlierAlgorithm(1, 1, "cube", CODE, {}))
+    file.reuse.apply(EarlierTasks(1, 5, 1, 1, NO_KEY))
+    file.reuse.apply(EarlierTasks(1, 6, 1, 1, _keys([3])))
+    file.answer(1, 6, [5, 6, 99])
+    file.reuse.begin()
+    assert file.submit([7], _defined(code="")) == [1]
+    cube = _defined(1, "cube")
+    span = Span(TaskId(2), 2, cube, DEFAULT_POLICY, [b"x", b"y"], [], [0, 0], keys=NO_KEY + _keys([3]))
+    file.core.submit([span])
+    assert ids_of(file.core.state.jar.spans()) == [1, 2]
+    [result] = file.core.take_actions().results
+    assert result.value == "value 1 of row 6"
+
+
+def test_a_stretch_whose_times_are_known_together_gives_each_task_their_mean() -> None:
+    file = File()
+    file.generation(1, [7, 8])
+    results = Results(1, [1], [2], [1], [3.0], [], plain=True)
+    file.reuse.apply(EarlierAnswers(1, 5, SlaveId("SLAVE-0"), "", 1.0, results))
+    file.reuse.begin()
+    assert file.submit([8, 7]) == []
+    results_now = file.core.take_actions().results
+    assert [each.compute_seconds for each in results_now] == [1.5, 1.5]
+    assert [each.host for each in results_now] == [None, None]
+
+
+def test_a_task_whose_arguments_are_too_large_is_answered_from_the_file_all_the_same() -> None:
+    file = File()
+    file.core.state.settings = evolve(file.core.state.settings, max_call_bytes=4)
+    file.generation(1, ["long text"])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert file.submit(["long text", "another text"]) == []
+    actions = file.core.take_actions()
+    assert [each.ok for each in actions.results] == [True, False]
+
+
+def test_without_anything_stored_all_tasks_run() -> None:
+    file = File()
+    file.reuse.begin()
+    assert file.submit([1, 2]) == [1, 2]
+    assert file.notices() == []
