@@ -28,6 +28,10 @@ COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 SIMULATED := tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults \
 	tests/simulation/test_overseen_pool.py
 
+# Python keeps compiled modules, whatever the environment says: the tests start thousands of processes, and without
+# compiled modules each of them takes twice as long to start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DELETE_ON_ERROR:
 .PHONY: help ping check test test-core test-simulation test-processes test-ecosystem test-condor test-batch test-oldest simulate attack bench bench-peers dist docs clean
 
@@ -100,7 +104,7 @@ docs: ## build the documentation site into site/, and fail at each link that lea
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) $(OLDEST) $(PEERS_VENV) $(DOCS_VENV) site peers.json .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
-	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests examples bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # These empty files record what is installed, so a second `make ping` installs nothing. Sources are installed as links:
 # only a change of pyproject.toml installs them again.

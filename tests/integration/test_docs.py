@@ -178,7 +178,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     """A copy of the repository in which everything seems to be installed."""
     for name in IN_A_CLONE:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name)
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, tmp_path)
     programs = tmp_path / ".venv" / "bin"
