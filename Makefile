@@ -21,12 +21,8 @@ PEERS ?=
 PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || \
 	echo $(PYTHON) -m pip --python $(BIN)/python) --disable-pip-version-check
 
-# The tests of the core must run every line and every branch of these folders: values and decisions.
+# The unit tests and scenarios must run every line and every branch of these folders: values and decisions.
 COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
-
-# Measuring makes the simulator three times as slow, so these are its only tests that are measured.
-SIMULATED := tests/simulation/test_cluster.py::test_every_task_ends_exactly_once_despite_faults \
-	tests/simulation/test_overseen_pool.py
 
 # Python keeps compiled modules, whatever the environment says: the tests start thousands of processes, and without
 # compiled modules each of them takes twice as long to start.
@@ -54,13 +50,13 @@ test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in up 
 	$(MAKE) --jobs 4 --keep-going --output-sync=target test-condor test-processes test-core test-batch test-simulation \
 		test-oldest test-ecosystem docs
 
-test-core: $(VENV)/installed-for-tests ## the tests without processes, and whether they run every line of the core
+test-core: $(VENV)/installed-for-tests ## the tests of single modules, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest tests/unit tests/properties tests/scenarios $(SIMULATED) --seeds 100
+	$(BIN)/python -m coverage run -m pytest tests/unit tests/scenarios
 	$(BIN)/python -m coverage report --include '$(COVERED)' --fail-under 100
 
-test-simulation: $(VENV)/installed-for-tests ## the simulator, and whether it finds mistakes that are made on purpose
-	$(BIN)/python -m pytest tests/simulation
+test-simulation: $(VENV)/installed-for-tests ## random histories: property tests, the simulator, and whether it finds mistakes
+	$(BIN)/python -m pytest tests/properties tests/simulation
 
 test-processes: $(VENV)/installed-for-tests ## the tests with real processes on this machine
 	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios \

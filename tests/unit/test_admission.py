@@ -9,7 +9,7 @@ from mwpy._core.master.admission import MESSAGES_IGNORED
 from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import RenewSlaves
 from mwpy._core.master.core import MasterCore, MasterSettings
-from mwpy._core.master.events import Garbage, Received, TurnedAway
+from mwpy._core.master.events import Event, Garbage, Received, TurnedAway
 from mwpy._values import messages
 from mwpy._values.causes import Cause
 from mwpy._values.records import (
@@ -148,6 +148,14 @@ def test_a_slave_that_repeats_that_it_cannot_load_an_algorithm_is_recorded_once(
     assert [type(record) for record in _receive(core, failed, b"a")].count(AlgorithmRefused) == 0
 
 
+def test_an_algorithm_that_two_slaves_of_an_agent_cannot_load_is_refused_once(core: MasterCore) -> None:
+    _receive(core, messages.Hello("m", "g", "node1", 1, "3.11", 2))
+    for number in (1, 2):
+        _receive(core, messages.SlaveReady(number))
+    refused = [_receive(core, messages.AlgorithmFailed(number, 0, "no module", [], [], [])) for number in (1, 2)]
+    assert [[type(record) for record in each].count(AlgorithmRefused) for each in refused] == [1, 0]
+
+
 def test_an_agent_is_known_by_its_process_id(core: MasterCore) -> None:
     assert not core.state.members.has_process(1)
     _connect(core, peer=b"a")
@@ -188,12 +196,13 @@ def test_connections_that_cannot_be_accepted_are_recorded_and_reported_once(core
     assert notice.text == f"connections are turned away, because they cannot be accepted: {first.reason}"
 
 
-def test_a_refused_peer_that_sends_on_and_on_is_disconnected(core: MasterCore) -> None:
+@pytest.mark.parametrize("event", [Garbage(b"a", "here", "nonsense"), Received(b"a", "here", messages.Probe(), ())])
+def test_a_refused_peer_that_sends_on_and_on_is_disconnected(core: MasterCore, event: Event) -> None:
     """An agent leaves when it reads the refusal. Until then its slaves may have sent much, which is ignored."""
     _receive(core, messages.Hello("other", "g", "node1", 1, "3.11", 1))
     ends: list[int] = []
     for number in range(1, 2 * MESSAGES_IGNORED + 1):
-        core.handle(Garbage(b"a", "here", "nonsense"), 0.0)
+        core.handle(event, 0.0)
         actions = core.take_actions()
         assert not actions.records
         ends += [number] * len(actions.disconnect)

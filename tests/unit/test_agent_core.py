@@ -98,6 +98,16 @@ def core() -> AgentCore:
     return core
 
 
+def test_a_leaving_agent_starts_no_slave_when_the_master_accepts_it() -> None:
+    """It was evicted before the answer of the master arrived."""
+    core = AgentCore(SETTINGS)
+    core.handle(Terminated("evicted"), 0.0)
+    core.take_actions()
+    core.handle(heard(WELCOME), 0.0)
+    core.decide(0.0)
+    assert (core.take_actions().start, core.children) == ([], {})
+
+
 # ---- tasks and results ---------------------------------------------------------------------------------------------
 
 

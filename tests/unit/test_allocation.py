@@ -113,12 +113,12 @@ def test_useful_slaves_are_one_for_each_task_that_can_go_elsewhere(books: Books)
 
 
 def test_the_fullest_slave_gives_tasks_back(books: Books) -> None:
-    """The slaves have 0.3 s, 0.5 s and 0.9 s of work. The last slave was already asked."""
-    slaves = [books.slave() for _ in range(3)]
+    """The slaves have 0.3 s, 0.5 s, 0.4 s and 0.9 s of work. The last slave was already asked."""
+    slaves = [books.slave() for _ in range(4)]
     books.state.members.pace[0] = 0.1
-    for slave, count in zip(slaves, (3, 5, 9), strict=True):
+    for slave, count in zip(slaves, (3, 5, 4, 9), strict=True):
         books.give(slave, count)
-    slaves[2].asked_back = True
+    slaves[3].asked_back = True
     assert allocation.fullest(books.state.members, 0.0) == (slaves[1], None)
 
 

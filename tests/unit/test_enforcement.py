@@ -422,6 +422,17 @@ def test_a_task_that_needs_all_memory_of_its_job_is_charged() -> None:
     assert (died.running, died.cause, died.allowed) == (1, Cause.OUT_OF_MEMORY, 0)
 
 
+def test_a_slave_whose_running_task_has_no_limit_is_not_killed_for_the_job() -> None:
+    """Only the task that waits there has a limit."""
+    core = crew(2, 1000)
+    core.handle(heard(messages.Tasks(1, [1, 3], [1, 1], [1, 1], [0, 0], limits=[None, ROOMY]), b""), 0.0)
+    core.take_actions()
+    give(core, 2, ROOMY)
+    used = {1: 620, 2: 400}
+    all_use(core, used, 0.0)
+    assert all_use(core, used, 0.0)[1].recall == [(2, None)]
+
+
 @pytest.mark.parametrize("memory", [None, 1200])
 def test_no_slave_is_killed_if_the_job_has_enough_memory(memory: int | None) -> None:
     """The same holds if nobody knows how much memory it has."""

@@ -172,6 +172,7 @@ def test_an_agent_that_connects_during_the_shutdown_is_shut_down(core: MasterCor
     sent = [send for send in core.take_actions().sends if send.peer == b"late"]
     assert [send.message for send in sent] == [messages.Shutdown(True, 1.0)]
     assert core.counts().slaves_needed == 0
+    assert core.closing == messages.Shutdown(True, 1.0)
 
 
 def test_nothing_is_due_after_the_end(core: MasterCore) -> None:
@@ -201,6 +202,13 @@ def test_an_algorithm_that_was_never_defined_costs_the_connection(core: MasterCo
     """No correct slave names such an algorithm."""
     _connect(core, 1)
     _receive(core, messages.AlgorithmFailed(1, 7, "", [], [], []))
+    assert not core.state.members.agents
+
+
+def test_a_second_hello_costs_the_connection(core: MasterCore) -> None:
+    """Each connection has one agent."""
+    _connect(core, 1)
+    _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
     assert not core.state.members.agents
 
 

@@ -13,6 +13,7 @@ from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import ProtocolError
 from mwpy._values.message_checks import check
+from mwpy._values.packed import ROWS, PackedCalls
 
 CODEC = Codec()
 
@@ -78,6 +79,15 @@ def test_a_group_is_cut_into_the_entry_and_the_buffers_of_each_task() -> None:
     frames = [payload(5, None, "bc"), b"large", b"larger"]
     check(group, frames)
     assert groups.entries(group, frames) == ([5, None, "bc"], [[], [b"large"], [b"larger"]])
+
+
+def test_the_calls_of_a_portion_are_read_as_rows_of_arguments() -> None:
+    calls = PackedCalls.of(ROWS, [(1, "a"), (2, "b")])
+    assert calls is not None
+    group = messages.Tasks(1, [1], [2], [1], [0], portions=[ROWS])
+    frames = [groups.payload(2, list(calls))]
+    check(group, frames)
+    assert groups.entries(group, frames) == ([(1, "a"), (2, "b")], [])
 
 
 @pytest.mark.parametrize(

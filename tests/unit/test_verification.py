@@ -80,6 +80,18 @@ def test_a_slave_that_gets_only_addressed_tasks_repeats_none() -> None:
     assert (pool.held("b"), pool.held("c")) == ([], [1])
 
 
+def test_a_repetition_is_not_sent_to_a_host_that_cannot_finish_it_behind_its_other_tasks() -> None:
+    """The host would have time for the repetition alone."""
+    pool = Pool("a", settings=MasterSettings("m", "g", task_group=2))
+    pool.hear("b", messages.Hello("m", "g", "b", 2, "3.11", 1, seconds_left=100.0))
+    pool.hear("b", messages.SlaveReady(1))
+    pool.submit(4, policy=TaskPolicy(seconds_expected=40.0))
+    assert (pool.held("a"), pool.held("b")) == ([1, 2], [3, 4])
+    pool.answer("b", RIGHT, 3)
+    pool.answer("a", RIGHT, 1)
+    assert pool.held("b") == [4, 1]
+
+
 def test_a_repetition_does_not_get_the_state_that_the_first_attempt_left() -> None:
     """Otherwise it would depend on what another host computed."""
     pool = Pool("a", "b")
@@ -378,6 +390,16 @@ def test_the_other_answers_are_compared_if_a_task_is_cancelled_as_soon_as_it_has
     assert pool.held("a") == [2]
     pool.answer("a", RIGHT)
     assert pool.results[2].value == "right"
+
+
+def test_an_answer_waits_for_its_repetition_although_another_task_is_cancelled() -> None:
+    pool = Pool("a", "b")
+    pool.submit(2)
+    pool.answer("a", RIGHT, 1)
+    pool.core.obey(CancelTasks([(2, 1)], Running.FINISH))
+    pool.decide()
+    assert (pool.results, pool.verdicts) == ({}, [])
+    assert 1 in pool.core.state.jar.answered.tasks
 
 
 def test_a_slave_that_repeats_a_task_in_vain_is_stopped() -> None:
