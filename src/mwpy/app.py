@@ -177,6 +177,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
         if options.progress:
             master.progress()
         returned = algorithm(master, rest)
+        computation.end_executors(give_up=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)

@@ -15,12 +15,14 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from attrs import evolve
 
+from mwpy._roles.executor_computation import OwnComputation, SharedComputation
 from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_thread import ExecutorThread
 from mwpy._roles.initialized import Initialized
 from mwpy._roles.local_start import module_path, start_local, start_published
 from mwpy._roles.own_overseer import OwnOverseer
+from mwpy._roles.parts import MasterParts
 from mwpy._roles.progress import ShowProgress, progress_of
 from mwpy._system import clock, script
 from mwpy._system.process import count_cores
@@ -36,6 +38,10 @@ T = TypeVar("T")
 
 SYSTEMS = ("htcondor", "slurm", "local")
 """The batch systems that an executor can use by itself."""
+
+MOST_ELSEWHERE = 100
+"""For how many tasks in the queue of an executor of a master algorithm the master wants slaves, if slaves of other
+machines can join it. It is as many as the default of `max_jobs`."""
 
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
@@ -96,30 +102,33 @@ class Executor(concurrent.futures.Executor):
             raise refusal("mwpy.Executor()", "while multiprocessing imported the script")
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
-        if initializer is not None and not callable(initializer):
-            raise TypeError("initializer must be a callable")
+        wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
         TaskPolicy.of(**policy)
-        shown = progress_of(progress, None, name="tasks")
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
             slave_start_timeout=slave_start_timeout,
             slave_start=slave_start,
         )
-        wrap = _as_it_is if initializer is None else partial(Initialized, uuid.uuid4().hex, initializer, initargs)
         if resource_file is None:
             if system is not None:
                 raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")
-            self._max_workers = slaves or count_cores()  # some libraries ask each executor for this
-            begin = partial(start_local, self._max_workers, options)
-            thread = ExecutorThread(begin, policy, wrap, self._max_workers)
+            most = slaves or count_cores()
+            computation = OwnComputation(partial(start_local, most, options))
+            thread = ExecutorThread(computation, policy, wrap, most)
         else:
             path = Path(resource_file).absolute()
             overseer = _overseer(path, system, max_jobs, overseer_options)
-            self._max_workers = max_jobs + (slaves or 0)
-            begin = partial(start_published, slaves or 0, evolve(options, resource_file=str(path)))
-            thread = ExecutorThread(begin, policy, wrap, slaves or 0, Demand(self._max_workers), overseer)
+            most = max_jobs + (slaves or 0)
+            computation = OwnComputation(
+                partial(start_published, slaves or 0, evolve(options, resource_file=str(path)))
+            )
+            thread = ExecutorThread(computation, policy, wrap, slaves or 0, Demand(most), overseer)
         thread.progress = shown
+        self._start(thread, most)
+
+    def _start(self, thread: ExecutorThread, most: int) -> None:
+        self._max_workers = most  # some libraries ask each executor for this
         self._thread = thread
         self._kill, self._submit = thread.kill, thread.submit
         thread.start()
@@ -218,6 +227,30 @@ class Executor(concurrent.futures.Executor):
         self._thread.give_up()
 
 
+def executor_of_master(
+    master: MasterParts,
+    initializer: Callable[..., object] | None,
+    initargs: tuple[Any, ...],
+    progress: ShowProgress,
+    policy: Policies,
+) -> Executor:
+    """Make an executor that shares the slaves of a master. `Master.executor` explains the arguments."""
+    io = master.access.io
+    if master.access.drive is not None:
+        raise UsageError(
+            "mw.executor() needs slaves, and the tasks of this master run in the thread of the master itself: give "
+            "slaves=1 (or --mw-local 1) instead of 0"
+        )
+    wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
+    TaskPolicy.of(**policy)
+    elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
+    thread = ExecutorThread(SharedComputation(master, io), policy, wrap, io.local_slaves, Demand(elsewhere))
+    thread.progress = shown
+    executor = Executor.__new__(Executor)
+    executor._start(thread, max(1, io.local_slaves + elsewhere))
+    return executor
+
+
 def _overseer(path: Path, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:
     """Make the overseer of an executor, if it has one.
 
@@ -271,6 +304,17 @@ def _value(future: Future[Any], until: float | None) -> Any:
 
 def _of_chunk(function: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
     return [function(*row) for row in rows]
+
+
+def _wrap(
+    initializer: Callable[..., object] | None, initargs: tuple[Any, ...]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What makes the function that a slave runs for a function that was submitted."""
+    if initializer is None:
+        return _as_it_is
+    if not callable(initializer):
+        raise TypeError("initializer must be a callable")
+    return partial(Initialized, uuid.uuid4().hex, initializer, initargs)
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,7 +38,9 @@ class LocalMaster(Master):
         self._glance = Glance(computation.access.io)
 
     def close(self) -> None:
-        """End the computation and its slaves. Tasks that have not ended are lost. A second call does nothing.
+        """End the computation and its slaves. A second call does nothing.
+
+        Tasks that have not ended are lost, except those of `executor`: this call waits for them.
 
         Raises:
             UsageError: another thread made this master.
@@ -62,5 +64,11 @@ class LocalMaster(Master):
         self._end(finished=error is None)
 
     def _end(self, finished: bool) -> None:
-        self._computation.end(finished)
-        self._glance.closed = True
+        ended = False
+        try:
+            if finished and not self._glance.closed:
+                self._computation.end_executors(give_up=False)
+            ended = finished
+        finally:
+            self._computation.end(ended)
+            self._glance.closed = True

@@ -15,7 +15,8 @@ from mwpy._roles.access import USED_BY_A_TASK, Access
 from mwpy._roles.corrections import Corrections
 from mwpy._roles.inbox import LoopCounts
 from mwpy._roles.map_run import algorithm_of_call
-from mwpy._roles.maps import Maps, MasterParts
+from mwpy._roles.maps import Maps
+from mwpy._roles.parts import MasterParts
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
@@ -90,10 +91,11 @@ class Master(Maps):
         if extras is not None:
             payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
         io = self._access.io
-        if refers:
-            task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers)
-        else:
-            task_id = io.submissions.add(defined, checked, payload, buffers, tag)
+        with io.submitting:
+            if refers:
+                task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers)
+            else:
+                task_id = io.submissions.add(defined, checked, payload, buffers, tag)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -302,24 +304,26 @@ class Master(Maps):
         return self._targets.get(algorithm)
 
     def pending_tasks(self, algorithm: Callable[..., Any] | None = None) -> int:
-        """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave."""
+        """How many tasks (of one algorithm, or of all) are submitted and not sent to a slave, also by executors."""
         self._inbox.receive()
         if algorithm is None:
             return self._access.io.submissions.pending()
-        return self._access.io.submissions.pending(self._definitions.define(algorithm_of(algorithm)))
+        defined = self._definitions.define(algorithm_of(algorithm))
+        with self._access.io.submitting:
+            return self._access.io.submissions.pending(defined)
 
     def upto_target_number(self, algorithm: Callable[..., Any] | None = None) -> int:
         """How many tasks must be submitted to reach the target number; never negative."""
         return max(0, self.get_target_number(algorithm) - self.pending_tasks(algorithm))
 
     def num_runnable_tasks(self) -> int:
-        """How many tasks are pending, blocked, delayed or at slaves.
+        """How many tasks are pending, blocked, delayed or at slaves. Those of executors do not count.
 
         A task that has ended does not count, although its result may not have been fetched, or may only arrive later.
         So a loop that ends when this is 0 can leave the last results behind: count the results that were fetched.
         """
         self._inbox.receive()
-        return self._access.io.submissions.runnable()
+        return self._access.io.runnable()
 
     def num_unrunnable_tasks(self) -> int:
         """How many unrunnable tasks can be fetched."""

@@ -1,4 +1,4 @@
-"""CPython's own tests of executors, run in place from an installed CPython against `mwpy.Executor`.
+"""CPython's own tests of executors, run in place from an installed CPython against `mwpy.Executor` and `mw.executor()`.
 
 Debian has them in the package libpython3.11-testsuite, which is installed where batch systems are required, too. Some
 installations of CPython lack them; then the file of Debian's installation of the same minor version is used.
@@ -38,7 +38,7 @@ import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from unittest import mock
 from weakref import WeakSet
 
@@ -129,11 +129,26 @@ class ForTests(mwpy.Executor):
         self.futures.clear()
 
 
+class OfMaster(ForTests):
+    """The same, of a master that is open."""
+
+    mw: ClassVar[mwpy.LocalMaster]
+
+    def __new__(cls, max_workers: int, **options: Any) -> Self:  # those of the master
+        executor = cls.mw.executor(attempts_max=1, **options)
+        executor.__class__ = cls
+        assert isinstance(executor, cls)
+        return executor
+
+    def __init__(self, max_workers: int, **options: Any) -> None:
+        self.futures = WeakSet()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def shared() -> Iterator[None]:
     for name in PLACES:
         standard(name)  # first, so that the slaves find it
-    with ForTests(3) as Shared.executor:
+    with mwpy.open(slaves=3) as OfMaster.mw, OfMaster(3) as SharedOfMaster.executor, ForTests(3) as Shared.executor:
         yield
 
 
@@ -155,6 +170,10 @@ class Shared(unittest.TestCase):
         self.executor.forget()
 
 
+class SharedOfMaster(Shared):
+    """The same, with an executor of a master."""
+
+
 class Own(unittest.TestCase):
     """Tests that have an executor each."""
 
@@ -163,7 +182,7 @@ class Own(unittest.TestCase):
     executor_kwargs: ClassVar[dict[str, Any]] = {}
 
     def setUp(self) -> None:
-        self.executor: ForTests | None = ForTests(self.worker_count, **self.executor_kwargs)
+        self.executor: ForTests | None = self.executor_type(self.worker_count, **self.executor_kwargs)
 
     def tearDown(self) -> None:
         if self.executor is not None:  # some tests do this themselves
@@ -214,3 +233,30 @@ class TestShutdown(OF_SHUTDOWN, Own):  # type: ignore[misc, valid-type]
 
 class TestInitializer(OF_INITIALIZER, Own):  # type: ignore[misc, valid-type]
     pass
+
+
+class TestExecutorOfMaster(OF_EXECUTOR, SharedOfMaster):  # type: ignore[misc, valid-type]
+    def test_shutdown_race_issue12456(self) -> None:
+        """This test shuts the executor down."""
+        self.executor = OfMaster(1)  # type: ignore[misc]
+        super().test_shutdown_race_issue12456()
+
+
+class TestWaitOfMaster(OF_WAIT, SharedOfMaster):  # type: ignore[misc, valid-type]
+    pass
+
+
+class TestAsCompletedOfMaster(OF_AS_COMPLETED, SharedOfMaster):  # type: ignore[misc, valid-type]
+    pass
+
+
+class TestDeadlockOfMaster(TestDeadlock, SharedOfMaster):
+    pass
+
+
+class TestShutdownOfMaster(OF_SHUTDOWN, Own):  # type: ignore[misc, valid-type]
+    executor_type = OfMaster
+
+
+class TestInitializerOfMaster(OF_INITIALIZER, Own):  # type: ignore[misc, valid-type]
+    executor_type = OfMaster

@@ -201,7 +201,7 @@ def test_the_manual_shows_lines_of_the_audit_file() -> None:
 def shown_calls(title: str) -> list[tuple[str, str]]:
     """Return each `mw.NAME(ARGUMENTS)` of a section, and each `mw.NAME` without arguments."""
     text = " ".join(code_in(section(MANUAL, title)))
-    return re.findall(r"\bmw\.(\w+)((?:\([^)]*\))?)", text)
+    return re.findall(r"\bmw\.(\w+)((?:\((?:\(\)|[^)])*\))?)", text)
 
 
 def call_of(method: Callable[..., Any] | property) -> str:

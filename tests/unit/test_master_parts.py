@@ -87,6 +87,7 @@ class _Io:
         self.progress = OpenProgress()
         self.jar = Taskjar()
         self.submissions = Submissions(self.jar)
+        self.submitting = threading.RLock()
         self.outcomes = _Queue(self)
         self.waiting = Waiting.NOT
         self.link = _Link()

@@ -65,8 +65,8 @@ class Access(threading.local):
         user = threading.current_thread()
         refusal = _Refusal(
             f"this master belongs to the thread {owner.name}, and the thread {user.name} uses it: let {owner.name} do "
-            f"this (other threads can ask it through a queue.Queue), or start a master in each thread with "
-            f"mwpy.local_master"
+            f"this, give the other threads an executor of this master (mw.executor), or start a master in each thread "
+            f"with mwpy.local_master"
         )
         self.drive = drive
         self.usable = user is owner

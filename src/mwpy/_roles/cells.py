@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from attrs import define
@@ -59,6 +60,16 @@ def _is_interrupted(result: Any) -> bool:
     return result is None or isinstance(result.error_in_exec, kinds)
 
 
+def _without(others: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
+    """The ids from the first to the last without some others, as ranges with their counts."""
+    ranges = []
+    for number in sorted(others):
+        if first <= number <= last:
+            ranges.append((first, number - first))
+            first = number + 1
+    return [(start, count) for start, count in [*ranges, (first, last + 1 - first)] if count > 0]
+
+
 @define(eq=False, weakref_slot=True)
 class CellTasks:
     """The tasks that the cell which runs has submitted to one master."""
@@ -79,9 +90,11 @@ class CellTasks:
         if not self.access.usable:
             return
         self.inbox.end_abandoned()
-        first, last = self._before + 1, self.access.io.submissions.total
-        if first <= last:
-            killed = {*self.inbox.ask(CancelTasks([(first, last + 1 - first)], Running.KILL))}
+        io = self.access.io
+        with io.submitting:
+            first, last, of_executors = self._before + 1, io.submissions.total, io.executors.open_ids()
+        if ranges := _without(of_executors, first, last):
+            killed = {*self.inbox.ask(CancelTasks(ranges, Running.KILL))}
             dropped = [result for result in self.inbox.results if result.task_id in killed]
             self.inbox.results[:] = [result for result in self.inbox.results if result.task_id not in killed]
             self.held.fetched(dropped)

@@ -19,7 +19,7 @@ from mwpy._transport.addresses import EVERYWHERE, candidates, ipv4_of
 from mwpy._transport.link import MasterLink
 from mwpy._values import messages, records
 from mwpy._values.environment import AGENT_VARIABLE, KEY_VARIABLE
-from mwpy._values.errors import UsageError
+from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
@@ -55,6 +55,29 @@ class Computation:
         _all.add(self)
         return weakref.finalize(self.access, self.access.io.end, False, INTERRUPT_GRACE_S)
 
+    def end_executors(self, give_up: bool) -> None:
+        """Shut down the executors that share the computation, and wait for their tasks.
+
+        Args:
+            give_up: whether the tasks are cancelled, and those that run are killed. An interrupt does the same.
+
+        Raises:
+            OutOfTime: the master must end soon, and the tasks have not ended.
+            UsageError: another thread started the computation.
+        """
+        owners = self.access.io.executors.owners()
+        for owner in owners:
+            owner.give_up() if give_up else owner.close()
+        try:
+            for owner in owners:
+                owner.join()
+                if isinstance(owner.broken, OutOfTime) and not give_up:
+                    raise owner.broken
+        except KeyboardInterrupt:
+            for owner in owners:
+                owner.give_up()
+            raise
+
     def end(self, finished: bool) -> None:
         """Shut all agents down, and wait for them. A second call does nothing.
 
@@ -65,6 +88,7 @@ class Computation:
             UsageError: another thread started it.
         """
         if self._unused.alive:
+            self.end_executors(give_up=True)
             end, finished = self.access.io.end, finished and not self.access.io.interrupted
             self._unused.detach()
             self.access.close()
@@ -143,6 +167,7 @@ def start(
         raise
     if first is not None:
         io.local.keep(local_command, environment, first)
+        io.local_slaves = local_slaves
     io.thread.start()
     return Computation(Access(io, threading.current_thread()))
 

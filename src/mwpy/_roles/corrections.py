@@ -48,7 +48,8 @@ class Corrections:
         while corrected.calls:
             call = corrected.calls[0]
             corrected.open[call] = None
-            io.submissions.add(call.algorithm, call.policy, call.payload, call.buffers, call)
+            with io.submitting:
+                io.submissions.add(call.algorithm, call.policy, call.payload, call.buffers, call)
             corrected.calls.popleft()
         if io.link.asleep:
             io.link.wake()

@@ -9,7 +9,8 @@ whether this is a known algorithm or another one. The core decides which algorit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from weakref import WeakValueDictionary
 
 from attrs import define, field
@@ -44,17 +45,18 @@ class Definitions:
 
     Args:
         main_by_value: whether what is defined in `__main__` travels by value.
+        numbers: gives numbers that no other algorithm of the master has.
     """
 
     codec: Codec
     main_by_value: bool
     watch: CodeWatch | None = None
     """What notices edited modules; None in a script."""
+    numbers: Iterator[int] = field(factory=count, kw_only=True)
     known: dict[Algorithm, Defined] = field(factory=dict)
     """The algorithms that travel by name."""
     _by_value: WeakValueDictionary[str, Defined] = field(factory=WeakValueDictionary)
     """The algorithms that travel by value, by digest: those that the core keeps, or that something here refers to."""
-    _count: int = 0
 
     def prepare(self, algorithm: Algorithm) -> Algorithm:
         """Return an algorithm that stays as it is now: it is not pickled again for each of its tasks.
@@ -106,14 +108,13 @@ class Definitions:
     ) -> Defined:
         """Give a new algorithm the next number."""
         definition = AlgorithmDefinition(
-            number=self._count,
+            number=next(self.numbers),
             name=algorithm.name,
             reference=reference,
             digest=digest,
             python=PYTHON,
             packages=packages.used_by(algorithm.function, by_value=not reference),
         )
-        self._count += 1
         return Defined(AlgorithmDefined(definition, packed), shares)
 
 

@@ -28,5 +28,5 @@ class Demand:
         """This number of tasks waits in the queue."""
         expected = min(self.most, waiting)
         if expected != self._expected:
+            io.command(ExpectTasks(expected - self._expected))
             self._expected = expected
-            io.command(ExpectTasks(expected))

@@ -39,6 +39,8 @@ class Future(concurrent.futures.Future[T]):
 
     task_id: int | None = None
     """The id of the task in the master; None if it has not been handed over."""
+    place: int = 0
+    """Which one of the tasks of its executor it is, counted from 1; 0 if it has not been handed over."""
     _kill: Callable[[Future[Any]], None]
     """Tells the executor that a task is not wanted any more."""
     _condition: threading.Condition
@@ -48,6 +50,11 @@ class Future(concurrent.futures.Future[T]):
     def __init__(self, kill: Callable[[Future[Any]], None]) -> None:
         super().__init__()
         self._kill = kill
+
+    @property
+    def kill_by(self) -> Callable[[Future[Any]], None]:
+        """What it was made with. It identifies the executor."""
+        return self._kill
 
     def cancel(self, *, kill: bool = False) -> bool:
         """Cancel the task.

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define, field
 
 from mwpy._roles.executor_future import Future
-from mwpy._roles.maps import MasterParts
+from mwpy._roles.parts import MasterParts
 from mwpy._roles.terms import Terms
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import UsageError

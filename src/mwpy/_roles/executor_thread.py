@@ -6,6 +6,9 @@ empty outcome, and only if it waits for tasks: a thread that submits thousands o
 
 Most tasks stay in the queue until the slaves need them (see `executor_window.py`), so that they can be cancelled.
 
+The master is the executor's own, or that of a master algorithm, whose tasks it then shares the slaves with (see
+`executor_io.py`).
+
 The thread does not refer to the executor. When nobody refers to the executor any more, it is shut down. When the
 interpreter ends, all executors are shut down, and the interpreter waits for their tasks, as `concurrent.futures` does.
 """
@@ -15,28 +18,29 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from attrs import define, field
+from attrs import Factory, define, field
 
+from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._core.master.state import Actions
 from mwpy._roles.access import FORKED
-from mwpy._roles.computation import Computation
+from mwpy._roles.cells import follow_cells
+from mwpy._roles.executor_cells import ExecutorCells
+from mwpy._roles.executor_computation import ExecutorComputation
+from mwpy._roles.executor_counts import Counts
 from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_submission import Submission, Work
 from mwpy._roles.executor_window import Window
-from mwpy._roles.maps import MasterParts
-from mwpy._roles.master_io import MasterIo
-from mwpy._roles.meter import Figures
 from mwpy._roles.own_overseer import OwnOverseer
-from mwpy._roles.progress import Progress
-from mwpy._transport.codec import Codec
-from mwpy._values.errors import UsageError
+from mwpy._roles.parts import MasterParts
+from mwpy._roles.progress import Careful, Progress
+from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.policy import Policies
 from mwpy._values.task import Result
 
@@ -54,7 +58,7 @@ class ExecutorThread:
     """The thread of one executor, and what other threads may ask of it.
 
     Args:
-        begin: starts a computation. The thread calls it, so that it owns the computation.
+        computation: it begins in this thread, so that the thread owns it.
         policy: the policies of all tasks.
         wrap: makes the function that a slave runs for a function that was submitted.
         expected: how many slaves will connect soon.
@@ -62,7 +66,7 @@ class ExecutorThread:
         overseer: what submits their jobs.
     """
 
-    begin: Callable[[], Computation]
+    computation: ExecutorComputation
     policy: Policies
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     expected: int
@@ -77,6 +81,8 @@ class ExecutorThread:
     _closing: bool = False
     _refusal: Exception | None = None
     """Why no task can be submitted any more."""
+    broken: Exception | None = None
+    """Why no task of this executor could end any more."""
     _wants: bool = False
     """Whether the thread waits, and would take a task. The thread that resets it wakes this one."""
     _lock: threading.RLock = field(factory=threading.RLock)
@@ -87,7 +93,12 @@ class ExecutorThread:
     """Why the computation did not start."""
     _next: Future[Any] | None = None
     """The task that is neither in the queue nor with the master, because it is handed over now."""
+    _counts: Counts = field(factory=Counts)
     _window: Window = field(factory=Window)
+    _cells: ExecutorCells = field(
+        init=False,
+        default=Factory(lambda self: ExecutorCells(self._works, self.open, self._lock), takes_self=True),
+    )
     _parts: MasterParts = field(init=False)
     _submission: Submission = field(init=False)
     _wake: Callable[[], None] = field(init=False)
@@ -121,6 +132,8 @@ class ExecutorThread:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
+        self._cells.wake = self._wake
+        follow_cells(self._cells)
 
     def submit(self, work: Work) -> None:
         """Append a task.
@@ -133,6 +146,7 @@ class ExecutorThread:
             if self._refusal is not None:
                 raise self._refusal
             self._works.append(work)
+            self._cells.submitted += 1
             if self._wants:
                 self._wake()  # first: after an interrupt in between, the next task wakes the thread again
                 self._wants = False
@@ -200,7 +214,7 @@ class ExecutorThread:
 
     def _run(self) -> None:
         try:
-            computation = self._begin()
+            self._begin()
         except BaseException as error:
             self._failure = error
             return
@@ -214,35 +228,35 @@ class ExecutorThread:
         except BaseException as error:
             self._break(error)
         finally:
-            self._end(computation, finished)
+            self._end(finished)
 
-    def _begin(self) -> Computation:
-        computation = self.begin()
-        io = computation.access.io
+    def _begin(self) -> None:
         try:
-            codec = Codec(main_by_value=True)
-            self._parts = MasterParts.of(computation.access, codec, main_by_value=True, for_all=self.policy)
+            self._parts = self.computation.begin(self, self.policy)
             self._submission = Submission(self._parts, self.wrap)
             if self.overseer is not None:
                 self.overseer.start()
         except BaseException:
-            computation.end(finished=False)
+            self.computation.end(finished=False)
             raise
+        io = self._parts.access.io
         if self.progress is not None:
-            io.progress.begin(self.progress, partial(_figures, io, self._works))
+            shown = Progress(Careful(self.progress.display), self.progress.total)
+            counts = partial(self._counts.figures, self.open, self._works)
+            io.progress.begin(shown, lambda: counts(io.num_slaves))
         self._wake = io.on_slaves = lambda: io.outcomes.put(Actions())
         self._count_slaves = lambda: io.num_slaves
-        return computation
 
-    def _end(self, computation: Computation, finished: bool) -> None:
+    def _end(self, finished: bool) -> None:
         try:
-            computation.end(finished)
+            self.computation.end(finished)
         finally:
             if self.overseer is not None:
                 self.overseer.end()
 
     def _serve(self) -> bool:
         """Hand over tasks, wait, and give out results. Return whether there is more to do."""
+        self._cells.cancel()
         if self._kills:
             self._cancel_in_master()
         room = self._hand_over()
@@ -269,6 +283,7 @@ class ExecutorThread:
         while works and (room > 0 or works[0][0].cancelled()):
             self._next = future = works[0][0]
             work = works.popleft()
+            self._cells.taken = future.place = self._cells.taken + 1
             if not future.start():
                 continue
             try:
@@ -303,24 +318,27 @@ class ExecutorThread:
         if results:
             self._window.ended(len(results), sum(result.compute_seconds for result in results))
         for result in results:
-            self.open.pop(result.task_id).finish(result)
+            future = self.open.pop(result.task_id)
+            future.finish(result)
+            self._counts.note(result, future)
 
     def _break(self, error: BaseException) -> None:
-        """The master has failed: our fault. No task of this executor can end any more."""
-        broken = BrokenExecutor(f"the executor is broken: {error}")
-        broken.__cause__ = error
+        """The master is out of time, or has failed: our fault. No task of this executor can end any more."""
+        broken: Exception
+        if isinstance(error, OutOfTime):
+            broken = error
+        else:
+            broken = BrokenExecutor(f"the executor is broken: {error}")
+            broken.__cause__ = error
         with self._lock:
-            self._refusal = broken
+            self._refusal = self.broken = broken
             left = [*self.open.values(), *(work[0] for work in self._works if work[0].start())]
             self._works.clear()
+        io = self._parts.access.io
+        io.command(CancelTasks.of(sorted(self.open), Running.KILL))
+        self.demand.settle(io, 0)
         for future in left:
             future.end(error=broken)
-
-
-def _figures(io: MasterIo, works: Sized) -> Figures:
-    """How far the tasks are that were submitted; some of them wait in the queue."""
-    jar = io.core.state.jar
-    return Figures(jar.ended, io.submissions.total + len(works), jar.failed, io.num_slaves)
 
 
 _all: WeakSet[ExecutorThread] = WeakSet()

@@ -7,6 +7,7 @@ repeats. Where this module relies on that, a comment says so.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable
@@ -22,7 +23,6 @@ from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.access import Access
 from mwpy._roles.corrected import Corrected
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
-from mwpy._roles.replay import calls_of_newest_master
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
 from mwpy._values.errors import DependencyFailed, InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
@@ -41,6 +41,9 @@ T = TypeVar("T")
 RETURNS_IN_VAIN = 1000
 """After so many calls of `mw.loop()` that return at once, while nothing is fetched, the user is warned."""
 
+
+_KEEPING = threading.Lock()
+"""Held to keep the call of a task that failed."""
 
 SHOW_S = 0.5
 """While progress is shown, a thread that waits shows it again after this time, in seconds."""
@@ -69,6 +72,8 @@ class Inbox:
 
     access: Access
     settings: MasterSettings
+    failed: FailedCalls = field(factory=FailedCalls)
+    """The calls that failed. The inboxes of executors use the same object."""
     results: list[Result[Any]] = field(factory=list)
     unrunnable: list[UnrunnableTask] = field(factory=list)
     connected: list[SlaveId] = field(factory=list)
@@ -89,7 +94,6 @@ class Inbox:
     """When the master ends, if it is out of time."""
     _failures: FailuresByKind = field(factory=FailuresByKind)
     """The failures since the last stop, if there is a limit."""
-    _failed: FailedCalls = field(factory=calls_of_newest_master)
     unfetched: Unfetched = field(init=False)
     _has_mapped: bool = False
     """Whether some of the results may belong to a map."""
@@ -293,7 +297,8 @@ class Inbox:
         doubted, outcome.doubted = outcome.doubted, []
         self.corrected.calls.extend(doubted)
         for call in outcome.failed:
-            self._failed.keep(call)
+            with _KEEPING:
+                self.failed.keep(call)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)

@@ -308,14 +308,15 @@ class MapRun:
 
     def _submit(self, items: Sequence[Any]) -> int:
         """Submit items, together if they can be packed. Return the bytes of their arguments."""
-        submissions, before = self.access.io.submissions, self._bytes
+        submissions, submitting, before = self.access.io.submissions, self.access.io.submitting, self._bytes
         packed = self.source.packed(items)
         self._packs = packed is not None
         if packed is not None and self.source.terms is not None:
             defined, policy, _ = self.source.terms
             # first, so that an interrupt leaves no task that is not known here
-            portion = self._open(submissions.total + 1, items, packed.size)
-            submissions.add_portion(defined, policy, packed, portion)
+            with submitting:
+                portion = self._open(submissions.total + 1, items, packed.size)
+                submissions.add_portion(defined, policy, packed, portion)
             return packed.size
         for item, (defined, policy, extras, args, kwargs) in zip(items, self.source.calls(items), strict=True):
             payload, buffers = self.codec.dumps_call(args, kwargs, defined.name)
@@ -324,11 +325,12 @@ class MapRun:
                 payload = extras.add(payload, seed)
             size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
             refers = self.held.refer(buffers) if buffers else ()
-            portion = self._open(submissions.total + 1, (item,), size)
-            if refers:
-                submissions.add_referring(defined, policy, payload, buffers, portion, refers)
-            else:
-                submissions.add(defined, policy, payload, buffers, portion)
+            with submitting:
+                portion = self._open(submissions.total + 1, (item,), size)
+                if refers:
+                    submissions.add_referring(defined, policy, payload, buffers, portion, refers)
+                else:
+                    submissions.add(defined, policy, payload, buffers, portion)
         return self._bytes - before
 
     def _open(self, first: int, items: Sequence[Any], size: int) -> Portion:

@@ -4,60 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from attrs import frozen
-
-from mwpy._roles.access import Access
-from mwpy._roles.cells import CellTasks, follow_cells
-from mwpy._roles.code_watch import CodeWatch
-from mwpy._roles.definitions import Definitions
-from mwpy._roles.held_results import HeldResults
-from mwpy._roles.inbox import Inbox
 from mwpy._roles.map_run import MapOptions, MapRun, algorithm_of_call, most_of
+from mwpy._roles.parts import MasterParts
 from mwpy._roles.portions import MOST_ITEMS, Call, MapItems, items_of, with_terms
 from mwpy._roles.progress import Progress, ShowProgress, progress_of
-from mwpy._roles.terms import TermsOf
 from mwpy._roles.watching import Watching
-from mwpy._system.modules import is_interactive
-from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.policy import Policies, TaskPolicy
 from mwpy._values.task import Result
 
-__all__ = ["Maps", "MasterParts"]
+if TYPE_CHECKING:
+    from mwpy.executor import Executor
+
+__all__ = ["Maps"]
 
 A = TypeVar("A")
 B = TypeVar("B")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-
-
-@frozen(eq=False)
-class MasterParts:
-    """What the methods of a master use."""
-
-    access: Access
-    codec: Codec
-    definitions: Definitions
-    terms: TermsOf
-    inbox: Inbox
-    held: HeldResults
-    cell: CellTasks
-
-    @classmethod
-    def of(cls, access: Access, codec: Codec, main_by_value: bool, for_all: Policies) -> MasterParts:
-        """The parts of a new master; `for_all` has the policies of all its tasks."""
-        watch = CodeWatch(access) if main_by_value and is_interactive() else None
-        definitions = Definitions(codec, main_by_value, watch)
-        inbox = Inbox(access, access.io.core.state.settings)
-        terms = TermsOf(definitions, for_all, codec)
-        held = HeldResults(access, inbox)
-        cell = CellTasks(access, inbox, held)
-        if main_by_value:
-            follow_cells(cell)
-        return cls(access, codec, definitions, terms, inbox, held, cell)
 
 
 class Maps(Watching):
@@ -262,6 +229,41 @@ class Maps(Watching):
 
         limit, shown = MaxFailures.of(max_failures), progress_of(progress, total, (calls,), "tasks")
         return self._run(MapItems(iter(calls), named), ordered=False, progress=shown, limit=limit)
+
+    def executor(
+        self,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        progress: ShowProgress = None,
+        **policy: Unpack[Policies],
+    ) -> Executor:
+        """Return an executor of `concurrent.futures` that runs its tasks on the slaves of this master.
+
+        It is like `mwpy.Executor`, and has a thread of its own. So any thread may use it, and this thread may wait for
+        its futures, use maps and submit tasks meanwhile. Its tasks end only as futures: neither `results` nor `loop`
+        tells of them. `shutdown`, or the end of a `with` block, leaves the slaves to the master. When the master ends
+        without an exception, it waits for the tasks of its executors; otherwise it cancels them.
+
+        Args:
+            initializer: called once in each slave, before the first task of this executor there.
+            initargs: the arguments of the initializer.
+            progress: as for `mwpy.Executor`.
+            policy: the policies of all tasks of the executor. They override those of the master.
+
+        Raises:
+            UsageError: an argument is wrong, or the tasks of this master run in this thread (`slaves=0`).
+
+        Examples:
+            >>> with mw.executor() as executor:                # doctest: +SKIP
+            ...     future = executor.submit(pow, 2, 10)
+            ...     squares = list(mw.map(square, range(10)))
+            ...     print(future.result())
+            1024
+        """
+        from mwpy.executor import executor_of_master
+
+        return executor_of_master(self._parts, initializer, initargs, progress, policy)
 
     def _items(self, function: Callable[..., Any], iterables: tuple[Iterable[Any], ...], policy: Policies) -> MapItems:
         return items_of(self._parts.terms.of_map(function, policy), iterables, self._parts.inbox.settings)

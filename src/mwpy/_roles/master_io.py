@@ -2,17 +2,18 @@
 
 The thread owns the core, the link, the audit file and the resource file. It shares three things with the algorithm's
 thread: deques that one thread fills and the other empties, a queue of outcomes, and figures that are published as a
-whole. So no lock is needed.
+whole. So the I/O thread needs no lock. Only the threads that submit tasks have one, because executors do it, too.
 
 `MasterIo` touches the outside only through the edges that it is given, so the simulator runs the same loop over fakes.
 """
 
 from __future__ import annotations
 
+import itertools
 import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 
 from attrs import evolve
@@ -24,6 +25,7 @@ from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
+from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
 from mwpy._roles.resource_keeper import ResourceKeeper
@@ -94,6 +96,14 @@ class MasterIo:
         """The agents on this machine."""
         self.submissions = Submissions(core.state.jar)
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
+        self.submitting = threading.RLock()
+        """Held to submit tasks. The garbage collection may submit while the same thread holds it."""
+        self.algorithm_numbers: Iterator[int] = itertools.count()
+        """Gives each task algorithm its number."""
+        self.executors = ExecutorIos()
+        """The threads that use the master beside that of the algorithm."""
+        self.local_slaves = 0
+        """How many slaves are started on this machine."""
         self.commands: deque[Command] = deque()
         self.outcomes: SimpleQueue[Actions | BaseException] = SimpleQueue()
         self.attendance = Attendance()
@@ -134,6 +144,7 @@ class MasterIo:
                 pass
         except BaseException as error:
             self.outcomes.put(error)
+            self.executors.fail(error)
         finally:
             self._clean_up()
 
@@ -173,15 +184,17 @@ class MasterIo:
         for event in happened:
             self._note(event, now)
         self._take_commands()
-        core.waiting = self.waiting
-        core.logs.handled = self.handled_log_bytes
+        core.waiting = self.executors.waiting(self.waiting)
+        core.logs.handled = self.handled_log_bytes + self.executors.handled_log_bytes()
         feeding.unfetched = self._handed_bytes - self.fetched_bytes
         core.decide(now)
         self.holds_back = feeding.holds_back
         self._do(core.take_actions())
-        if self.on_slaves is not None and self._slaves_before != (now_connected := self.num_slaves):
+        if self._slaves_before != (now_connected := self.num_slaves):
             self._slaves_before = now_connected
-            self.on_slaves()
+            self.executors.slaves_changed()
+            if self.on_slaves is not None:
+                self.on_slaves()
         closing = state.closing
         if now >= self._tick_at:
             self._tick_at = now + (TICK_S if closing is None else END_TICK_S)
@@ -243,6 +256,7 @@ class MasterIo:
             self.link.forget(peer)
         for peer in actions.disconnect:
             self.link.disconnect(peer)
+        self.executors.divide(actions, self.core.state.jar.ended)
         ended = actions.results or actions.stretches or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
         self._handed_bytes += actions.result_bytes
@@ -254,6 +268,7 @@ class MasterIo:
         if self._news is not None:
             self.outcomes.put(self._news)
             self._news = None
+        self.executors.deliver()
 
     # ---- resource file and end -----------------------------------------------------------------------------
 
@@ -271,6 +286,14 @@ class MasterIo:
         self.local.close()
         self.link.close(LINGER_S)
         self._audit.close()
+
+    def runnable(self) -> int:
+        """How many tasks of the algorithm have not ended."""
+        executors = self.executors
+        if not executors.is_used:
+            return self.submissions.runnable()
+        with self.submitting:
+            return self.submissions.total - executors.submitted - executors.ended_others
 
     def command(self, command: Command) -> None:
         """Send a command to the core. The algorithm's thread calls this."""

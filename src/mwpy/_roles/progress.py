@@ -21,8 +21,9 @@ from mwpy._system import clock
 from mwpy._system.live_line import LiveLine, is_terminal, width_of
 from mwpy._system.notebook import Cell, is_notebook
 from mwpy._values.errors import UsageError
+from mwpy._values.failures import in_one_line
 
-__all__ = ["Display", "OpenProgress", "Progress", "Report", "ShowProgress", "display_of", "progress_of"]
+__all__ = ["Careful", "Display", "OpenProgress", "Progress", "Report", "ShowProgress", "display_of", "progress_of"]
 
 Report = Callable[[int, int | None], object]
 """Receives how many items have ended and how many there are; None if the second number is unknown."""
@@ -198,6 +199,32 @@ class NotebookBar:
     def end(self, figures: Figures) -> None:
         """Draw the bar for the last time."""
         self.show(figures)
+
+
+@define(eq=False)
+class Careful:
+    """Shows figures until this fails once: what shows them in the thread of an executor concerns none of its tasks."""
+
+    display: Display
+    _has_failed: bool = False
+
+    def show(self, figures: Figures) -> None:
+        """Show the figures."""
+        self._try(self.display.show, figures)
+
+    def end(self, figures: Figures) -> None:
+        """Show the last figures."""
+        self._try(self.display.end, figures)
+
+    def _try(self, show: Callable[[Figures], None], figures: Figures) -> None:
+        if self._has_failed:
+            return
+        try:
+            show(figures)
+        except BaseException as error:  # SystemExit would end the thread in silence
+            self._has_failed = True
+            text = in_one_line(type(error).__name__, str(error))
+            print(f"mwpy: the progress is not shown any more, because showing it raised {text}", file=sys.stderr)
 
 
 @frozen

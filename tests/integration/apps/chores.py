@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -100,3 +101,11 @@ def meet(folder: str, number: int, count: int) -> int:
         assert time.monotonic() < until
         time.sleep(0.01)
     return number
+
+
+def pid(_: object = None) -> int:
+    return os.getpid()
+
+
+def warn(text: str) -> None:
+    logging.getLogger("chores").warning(text)

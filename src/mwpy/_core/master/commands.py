@@ -45,9 +45,13 @@ class DeallocateSlaves(Struct, frozen=True):
 
 
 class ExpectTasks(Struct, frozen=True):
-    """Tasks wait outside of the master, and are submitted when there are slaves for them: want slaves for them, too."""
+    """Tasks wait outside of the master, and are submitted when there are slaves for them: want slaves for them, too.
 
-    count: int
+    There may be several places where tasks wait.
+    """
+
+    change: int
+    """How many more of them there are than before."""
 
 
 class FreeSlave(Struct, frozen=True):

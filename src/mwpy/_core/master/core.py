@@ -191,8 +191,8 @@ class MasterCore:
                 self.kinds.allocate(amount, kind)
             case DeallocateSlaves(amount, kind):
                 self.kinds.deallocate(amount, kind)
-            case ExpectTasks(count):
-                self.kinds.expected = count
+            case ExpectTasks(change):
+                self.kinds.expected += change
             case FreeSlave(sid):
                 self.kinds.free(sid)
             case RenewSlaves(refused):

@@ -1,0 +1,58 @@
+"""What the methods of a master use: made once for each thread that uses it."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from mwpy._core.master.failed_calls import FailedCalls
+from mwpy._roles.access import Access
+from mwpy._roles.cells import CellTasks, follow_cells
+from mwpy._roles.code_watch import CodeWatch
+from mwpy._roles.definitions import Definitions
+from mwpy._roles.held_results import HeldResults
+from mwpy._roles.inbox import Inbox
+from mwpy._roles.replay import calls_of_newest_master
+from mwpy._roles.terms import TermsOf
+from mwpy._system.modules import is_interactive
+from mwpy._transport.codec import Codec
+from mwpy._values.policy import Policies
+
+__all__ = ["MasterParts"]
+
+
+@frozen(eq=False)
+class MasterParts:
+    """What the methods of a master use."""
+
+    access: Access
+    codec: Codec
+    definitions: Definitions
+    terms: TermsOf
+    inbox: Inbox
+    held: HeldResults
+    cell: CellTasks
+
+    @classmethod
+    def of(
+        cls,
+        access: Access,
+        codec: Codec,
+        main_by_value: bool,
+        for_all: Policies,
+        failed: FailedCalls | None = None,
+    ) -> MasterParts:
+        """The parts of a new master.
+
+        Args:
+            for_all: the policies of all its tasks.
+            failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
+        """
+        watch = CodeWatch(access) if main_by_value and is_interactive() else None
+        definitions = Definitions(codec, main_by_value, watch, numbers=access.io.algorithm_numbers)
+        inbox = Inbox(access, access.io.core.state.settings, failed or calls_of_newest_master())
+        terms = TermsOf(definitions, for_all, codec)
+        held = HeldResults(access, inbox)
+        cell = CellTasks(access, inbox, held)
+        if main_by_value:
+            follow_cells(cell)
+        return cls(access, codec, definitions, terms, inbox, held, cell)
