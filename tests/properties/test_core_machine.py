@@ -475,7 +475,10 @@ class _MasterMachine(RuleBasedStateMachine):
         )
 
     def check_no_slave_is_idle(self, pending: list[_Task]) -> None:
-        """Check that no slave is idle while it may run a pending task. Only a suspect keeps its agent's slaves idle."""
+        """Check that no slave is idle while it may run a pending task. Only a suspect keeps its agent's slaves idle.
+
+        A slave that was asked for tasks gets no addressed task before it answers.
+        """
         suspects = [task for task in pending if task.lost >= LOST_AGENTS_ALLOWED]
         for slave in self.slaves:
             if self.is_reserved(slave):
@@ -487,7 +490,8 @@ class _MasterMachine(RuleBasedStateMachine):
             for task in [] if slave.held or slave.agent.leaving or slave.stopping else pending:
                 if beside and task in suspects:
                     continue
-                mine = task.policy.sid == slave.sid and not (slave.freed and slave.kind is SlaveKind.ORDERED)
+                freed = slave.freed and slave.kind is SlaveKind.ORDERED
+                mine = task.policy.sid == slave.sid and not (freed or slave.asked_back)
                 unaddressed = task.policy.sid is None or not self.is_connected(task.policy.sid)
                 allowed = slave.can_run(task.algorithm) and (
                     mine or (unaddressed and slave.kind is not SlaveKind.ORDERED)
