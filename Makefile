@@ -11,7 +11,9 @@ BIN := $(VENV)/bin
 PYTHON_CODE := src tests examples
 PINGS ?= 10000
 SEEDS ?= 10000
+AGENTS ?= 100
 FRAMES ?= 1000000
+KILLS ?= 1000
 ROUNDS ?= 3
 WORKLOADS ?=
 PEERS ?=
@@ -28,8 +30,12 @@ COVERED := src/mwpy/_values/*,src/mwpy/_core/*,src/mwpy/_doctor/diagnosis.py
 # compiled modules each of them takes twice as long to start.
 export PYTHONDONTWRITEBYTECODE :=
 
+# The files of test-documents, and the folders of the other parts. `test-processes-m-z` runs everything that has no part.
+DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.py,bench_peers dist docs examples pack)
+OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
+
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-ecosystem test-condor test-batch test-oldest simulate attack bench bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack kill bench bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -43,12 +49,10 @@ check: $(VENV)/installed-for-tests ## for all-day use, about a minute: lint, typ
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --seeds 100 tests/unit tests/scenarios tests/simulation tests/test_*.py
 
-test: $(VENV)/installed-for-tests ## run all tests, four parts at a time, in up to 35 minutes on two cores
-	@# before the parts: tests of `mwpy pack` copy the checkout, and no file may vanish from it meanwhile
-	$(MAKE) VENV=$(OLDEST) $(OLDEST)/installed-oldest
-	@echo "four parts run at a time, for up to 35 minutes on two cores; each part prints its output when it has ended"
-	$(MAKE) --jobs 4 --keep-going --output-sync=target test-condor test-processes test-core test-batch test-simulation \
-		test-oldest test-ecosystem docs
+test: $(VENV)/installed-for-tests ## run all tests, five parts at a time, in up to 20 minutes on two cores
+	@echo "five parts run at a time, for up to 20 minutes on two cores; each part prints its output when it has ended"
+	$(MAKE) --jobs 5 --keep-going --output-sync=target test-condor test-processes-a-l test-processes-m-z test-batch \
+		test-documents test-simulation test-core test-oldest test-ecosystem docs
 
 test-core: $(VENV)/installed-for-tests ## the tests of single modules, and whether they run every line of the core
 	$(BIN)/python -m coverage erase
@@ -58,15 +62,22 @@ test-core: $(VENV)/installed-for-tests ## the tests of single modules, and wheth
 test-simulation: $(VENV)/installed-for-tests ## random histories: property tests, the simulator, and whether it finds mistakes
 	$(BIN)/python -m pytest tests/properties tests/simulation
 
-test-processes: $(VENV)/installed-for-tests ## the tests with real processes on this machine
-	$(BIN)/python -m pytest --ignore tests/unit --ignore tests/properties --ignore tests/scenarios \
-		--ignore tests/simulation --ignore tests/batch --ignore tests/ecosystem
+test-processes: test-processes-a-l test-processes-m-z ## the tests with real processes on this machine, in two halves
+
+test-processes-a-l: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(filter-out $(DOCUMENTS),$(wildcard tests/integration/test_[a-l]*.py))
+
+test-processes-m-z: $(VENV)/installed-for-tests
+	$(BIN)/python -m pytest $(OTHERS:%=--ignore=%) $(DOCUMENTS:%=--ignore=%) --ignore-glob='tests/integration/test_[a-l]*.py'
+
+test-documents: $(VENV)/installed-for-tests ## the style of all files, and what documents, examples and packages show
+	$(BIN)/python -m pytest $(DOCUMENTS)
 
 test-ecosystem: $(VENV)/installed-for-tests ## joblib, scikit-learn, dask, Optuna, pandas, asyncio and a notebook on slaves
 	$(BIN)/python -m pytest tests/ecosystem --durations 5
 
-test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian
-	$(BIN)/python -m pytest tests/batch -k condor --durations 10
+test-condor: $(VENV)/installed-for-tests ## the tests with a real HTCondor pool; skipped unless run by root on Debian (AGENTS=100)
+	$(BIN)/python -m pytest tests/batch -k condor --agents $(AGENTS) --durations 10
 
 test-batch: $(VENV)/installed-for-tests ## the tests with a real Slurm and sshd; skipped unless run by root on Debian
 	$(BIN)/python -m pytest tests/batch -k 'not condor' --durations 10
@@ -77,6 +88,9 @@ test-oldest: ## the quick tests with the oldest versions of all packages that mw
 
 simulate: $(VENV)/installed-for-tests ## run the simulator with every kind of fault (SEEDS=10000)
 	$(BIN)/python -m pytest tests/simulation --seeds $(SEEDS) --timeout 0
+
+kill: $(VENV)/installed-for-tests ## kill random processes of a computation (KILLS=1000)
+	$(BIN)/python -m pytest tests/integration/test_faults.py -k every_tenth --kills $(KILLS) --timeout 0
 
 attack: $(VENV)/installed-for-tests ## send hostile frames to a master, in about an hour (FRAMES=1000000)
 	$(BIN)/python -m pytest -s tests/properties/test_hostile_frames.py --frames $(FRAMES) --timeout 0

@@ -13,7 +13,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-DEFAULT_SEEDS = 2000
+DEFAULT_SEEDS = 500
 """The number of seeds that `make test` simulates."""
 
 LONGEST_STORY = 400
@@ -44,6 +44,8 @@ restore_signals()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seeds", type=int, default=DEFAULT_SEEDS, help="number of seeds that the simulator runs")
     parser.addoption("--frames", type=int, default=3000, help="number of hostile frames that a master is sent")
+    parser.addoption("--kills", type=int, default=100, help="number of kills in a computation, ten in a second")
+    parser.addoption("--agents", type=int, default=100, help="number of agents in an HTCondor pool")
     parser.addoption("--seed", type=int, help="the only seed that the simulator runs")
 
 
@@ -59,6 +61,18 @@ def seeds(pytestconfig: pytest.Config) -> range:
 def frames(pytestconfig: pytest.Config) -> int:
     """The number of hostile frames."""
     return int(pytestconfig.getoption("--frames"))
+
+
+@pytest.fixture
+def num_kills(pytestconfig: pytest.Config) -> int:
+    """The number of kills in a computation."""
+    return int(pytestconfig.getoption("--kills"))
+
+
+@pytest.fixture
+def num_agents(pytestconfig: pytest.Config) -> int:
+    """The number of agents that join a computation in an HTCondor pool."""
+    return int(pytestconfig.getoption("--agents"))
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ TIMEOUT_S = 2
 """The client timeout in these tests."""
 
 SHORT = ("--mw-client-timeout", TIMEOUT_S)
-KILLS_S = 30.0
 KILL_EVERY_S = 0.1
 AGENTS_SHARE = 0.1
 """The share of agents among the killed processes. The slaves of a killed agent end with it."""
@@ -58,15 +57,17 @@ MANY = ("--mw-attempts-max", 100)
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int, story: list[str]) -> None:
+def test_results_survive_a_kill_every_tenth_of_a_second(
+    stage: Stage, seed: int, story: list[str], num_kills: int
+) -> None:
     """Random slaves, templates and some agents are killed with SIGKILL under load. Every result arrives exactly once.
 
     Only as many agents are killed as a task may lose: more would make it unrunnable. By chance, one task may be killed
     with three slaves, so it gets more attempts.
     """
     story.append(f"seed {seed}")
-    dice = random.Random(seed)
-    master = stage.master("count.py", "--seconds", KILLS_S, "--milliseconds", 2, "--listen", 0.5, *SHORT, *MANY)
+    dice, kills_s = random.Random(seed), num_kills * KILL_EVERY_S
+    master = stage.master("count.py", "--seconds", kills_s, "--milliseconds", 2, "--listen", 0.5, *SHORT, *MANY)
     line = ("count.py", "--mw-slave-processes", 2, *SHORT)
     agents = [stage.agent(*line) for _ in range(3)]
     until(lambda: "SLAVE-1 " in stage.audit.read_text(), "two slaves")
@@ -74,20 +75,20 @@ def test_results_survive_a_kill_every_tenth_of_a_second(stage: Stage, seed: int,
     while master.process.poll() is None:
         time.sleep(KILL_EVERY_S)
         now = time.monotonic() - begun
-        assert now < KILLS_S + AFTERWARDS_S, f"the master still runs:\n{master.err[-3000:]}"
+        assert now < kills_s + AFTERWARDS_S, f"the master still runs:\n{master.err[-3000:]}"
         for number, agent in enumerate(agents):
-            if agent.process.poll() is not None and now < KILLS_S + AFTERWARDS_S / 2:
+            if agent.process.poll() is not None and now < kills_s + AFTERWARDS_S / 2:
                 agents[number] = stage.agent(*line)
         slaves = [slave for agent in agents for slave in children_of(agent.pid)]  # and templates
         may_kill_agent = agents_killed < LOST_AGENTS_ALLOWED and dice.random() < AGENTS_SHARE
         victims = [agent.pid for agent in agents] if may_kill_agent else slaves
-        if now < KILLS_S and victims:
+        if now < kills_s and victims:
             agents_killed += may_kill_agent
             victim = dice.choice(victims)
             story.append(f"{now:.2f} s: kill {victim}, one of {victims}")
             kill(victim, signal.SIGKILL)
             kills += 1
-    assert kills > 0.1 * KILLS_S / KILL_EVERY_S
+    assert kills > 0.1 * num_kills
     assert all_came_once(master) > 100
     for agent in agents:
         agent.end()
