@@ -694,6 +694,17 @@ def test_what_tasks_have_logged_is_passed_on_before_their_results() -> None:
     assert isinstance(second, messages.Results)
 
 
+def test_a_slave_that_finishes_its_last_task_may_log(core: AgentCore) -> None:
+    """Its agent leaves, and the running task has the grace period."""
+    core.handle(tasks(1), 0.0)
+    core.handle(Terminated("evicted"), 0.0)
+    core.take_actions()
+    core.handle(slave_heard(messages.Logged(1, [])), 0.0)
+    actions = core.take_actions()
+    assert to_master(actions) == [messages.Logged(1, [])]
+    assert actions.kill == []
+
+
 def test_a_slave_that_logs_before_it_is_ready_or_for_another_one_is_killed() -> None:
     for number, ready in ((1, False), (2, True)):
         core = AgentCore(SETTINGS)

@@ -21,7 +21,7 @@ from attrs import define
 from msgspec.structs import replace
 
 from mwpy._core.agent.checkpoints import Checkpoints
-from mwpy._core.agent.child import Child
+from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
 from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import TaskIds, divided
@@ -126,7 +126,8 @@ class Traffic:
 
     def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
         """Pass on what tasks have logged, if the message is that. It does not end the silence of the slave."""
-        is_logged = isinstance(message, messages.Logged) and child.is_ready and message.slave == child.number
+        has_begun = child.state in (ChildState.READY, ChildState.STOPPING)
+        is_logged = isinstance(message, messages.Logged) and has_begun and message.slave == child.number
         if is_logged:
             self._state.actions.to_master.append(Outgoing(message, (), received))
         return is_logged
