@@ -48,6 +48,7 @@ try:
     from mwpy._values.ids import SlaveId, TaskId
     from mwpy._values.policy import Policies
     from mwpy._values.references import result
+    from mwpy._values.reports import Report, report
     from mwpy._values.seeds import task_seed
     from mwpy._values.task import Result, UnrunnableTask
     from mwpy.app import VERSION, local_master, main, master_algorithm, slave_algorithm, version_string
@@ -82,6 +83,7 @@ __all__ = [
     "OutOfTime",
     "Policies",
     "Refused",
+    "Report",
     "ResourceFileError",
     "Result",
     "SharedObjectMissing",
@@ -103,6 +105,7 @@ __all__ = [
     "main",
     "master_algorithm",
     "replay",
+    "report",
     "restored",
     "result",
     "seconds_left",

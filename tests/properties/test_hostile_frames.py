@@ -133,6 +133,7 @@ class Attack:
             *(self.noise, self.mutated, self.truncated, self.many_spans, self.announced_lists, self.nested_header),
             *(self.nested_result, self.wide_result, self.long_texts, self.many_frames, self.numbers, self.scattered),
             *(self.replayed, self.returned, self.died, self.wrong_kind, self.many_packages, self.states),
+            self.reports,
         )
 
     # ---- what the members do -------------------------------------------------------------------------------
@@ -221,6 +222,7 @@ class Attack:
                 messages.Results(1, column, [1] * len(column), [1] * len(column), [0.1] * len(column), []),
                 messages.Revoked(number, column, [number] * len(column), [1] * len(column), self.random.random() < 0.5),
                 messages.Checkpoint(number, number, 1),
+                messages.Reported(number, number, 1, 0.5),
                 messages.SlaveReady(number),
                 messages.SlaveRetiring(number),
                 messages.SlaveDied(number, number, Cause.CRASH, text, LastWords(text, text)),
@@ -240,6 +242,13 @@ class Attack:
         group = groups[-1] if groups else self.tasks_of(peer)
         frames: list[Buffer] = [bytes(self.size(100_000)) for _ in range(1 + self.size(20))]
         return wire.encode(messages.Checkpoint(1, group.tasks[0], group.attempts[0]), frames)
+
+    def reports(self, peer: bytes) -> list[Buffer]:
+        """A report of a task that the member holds, often too large. The algorithm does not ask for it."""
+        groups = [each for each in self.link.sent.get(peer, ()) if isinstance(each, messages.Tasks)]
+        group = groups[-1] if groups else self.tasks_of(peer)
+        message = messages.Reported(1, group.tasks[0], group.attempts[0], 0.5)
+        return wire.encode(message, [bytes(self.size(100_000))])
 
     def noise(self, peer: bytes) -> list[Buffer]:
         return [VERSION + self.random.randbytes(self.size(10_000)) for _ in range(1 + self.size(3))]

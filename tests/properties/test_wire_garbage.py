@@ -39,6 +39,8 @@ hostile = st.one_of(
     st.builds(messages.Cancel, columns, counts, st.booleans()),
     st.builds(messages.Checkpoint, numbers, numbers, numbers),
     st.builds(messages.CheckpointRead, numbers),
+    st.builds(messages.Reported, numbers, numbers, numbers, st.floats()),
+    st.builds(messages.ReportRead, numbers),
     st.builds(messages.SlaveReady, numbers),
     st.builds(messages.SlaveGrown, numbers, numbers),
     st.builds(messages.SlaveRetiring, numbers),

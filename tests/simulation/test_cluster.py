@@ -27,6 +27,7 @@ from mwpy._core.master.corrections import Corrections
 from mwpy._core.master.definitions import Definitions
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.members import ConnectedAgent, ConnectedSlave
+from mwpy._core.master.reports import Reports
 from mwpy._core.master.results import Results
 from mwpy._core.master.spans import Span
 from mwpy._core.master.stragglers import Stragglers
@@ -351,6 +352,18 @@ def reason_of_failure(seed: int) -> str:
     except SimulationFailure as failure:
         return str(failure)
     return ""
+
+
+def test_reports_of_live_attempts_reach_the_algorithm() -> None:
+    histories = [Cluster(seed) for seed in range(10)]
+    for cluster in histories:
+        cluster.run()
+    assert sum(cluster.master.algorithm.reports.given for cluster in histories) > 10
+
+
+def test_the_simulation_finds_a_report_of_an_attempt_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reports, "_counts", lambda *_: True)
+    assert any("this attempt does not live" in reason for reason in map(reason_of_failure, range(40)))
 
 
 def test_no_wrong_result_is_given_out_if_each_task_is_verified_on_three_hosts() -> None:

@@ -42,6 +42,8 @@ ALL: list[tuple[messages.Message, list[bytes]]] = [
     (messages.Cancel([1, 5], [4, 1], True), []),
     (messages.Checkpoint(1, 7, 2), [b"state", b"large"]),
     (messages.CheckpointRead(1), []),
+    (messages.Reported(1, 7, 2, 5.5), [b"values"]),
+    (messages.ReportRead(1), []),
     (messages.ShareWanted("digest", 1 << 40), []),
     (messages.SharePart("digest", 1 << 40), [b"part"]),
     (messages.ShareGone("digest"), []),
@@ -119,6 +121,11 @@ TOO_LARGE: list[messages.Message] = [
     messages.Results(1, [1], [1], [1], [-1.0], []),
     messages.Results(1, [1], [1], [1], [0.0], MANY),
     messages.Results(1, [1], [1], [1], [0.0], [], MANY),
+    messages.Reported(-1, 1, 1, 0.0),
+    messages.Reported(1, -1, 1, 0.0),
+    messages.Reported(1, 1, -1, 0.0),
+    messages.Reported(1, 1, 1, -1.0),
+    messages.Reported(1, 1, 1, float("inf")),
     messages.Revoked(1, MANY, MANY, MANY),
     messages.SlaveReady(-1),
     messages.SlaveReady(1 << 60),
@@ -161,9 +168,9 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 15),
-        (wire.FROM_MASTER, "an agent", 14),
-        (wire.FROM_SLAVE, "an agent", 6),
+        (wire.FROM_AGENT, "a master", 16),
+        (wire.FROM_MASTER, "an agent", 15),
+        (wire.FROM_SLAVE, "an agent", 7),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],
 )

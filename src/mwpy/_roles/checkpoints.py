@@ -1,10 +1,12 @@
-"""The states of the task that a slave runs: the one that an earlier attempt left, and those that this one leaves."""
+"""The states and the reports of the task that a slave runs: the state that an earlier attempt left, and what this one
+leaves and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from mwpy._system.clock import monotonic
 from mwpy._transport import wire
 from mwpy._transport.codec import Codec, loads_state
 from mwpy._values import messages
@@ -52,6 +54,8 @@ class RunningTasks:
         self._first = self._attempt = self._position = 0
         self._left: Sequence[Buffer] = ()
         self._restored: object = _NOT_LOADED
+        self.began = 0.0
+        """When the running task began, on the monotonic clock."""
 
     def begin(self, first: int, attempt: int, position: int, left: Sequence[Buffer]) -> RunningTasks:
         """The slave begins a span.
@@ -64,6 +68,7 @@ class RunningTasks:
         """
         self._first, self._attempt, self._position, self._left = first, attempt, position, left
         self._restored = _NOT_LOADED
+        self.began = monotonic()
         return self
 
     @property
@@ -84,6 +89,15 @@ class RunningTasks:
             )
         self._flush(in_task=True)  # a state ends the silence after which the agent reads them in the journal
         self._end.send(wire.encode(messages.Checkpoint(self._number, self.running, self._attempt), [entry, *buffers]))
+
+    def report(self, values: dict[str, object]) -> None:
+        """Send interim values of the running task. See `mwpy.report`."""
+        if self._end.forked:
+            raise UsageError("mwpy.report() in a process that the task forked: call it in the task's own process")
+        entry = self._codec.dumps_report(values)
+        seconds = max(0.0, monotonic() - self.began)
+        message = messages.Reported(self._number, self.running, self._attempt, seconds)
+        self._end.send(wire.encode(message, [entry]))
 
     def restored(self, default: object) -> object:
         """Return the state that an earlier attempt left. See `mwpy.restored`."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from attrs import define, field
 
-from mwpy._core.master.commands import CancelTasks, CorrectResults, GoOn, HoldResults, Running, Waiting
+from mwpy._core.master.commands import Asking, CancelTasks, GoOn, Running, Waiting
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.access import Access
@@ -28,6 +28,7 @@ from mwpy._system import clock
 from mwpy._values.errors import DependencyFailed, InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.max_failures import FailuresByKind
+from mwpy._values.reports import Report
 from mwpy._values.task import Result, UnrunnableTask, failed
 
 if TYPE_CHECKING:
@@ -82,11 +83,13 @@ class Inbox:
     """Closed maps whose tasks may not be cancelled yet."""
     corrected: Corrected = field(factory=Corrected)
     """Results that are computed again."""
+    reports: dict[SlaveId, Report] = field(factory=dict)
+    """The newest reports of tasks, by slave, after the core was asked for them."""
     _received: deque[Actions | BaseException] = field(factory=deque)
     """Outcomes that are not sorted yet."""
     _logged: deque[LogGroup] = field(factory=deque)
     """Records of `logging` that no handler has got yet."""
-    _asked: tuple[CancelTasks | GoOn | HoldResults | CorrectResults, list[list[TaskId]]] | None = None
+    _asked: tuple[Asking, list[list[TaskId]]] | None = None
     """The last command that must be answered, and a list for its answer."""
     _stopped: Stopped | None = None
     """That the run is stopped, until the algorithm knows it."""
@@ -236,7 +239,7 @@ class Inbox:
             raise UsageError(f"there is no task {wrong} to cancel: the ids of the submitted tasks are 1 to {last}")
         return self.ask(CancelTasks.of(ids, Running(running)))
 
-    def ask(self, command: CancelTasks | GoOn | HoldResults | CorrectResults) -> list[TaskId]:
+    def ask(self, command: Asking) -> list[TaskId]:
         """Send a command, and wait until the core answers which tasks it concerned."""
         answers: list[list[TaskId]] = []
         self._asked = command, answers
@@ -299,6 +302,7 @@ class Inbox:
         for call in outcome.failed:
             with _KEEPING:
                 self.failed.keep(call)
+        self.reports.update((report.sid, report) for report in outcome.reports)
         for command, unended in outcome.cancelled:
             if self._asked is not None and command is self._asked[0]:
                 self._asked[1].append(unended)

@@ -31,7 +31,7 @@ class Maps(Watching):
     """The maps of a master. `mwpy.Master` adds everything else that a master algorithm drives."""
 
     def __init__(self, parts: MasterParts) -> None:
-        super().__init__(parts.access, parts.inbox.unfetched)
+        super().__init__(parts.access, parts.inbox)
         self._parts = parts
 
     @overload

@@ -46,6 +46,9 @@ NUMBER = 1
 _STATE = bytes(wire.encode(messages.Checkpoint(NUMBER, 0, 0))[0][:2])
 """How the state of a task begins as a message: version and kind."""
 
+_REPORT = bytes(wire.encode(messages.Reported(NUMBER, 0, 0, 0.0))[0][:2])
+"""The same of a report."""
+
 ENDS_THE_CALL = (KeyboardInterrupt, BdbQuit)
 """What a user raises in a task, with Ctrl-C or in a debugger. It ends the call of the master algorithm that waits."""
 
@@ -79,7 +82,12 @@ class _Channel:
         return found
 
     def send(self, frames: Sequence[Buffer]) -> None:
-        """Send a message. A state replaces the one before, because the task may leave any number of them."""
+        """Send a message. A state replaces the one before, because the task may leave any number of them.
+
+        A report is dropped: the master algorithm, which has the same thread, cannot read it while the task runs.
+        """
+        if bytes(frames[0][:2]) == _REPORT:
+            return
         if self.sent and all(bytes(each[0][:2]) == _STATE for each in (frames, self.sent[-1])):
             self.sent.pop()
         self.sent.append(_copied(frames))

@@ -31,13 +31,16 @@ def calls_of_newest_master() -> FailedCalls:
 
 @define(eq=False)
 class _Replayed:
-    """A task that runs again: its states are ignored, because it has no next attempt."""
+    """A task that runs again: its states and reports are ignored, because it has no next attempt and no master."""
 
     _left: Sequence[Buffer]
     """The last state that the task left; empty if it left none."""
 
     def leave(self, state: object) -> None:
         """Ignore a state."""
+
+    def report(self, values: dict[str, object]) -> None:
+        """Ignore a report: no master algorithm waits for it."""
 
     def restored(self, default: object) -> object:
         """Return the last state that the task left."""

@@ -213,7 +213,7 @@ class TaskRunner:
             self.completed += (ran := self.stretches.run(end.run_each, function, span, most))
             self._measure()
             return ran
-        group, limit, attempt, logs = self.result_group, self._limit, span.attempt, self._logs
+        group, limit, attempt, logs, running = self.result_group, self._limit, span.attempt, self._logs, self._tasks
         journal = end.journal
         dumps = self._codec.dumps_digested if span.digested else self._codec.dumps_value
         note = journal.add
@@ -226,13 +226,12 @@ class TaskRunner:
                 break
             ran += 1
             began = ended = 0.0
-            args = kwargs = value = result = large = (
-                None  # free the objects of the last task before this task creates its own
-            )
+            # free the objects of the last task before this task creates its own
+            args = kwargs = value = result = large = None
             kind = VALUE
             try:
                 args, kwargs = load(call, buffers)
-                began = monotonic()
+                running.began = began = monotonic()
                 value = function(*args, **kwargs)
                 ended = monotonic()
                 result, large = dumps(value)
@@ -267,6 +266,7 @@ class TaskRunner:
             _end_fork(task_id)
         if isinstance(error, EndIsNear):
             _give_up(self, self._end, task_id, error)
+        self._tasks.began = monotonic()  # of the next task
         return not self._end.eof
 
     def _unpack(self, number: int) -> Callable[..., Any] | None:

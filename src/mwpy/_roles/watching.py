@@ -1,4 +1,4 @@
-"""How a master algorithm shows what its computation does: a part of `mwpy.Master`."""
+"""How a master algorithm sees and shows what its computation does: a part of `mwpy.Master`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from mwpy._roles.access import Access
 from mwpy._roles.meter import Figures
 from mwpy._roles.progress import Progress, ShowProgress, progress_of
+from mwpy._roles.reports import fetch_reports
 from mwpy._roles.summary import summary_of
+from mwpy._values.reports import Report
 
 if TYPE_CHECKING:
-    from mwpy._roles.unfetched import Unfetched
+    from mwpy._roles.inbox import Inbox
 
 __all__ = ["Watching"]
 
@@ -18,9 +20,10 @@ __all__ = ["Watching"]
 class Watching:
     """What shows the state of a computation. `mwpy.Master` adds everything else that a master algorithm drives."""
 
-    def __init__(self, access: Access, unfetched: Unfetched) -> None:
+    def __init__(self, access: Access, inbox: Inbox) -> None:
         self._whole = access
-        self._maps = unfetched
+        self._maps = inbox.unfetched
+        self._reports_to = inbox
         self._progress: Progress | None = None
 
     def progress(self, show: ShowProgress = True, *, total: int | None = None) -> None:
@@ -51,6 +54,30 @@ class Watching:
 
         if shown is not None:
             io.progress.begin(shown, figures)
+
+    def reports(self) -> list[Report]:
+        """Return what running tasks have sent with `mwpy.report` since the last call: the newest report of each.
+
+        `loop` does not return for a report, because there may be many: wait with `mw.loop(timeout=1)`. In a map, call
+        this between the results.
+
+        Returns:
+            The reports, oldest first, each once. Reports of attempts that have ended are left out, and so are those of
+            executors. If a task has a second attempt (`speculate`), both may report. With `slaves=0` there are none,
+            because this thread runs the tasks.
+
+        Raises:
+            TooManyFailures: `max_failures` stops the whole computation.
+
+        Examples:
+            >>> ids = [mw.submit(train.task(rate), tag=rate) for rate in rates]  # doctest: +SKIP
+            >>> left = len(ids)                                # doctest: +SKIP
+            >>> while left:                                    # doctest: +SKIP
+            ...     mw.loop(timeout=1)
+            ...     mw.cancel(report.task_id for report in mw.reports() if report.values["loss"] > 100)
+            ...     left -= len(mw.results())
+        """
+        return fetch_reports(self._reports_to)
 
     def summary(self) -> str:
         """Return what was done until now, as a text of several lines: for each algorithm on each host the tasks, their

@@ -22,6 +22,7 @@ from mwpy._core.master.commands import (
     ReleaseResults,
     RenewSlaves,
     Running,
+    TakeReports,
 )
 from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.definitions import Definitions
@@ -29,6 +30,7 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
+from mwpy._simulation.reports import ReportChecker
 from mwpy._simulation.shares import SharedByAlgorithm
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
@@ -66,6 +68,9 @@ HOLD_S = 2.0
 ASK_S = 2.0
 """How often the algorithm asks for corrections, in seconds."""
 
+REPORTS_S = 2.0
+"""The longest pause between two requests for reports, in seconds."""
+
 LARGE = 2000
 """Characters of an argument that is over the master's limit."""
 
@@ -97,6 +102,7 @@ class SimulatedAlgorithm:
         self._io = io
         self._checker = checker
         self._replay = replay
+        self.reports = ReportChecker(checker)
         self._total = tasks
         self._submit_s = pace.submit_s
         self._wake = wake
@@ -127,6 +133,8 @@ class SimulatedAlgorithm:
         if not self._corrected:
             world.after(ASK_S, self._ask)
         world.after(0.0, self._go_on)
+        if random.random() < 0.8:
+            world.after(random.random() * REPORTS_S, self._take_reports)
         if random.random() < 0.5:
             world.after(random.random() * CANCEL_S, self._cancel_some)
 
@@ -174,6 +182,10 @@ class SimulatedAlgorithm:
                     self._refer(command.numbers, unended)
                 elif isinstance(command, CorrectResults):
                     self._compute_again(outcome.doubted)
+                elif isinstance(command, TakeReports):
+                    for report in outcome.reports:
+                        self._world.note(f"task {report.task_id} has reported")
+                        self.reports.gave(report)
                 else:
                     self._checker.stops.went_on(unended, self._checker.ended)
             if outcome.stopped is not None:
@@ -257,6 +269,14 @@ class SimulatedAlgorithm:
             self._wake()
         if not self.complete:
             self._world.after(random.random() * CANCEL_S, self._cancel_some)
+
+    def _take_reports(self) -> None:
+        """Ask for reports, and schedule the next time. A task that has reported may be cancelled."""
+        if self.complete:
+            return
+        self._io.commands.append(TakeReports())
+        self._wake()
+        self._world.after(self._world.random.random() * REPORTS_S, self._take_reports)
 
     def _ask(self) -> None:
         """Ask for corrections, for the last time when all tasks have ended and no fault happens any more."""

@@ -34,6 +34,10 @@ class AttemptChecker:
     """Tasks that were addressed to a slave, until the master removed this address."""
     _agent_of: dict[SlaveId, str] = field(factory=dict)
 
+    def holds(self, sid: SlaveId, task: int, attempt: int) -> bool:
+        """Whether a slave has an attempt of a task, as far as the master knows."""
+        return self._live.get(task, {}).get(sid) == attempt
+
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
         match record:

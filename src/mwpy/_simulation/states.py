@@ -1,4 +1,5 @@
-"""Tasks of a simulated computation leave states. This checks from outside which state each attempt begins with."""
+"""Tasks of a simulated computation leave states, and report. This checks from outside which state each attempt begins
+with."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class StateChecker:
 
 @define(eq=False)
 class StatesOfSlave:
-    """The states that the tasks of one slave get and leave."""
+    """The states that the tasks of one slave get and leave, and their reports."""
 
     _world: World
     _checker: StateChecker
@@ -111,6 +112,8 @@ class StatesOfSlave:
     """Sends a message to the agent."""
     _running: tuple[int, int] | None = None
     """The task and the attempt that runs and may leave states."""
+    _reported: int = 0
+    """How many reports its tasks have made."""
     _restored: dict[tuple[int, int], Progress] = field(factory=dict)
     """The state that each task got, by task and attempt."""
 
@@ -134,6 +137,8 @@ class StatesOfSlave:
         self._checker.forget(self._peer, self._number)
         self._checker.began(task, attempt, state)
         random = self._world.random
+        for _ in range(random.choice((0, 0, 1, 3))):
+            self._world.after(random.random() * seconds, partial(self._report, task, attempt))
         if algorithm % 3 or random.random() < 0.3:
             return
         number = 0 if state is None else state[2]
@@ -141,6 +146,14 @@ class StatesOfSlave:
         for moment in moments:
             number += random.randint(1, 3)
             self._world.after(moment, partial(self._leave, (task, attempt, number)))
+
+    def _report(self, task: int, attempt: int) -> None:
+        """Report, unless the attempt has ended."""
+        if self._running == (task, attempt):
+            self._reported += 1
+            values: dict[str, object] = {"task": task, "attempt": attempt, "number": self._reported}
+            message = messages.Reported(self._number, task, attempt, 0.5)
+            self._reply(message, [CODEC.dumps_report(values)])
 
     def stop(self) -> None:
         """The attempt has ended, or does nothing more."""

@@ -24,7 +24,7 @@ from attrs import frozen
 
 from mwpy._transport.error_texts import describe_error, encodable, text_of
 from mwpy._transport.shared import LARGE_BYTES, lend
-from mwpy._values.bounds import shortened
+from mwpy._values.bounds import MAX_REPORT_BYTES, shortened
 from mwpy._values.digested import Digested, read_digested
 from mwpy._values.errors import ArgumentNotPicklable, UsageError
 from mwpy._values.failures import Failure, read_failure
@@ -256,6 +256,36 @@ class Codec:
                 f"the state, a {type(state).__qualname__}, cannot be pickled ({text_of(error)}): leave what it is made "
                 f"from"
             ) from error
+
+    def dumps_report(self, values: dict[str, object]) -> bytes:
+        """Encode the values that a task reports. `loads` reads them when their entry is decoded.
+
+        Raises:
+            ArgumentNotPicklable: one cannot be pickled, and the message names it; the caller's fault.
+            UsageError: they are too large; the caller's fault.
+        """
+        try:
+            entry, buffers = self.dumps_value(values)
+        except Exception as error:
+            raise ArgumentNotPicklable(self._blame_reported(values, error)) from error
+        size = len(entry) + sum(map(len, buffers))
+        if size > MAX_REPORT_BYTES:
+            raise UsageError(
+                f"the report is {size} bytes, the limit is {MAX_REPORT_BYTES} bytes: report less, or write the values "
+                f"to a file and report its name"
+            )
+        return entry
+
+    def _blame_reported(self, values: dict[str, object], error: Exception) -> str:
+        for name, value in values.items():
+            try:
+                self.dumps_value(value)
+            except Exception as culprit:
+                return (
+                    f"the value {name!r} of the report, a {type(value).__qualname__}, cannot be pickled "
+                    f"({text_of(culprit)}): report what it is made from"
+                )
+        return f"the values of the report cannot be pickled together ({text_of(error)}): report simpler ones"
 
     def dumps_shared(self, value: object) -> tuple[bytes, Sequence[Buffer]]:
         """Pickle an object that many tasks use, with its large buffers. `loads_shared` reads it.

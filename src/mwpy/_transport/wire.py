@@ -53,6 +53,8 @@ _KINDS: dict[int, type[messages.Message]] = {
     22: messages.Checkpoint,
     23: messages.CheckpointRead,
     24: messages.Logged,
+    27: messages.Reported,
+    28: messages.ReportRead,
     30: messages.ShareWanted,
     31: messages.SharePart,
     32: messages.ShareGone,
@@ -92,7 +94,7 @@ FROM_AGENT = Route(
         {
             *(_M.Hello, _M.Installed, _M.Results, _M.Revoked, _M.SlaveReady, _M.SlaveDied, _M.AlgorithmFailed),
             *(_M.SlaveRetiring, _M.Leaving, _M.Goodbye, _M.Checkpoint, _M.ShareWanted),
-            *(_M.AskStatus, _M.AskTask, _M.Logged),
+            *(_M.AskStatus, _M.AskTask, _M.Logged, _M.Reported),
         }
     ),
     MAX_MEMBER_HEADER_BYTES,
@@ -102,14 +104,14 @@ FROM_MASTER = Route(
     frozenset(
         {
             *(_M.Welcome, _M.Refused, _M.Algorithms, _M.Tasks, _M.Revoke, _M.Cancel, _M.SlaveNamed, _M.Probe),
-            *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.SharePart, _M.ShareGone),
+            *(_M.Shutdown, _M.Renew, _M.CheckpointRead, _M.ReportRead, _M.SharePart, _M.ShareGone),
         }
     ),
     MAX_HEADER_BYTES,
 )
 FROM_SLAVE = Route(
     "an agent",
-    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged}),
+    frozenset({_M.Results, _M.SlaveReady, _M.SlaveGrown, _M.AlgorithmFailed, _M.Checkpoint, _M.Logged, _M.Reported}),
     MAX_MEMBER_HEADER_BYTES,
 )
 TO_INQUIRER = Route(

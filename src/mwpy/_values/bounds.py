@@ -16,6 +16,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_PACKAGES",
     "MAX_REASON",
+    "MAX_REPORT_BYTES",
     "MAX_SECONDS",
     "MAX_SLAVES",
     "MAX_TASKS",
@@ -38,6 +39,9 @@ MAX_NAME = 255
 
 MAX_REASON = 8000
 """Characters of a reason. It may contain a traceback."""
+
+MAX_REPORT_BYTES = 64 * 1024
+"""The encoded values of one report of a task. The manual names this number."""
 
 MAX_STREAM = 64 * 1024
 """Characters of the end of a stream of a slave."""

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from mwpy._values.errors import UsageError
 
-__all__ = ["RUNNING", "StatefulTask", "checkpoint", "restored"]
+__all__ = ["RUNNING", "RunningTask", "checkpoint", "restored", "running_task"]
 
 
-class StatefulTask(Protocol):
-    """The task that runs, for the functions below."""
+class RunningTask(Protocol):
+    """The task that runs, for the functions below and for `reports.report`."""
 
     def leave(self, state: object) -> None:
         """Leave a state for the next attempt."""
@@ -23,11 +23,14 @@ class StatefulTask(Protocol):
     def restored(self, default: object) -> object:
         """Return the state that an earlier attempt left, or a default."""
 
+    def report(self, values: dict[str, object]) -> None:
+        """Send interim values to the master."""
+
 
 class _Running(threading.local):
     """The task that runs in this thread. A thread that a task started may outlive the task, so it has none."""
 
-    task: StatefulTask | None = None
+    task: RunningTask | None = None
     """None if no task runs."""
 
 
@@ -56,7 +59,7 @@ def checkpoint(state: object) -> None:
         ...         number += 1
         ...         mwpy.checkpoint(number)
     """
-    _running("checkpoint").leave(state)
+    running_task("mwpy.checkpoint()").leave(state)
 
 
 def restored(default: Any = None) -> Any:
@@ -77,13 +80,21 @@ def restored(default: Any = None) -> Any:
         ...     for number in range(mwpy.restored(0), limit):
         ...         mwpy.checkpoint(number)
     """
-    return _running("restored").restored(default)
+    return running_task("mwpy.restored()").restored(default)
 
 
-def _running(name: str) -> StatefulTask:
+def running_task(call: str) -> RunningTask:
+    """Return the task that runs in this thread.
+
+    Args:
+        call: what the user has called.
+
+    Raises:
+        UsageError: no task runs in this thread; the caller's fault.
+    """
     if RUNNING.task is None:
         raise UsageError(
-            f"mwpy.{name}() works only in a task, in the thread that runs the task: call it in the function that is "
-            f"submitted or mapped"
+            f"{call} works only in a task, in the thread that runs the task: call it in the function that is submitted "
+            f"or mapped"
         )
     return RUNNING.task

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
+from mwpy._values.bounds import MAX_REPORT_BYTES
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
-from mwpy._values.messages import AlgorithmFailed, Algorithms, Cancel, Checkpoint, Message, Results, Revoked, Tasks
+from mwpy._values.messages import (
+    AlgorithmFailed,
+    Algorithms,
+    Cancel,
+    Checkpoint,
+    Message,
+    Reported,
+    Results,
+    Revoked,
+    Tasks,
+)
 from mwpy._values.share_messages import SharePart
 
 __all__ = ["check"]
@@ -49,6 +60,12 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
         case Checkpoint():
             if not frames:
                 raise ProtocolError("Checkpoint: no payload frame")
+        case Reported():
+            if len(frames) != 1 or len(frames[0]) > MAX_REPORT_BYTES:
+                sizes = ", ".join(str(len(frame)) for frame in frames[:3])
+                raise ProtocolError(
+                    f"Reported: {len(frames)} payload frames ({sizes} bytes), but a small one is expected"
+                )
         case SharePart():
             if len(frames) != 1:
                 raise ProtocolError(f"SharePart: {len(frames)} payload frames, but one is expected")

@@ -48,6 +48,8 @@ __all__ = [
     "Probe",
     "Refused",
     "Renew",
+    "ReportRead",
+    "Reported",
     "Results",
     "Revoke",
     "Revoked",
@@ -67,7 +69,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """The version changes whenever an agent and a master of different versions could misunderstand each other."""
 
 
@@ -194,6 +196,22 @@ class Checkpoint(Struct, frozen=True):
 
 class CheckpointRead(Struct, frozen=True):
     """Master to agent: it has read a state of a task of this slave. The agent may send the next one."""
+
+    slave: int
+
+
+class Reported(Struct, frozen=True):
+    """Slave to agent to master: interim values of a running task. The payload frame is what `dumps_report` encoded."""
+
+    slave: Number
+    task: Number
+    attempt: Number
+    seconds: TimeLeft
+    """How long the attempt has run."""
+
+
+class ReportRead(Struct, frozen=True):
+    """Master to agent: it has read a report of this slave. The agent may send the next one."""
 
     slave: int
 
@@ -354,6 +372,8 @@ Message = (
     | Cancel
     | Checkpoint
     | CheckpointRead
+    | Reported
+    | ReportRead
     | Logged
     | ShareWanted
     | SharePart

@@ -32,6 +32,7 @@ __all__ = [
     "UnrunnableTask",
     "encoded_in",
     "failed",
+    "loaded",
     "renamed",
     "size_of",
     "stored_result",
@@ -85,6 +86,15 @@ _loads: list[Loads] = []
 def unpickle_with(value: Loads, arguments: Loads) -> None:
     """Set the functions that read values and arguments. `_transport.codec` calls it, because values must not pickle."""
     _loads[:] = [value, arguments]
+
+
+def loaded(entry: Any, buffers: Sequence[Buffer] = ()) -> Any:
+    """Return the object of an entry that is a value.
+
+    Raises:
+        Exception: it cannot be unpickled here.
+    """
+    return _loads[0](entry, buffers)
 
 
 class Origin(Struct, frozen=True, gc=False):

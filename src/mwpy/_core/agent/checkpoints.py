@@ -34,7 +34,7 @@ class Checkpoints:
 
     def left(self, child: Child, message: messages.Checkpoint, received: Sequence[Buffer]) -> None:
         """A task has left a state. Ignore it if the task is cancelled, or if its result was read in the journal."""
-        if _holds(child, message):
+        if child.holds(message.task, message.attempt):
             child.unsent = message, received
 
     def due(self, child: Child, leaving: bool) -> float | None:
@@ -44,7 +44,9 @@ class Checkpoints:
         return -inf if leaving else child.unsent_until
 
     def decide(self, child: Child, leaving: bool, now: float) -> None:
-        """Send the newest state of a slave if it is due."""
+        """Send the newest state of a slave, if there is one and it is due."""
+        if child.unsent is None:
+            return
         due = self.due(child, leaving)
         if due is not None and now >= due:
             child.unsent_until, child.unread = now + CHECKPOINT_S, True
@@ -53,7 +55,7 @@ class Checkpoints:
     def ended(self, child: Child, group: messages.Results) -> None:
         """Tasks of a slave have ended. Nobody needs the state of one of them, unless the task failed: then it may be
         tried again, or replayed by the user."""
-        if child.unsent is not None and not _holds(child, child.unsent[0]):
+        if child.unsent is not None and not _is_held(child, child.unsent[0]):
             if group.failed:
                 self._send(child)
             child.unsent = None
@@ -66,7 +68,7 @@ class Checkpoints:
 
     def slave_ended(self, child: Child) -> None:
         """A slave has ended, and still holds the task that it ran, unless this task is cancelled."""
-        if child.unsent is not None and _holds(child, child.unsent[0]):
+        if child.unsent is not None and _is_held(child, child.unsent[0]):
             self._send(child)
 
     def _send(self, child: Child) -> None:
@@ -76,7 +78,6 @@ class Checkpoints:
         self._state.actions.to_master.append(Outgoing(message, (), received))
 
 
-def _holds(child: Child, state: messages.Checkpoint) -> bool:
+def _is_held(child: Child, state: messages.Checkpoint) -> bool:
     """Whether a slave holds the task of a state, in the attempt that left the state."""
-    named = (span for span in child.held if span.attempt == state.attempt)
-    return any(span.first <= state.task < span.first + span.count for span in named)
+    return child.holds(state.task, state.attempt)

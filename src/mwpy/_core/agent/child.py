@@ -149,6 +149,12 @@ class Child:
     """How long this state waits."""
     unread: bool = False
     """Whether a state was sent to the master, and the master has not answered."""
+    report: tuple[messages.Reported, Sequence[Buffer]] | None = None
+    """The newest report of a task of it, with its frames, until it is sent to the master; see `reports.py`."""
+    report_until: float = 0.0
+    """How long this report waits."""
+    report_unread: bool = False
+    """Whether a report was sent to the master, and the master has not answered."""
     killed_at: int | None = None
     """Position of the task for which it was killed. In its memory may be the next position, because a slave
     writes it before it notices a recall."""
@@ -206,6 +212,13 @@ class Child:
         self.killed_because, self.loss = because, cause
         self.doomed = self.spared_until = self.look_at = self.measure_at = None
 
+    def note_read(self, answer: messages.CheckpointRead | messages.ReportRead) -> None:
+        """The master has read what was sent to it last: a state or a report."""
+        if isinstance(answer, messages.CheckpointRead):
+            self.unread = False
+        else:
+            self.report_unread = False
+
     @property
     def is_ready(self) -> bool:
         """Whether it takes tasks."""
@@ -242,11 +255,12 @@ class Child:
 
     def note_peak(self, used: int) -> None:
         """Record how much memory it uses while it runs a task. Forget the tasks that it does not hold any more."""
-        self.peaks = {key: peak for key, peak in self.peaks.items() if self._holds(*key)}
+        self.peaks = {key: peak for key, peak in self.peaks.items() if self.holds(*key)}
         running = self.running(self.started)
         self.peaks[running] = max(self.peaks.get(running, 0), used)
 
-    def _holds(self, task: int, attempt: int) -> bool:
+    def holds(self, task: int, attempt: int) -> bool:
+        """Whether it holds a task in this attempt."""
         return any(span.first <= task < span.first + span.count and span.attempt == attempt for span in self.held)
 
     def take_peaks(self, group: messages.Results) -> list[tuple[int, int]]:

@@ -1,8 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Checkpoints`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure` and `Dues`.
-This module only distributes the events.
+`Shares`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure`
+and `Dues`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from mwpy._core.agent.events import (
 )
 from mwpy._core.agent.late import LateResults
 from mwpy._core.agent.output import StartOutput
+from mwpy._core.agent.reports import Reports
 from mwpy._core.agent.shares import Shares
 from mwpy._core.agent.starts import Starts
 from mwpy._core.agent.state import AgentState
@@ -72,6 +73,7 @@ class AgentCore:
         self._state = AgentState(settings)
         self._starts = Starts(self._state)
         self._checkpoints = Checkpoints(self._state)
+        self._reports = Reports(self._state)
         self._traffic = Traffic(self._state, self._checkpoints)
         self._shares = Shares(self._state)
         self._watch = Watch(self._state)
@@ -81,7 +83,7 @@ class AgentCore:
         self._wear = Wear(self._state)
         self._output = StartOutput(self._state)
         self._departure = Departure(self._state)
-        self._dues = Dues(self._state, self._checkpoints, self._departure)
+        self._dues = Dues(self._state, self._checkpoints, self._reports, self._departure)
         self.children = self._state.children
         """The slaves that have not ended, by number."""
 
@@ -164,10 +166,8 @@ class AgentCore:
                     self._traffic.revoke(child, count)
             case messages.Cancel():
                 self._traffic.cancel(message)
-            case messages.CheckpointRead(number):
-                child = self.children.get(number)
-                if child is not None:
-                    child.unread = False
+            case messages.CheckpointRead(number) | messages.ReportRead(number) if number in self.children:
+                self.children[number].note_read(message)
             case messages.SharePart() | messages.ShareGone():
                 self._shares.heard(message, frames)
             case messages.Welcome():
@@ -223,9 +223,10 @@ class AgentCore:
         self._state.actions.to_slaves.append((child.number, Outgoing(message, (), frames)))
 
     def _hear_slave(self, child: Child, message: messages.Message, frames: Sequence[Buffer], now: float) -> None:
-        if child.condemned or self._traffic.passes_logged(child, message, frames):
-            return
         self._dues.changed[child.number] = child
+        heard = child, message, frames
+        if child.condemned or self._traffic.passes_logged(*heard) or self._reports.takes(*heard):
+            return
         match message:
             case messages.Results(child.number):
                 self._traffic.results(child, message, frames)
@@ -324,8 +325,8 @@ class AgentCore:
                 self._output.decide(child, now)
             if child.ready_by is not None:
                 self._starts.decide(child, now)
-            if child.unsent is not None:
-                self._checkpoints.decide(child, self.leaving, now)
+            self._checkpoints.decide(child, self.leaving, now)
+            self._reports.decide(child, now)
             self._watch.decide(child, now)
 
     def next_deadline(self) -> float | None:

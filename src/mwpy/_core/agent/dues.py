@@ -13,6 +13,7 @@ from attrs import define, field
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child
 from mwpy._core.agent.departure import Departure
+from mwpy._core.agent.reports import Reports
 from mwpy._core.agent.state import AgentState
 from mwpy._core.moments import known
 
@@ -25,6 +26,7 @@ class Dues:
 
     _state: AgentState
     _checkpoints: Checkpoints
+    _reports: Reports
     _departure: Departure
     changed: dict[int, Child] = field(factory=dict)
     """The slaves that may have changed, by number."""
@@ -56,7 +58,8 @@ class Dues:
         looks = child.read_journal_at, child.check_at, child.look_at, child.measure_at
         waits_for = child.print_at, child.ready_by, child.spared_until, child.kill_at, child.collect_at
         sends_at = self._checkpoints.due(child, self._departure.code is not None) if child.unsent is not None else None
-        return min(known((*looks, *waits_for, sends_at)), default=inf)
+        reports_at = self._reports.due(child) if child.report is not None else None
+        return min(known((*looks, *waits_for, sends_at, reports_at)), default=inf)
 
     def check(self) -> None:
         """Recompute when each slave is due."""

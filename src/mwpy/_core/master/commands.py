@@ -13,6 +13,7 @@ from mwpy._values.task import SlaveKind
 
 __all__ = [
     "AllocateSlaves",
+    "Asking",
     "CancelTasks",
     "Command",
     "CorrectResults",
@@ -26,6 +27,7 @@ __all__ = [
     "RenewSlaves",
     "Running",
     "ShutDown",
+    "TakeReports",
     "Waiting",
 ]
 
@@ -130,6 +132,10 @@ class CorrectResults(Struct, frozen=True, eq=False):
     """Hand out the calls whose results are in doubt and can be computed again now."""
 
 
+class TakeReports(Struct, frozen=True, eq=False):
+    """Give out the newest reports of the tasks that run."""
+
+
 class ReleaseResults(Struct, frozen=True):
     """The algorithm has fetched these results, so that it submits no more tasks that refer to them."""
 
@@ -158,7 +164,12 @@ Command = (
     | ReleaseResults
     | RenewSlaves
     | ShutDown
+    | TakeReports
 )
+
+
+Asking = CancelTasks | CorrectResults | GoOn | HoldResults | TakeReports
+"""Commands that the core answers."""
 
 
 class Waiting(Enum):

@@ -14,6 +14,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Results` receives results.
 - `Reuse` answers tasks from what former generations have stored.
 - `Checkpoints` keeps the states that tasks leave for their next attempts.
+- `Reports` keeps what running tasks report, until the algorithm asks for it.
 - `Losses` handles the ends of slaves and agents.
 - `Delays` ends the pauses of tasks.
 - `SlaveKinds` assigns ordered, intermingle and unordered slaves.
@@ -54,6 +55,7 @@ from mwpy._core.master.commands import (
     ReleaseResults,
     RenewSlaves,
     ShutDown,
+    TakeReports,
     Waiting,
 )
 from mwpy._core.master.corrections import Corrections
@@ -77,6 +79,7 @@ from mwpy._core.master.losses import Losses
 from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.recent_failures import RecentFailures
 from mwpy._core.master.references import References
+from mwpy._core.master.reports import Reports
 from mwpy._core.master.results import Results
 from mwpy._core.master.reuse import Reuse
 from mwpy._core.master.shares import Shares
@@ -104,6 +107,7 @@ UNLIMITED = (
 OF_SLAVES = (
     messages.Results,
     messages.Checkpoint,
+    messages.Reported,
     messages.Revoked,
     messages.AlgorithmFailed,
     messages.SlaveRetiring,
@@ -138,6 +142,7 @@ class MasterCore:
         shared = self.state, self.kinds, self.handback, self.totals, self.delays, self.hosts, self.verification
         self.results = Results(*shared)
         self.checkpoints = Checkpoints(self.state)
+        self.reports = Reports(self.state)
         self.losses = Losses(*shared)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
         self.references = References(self.state, self.handback)
@@ -209,6 +214,8 @@ class MasterCore:
                 self.references.release(command)
             case CorrectResults():
                 self.corrections.answer(command)
+            case TakeReports():
+                self.reports.asking = command
             case _:
                 self._shut_down(command)
 
@@ -278,6 +285,8 @@ class MasterCore:
                 self.logs.receive(agent, message)
             case messages.Checkpoint(number) if number in agent.slaves:
                 self.checkpoints.receive(agent.slaves[number], message, event.frames)
+            case messages.Reported(number) if number in agent.slaves:
+                self.reports.receive(agent.slaves[number], message, event.frames)
             case messages.Revoked(number) if number in agent.slaves:
                 self.results.take_back(agent.slaves[number], message)
             case messages.AlgorithmFailed(number) if number in agent.slaves:
@@ -346,6 +355,7 @@ class MasterCore:
             if now >= self.totals.state_at:
                 self.totals.decide(now)
             self.inquiries.decide(self.counts, now)
+        self.reports.decide()
 
     def next_deadline(self) -> float | None:
         """When `decide` should be called even if nothing happens; None if there is no need."""
@@ -374,6 +384,7 @@ class MasterCore:
             self.hosts,
             self.verification,
             self.inquiries,
+            self.reports,
         ):
             part.check()
         self.silence.watch.check()

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from mwpy._core.master.commands import CancelTasks, CorrectResults, GoOn, HoldResults
+from mwpy._core.master.commands import Asking
 from mwpy._core.master.events import Send
 from mwpy._core.master.failed_calls import FailedCall
 from mwpy._core.master.kept_calls import DoubtedCall
@@ -33,6 +33,7 @@ from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.log_messages import LogRow
 from mwpy._values.max_failures import MaxFailures
 from mwpy._values.option_table import DEFAULT_CLIENT_TIMEOUT_S
+from mwpy._values.reports import Report
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import Result, UnrunnableTask
 
@@ -112,11 +113,13 @@ class Actions(Struct):
     disconnected: list[SlaveId] = []
     failed: list[FailedCall] = []
     """The calls of those results that are failures of tasks."""
-    cancelled: list[tuple[CancelTasks | GoOn | HoldResults | CorrectResults, list[TaskId]]] = []
+    cancelled: list[tuple[Asking, list[TaskId]]] = []
     """The answers to `CancelTasks` and `HoldResults`: those of its tasks that had not ended; to `GoOn`: the tasks that
-    did not run; to `CorrectResults`: none, because `doubted` has them."""
+    did not run; to `CorrectResults` and `TakeReports`: none, because `doubted` and `reports` have them."""
     doubted: list[DoubtedCall] = []
     """The calls that are handed out to be computed again."""
+    reports: list[Report] = []
+    """The newest reports of tasks that run, if the algorithm has asked for them."""
     result_bytes: int = 0
     """About how many bytes `results` and `stretches` take."""
     logged: list[LogGroup] = []

@@ -1,0 +1,98 @@
+"""Reports of tasks, in the agent: when it sends them to the master, and which of them nobody needs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit import test_agent_checkpoints
+from tests.unit.test_agent_checkpoints import do, ended, exited, heard, left, results
+
+from mwpy._core.agent.core import AgentCore
+from mwpy._core.agent.events import Recalled, SlaveHeard, Terminated
+from mwpy._core.agent.reports import REPORT_S
+from mwpy._transport import wire
+from mwpy._values import messages
+
+READ = heard(messages.ReportRead(1))
+DUE = REPORT_S + 1.0
+"""A moment at which a report may be sent that was made at 1.0 or later, after another one."""
+
+
+core = test_agent_checkpoints.core
+"""An agent with one slave, which holds the tasks 1 to 3."""
+
+
+def reported(task: int = 1, attempt: int = 1, payload: bytes = b"x") -> SlaveHeard:
+    message = messages.Reported(1, task, attempt, 0.5)
+    return SlaveHeard(1, message, wire.encode(message, [payload]))
+
+
+def payloads(core: AgentCore, now: float) -> list[bytes]:
+    """The reports that are sent to the master when it is time."""
+    core.decide(now)
+    core.check()
+    return [bytes((outgoing.received or ())[1]) for outgoing in core.take_actions().to_master]
+
+
+def test_the_first_report_leaves_at_once_and_the_newest_later_one_a_second_later(core: AgentCore) -> None:
+    core.handle(reported(payload=b"a"), 1.0)
+    assert payloads(core, 1.0) == [b"a"]
+    core.handle(READ, 1.1)
+    core.handle(reported(payload=b"b"), 1.2)
+    core.handle(reported(payload=b"c"), 1.2)
+    assert payloads(core, 1.2) == []
+    assert core.next_deadline() == DUE
+    assert payloads(core, DUE) == [b"c"]
+    assert payloads(core, 9.0) == []
+
+
+def test_no_report_leaves_until_the_master_has_read_the_last_one(core: AgentCore) -> None:
+    """So a slow network does not fill the memory of the agent."""
+    assert do(core, 1.0, reported()) == ["Reported"]
+    assert do(core, 9.0, reported()) == []
+    assert do(core, 9.5, heard(messages.ReportRead(9))) == []  # of a slave that is gone
+    assert do(core, 9.5, READ) == ["Reported"]
+
+
+def test_a_report_does_not_delay_the_reading_of_the_journal(core: AgentCore) -> None:
+    """The slave has ended its silence with a state. A report does not end it."""
+    do(core, 1.0, left(b"state"))
+    due = core.next_deadline()
+    core.handle(reported(), 1.01)
+    core.decide(1.01)
+    assert core.next_deadline() == due
+
+
+def test_a_report_of_a_task_that_the_slave_does_not_hold_is_ignored(core: AgentCore) -> None:
+    assert do(core, 1.0, reported(task=4), reported(attempt=2)) == []
+
+
+@pytest.mark.parametrize("how", ["result", "cancelled"])
+def test_a_report_that_waits_is_dropped_when_its_task_ends(core: AgentCore, how: str) -> None:
+    """The next task of the slave may report."""
+    do(core, 1.0, reported())
+    do(core, 1.1, READ, reported())
+    if how == "result":
+        do(core, 1.2, ended(results(1)))
+    else:
+        core.handle(Recalled(1, 1, messages.Cancel([1], [1], True)), 1.2)
+    core.take_actions()
+    assert do(core, DUE) == []
+    assert do(core, DUE, reported(task=2)) == ["Reported"]
+
+
+def test_a_report_that_waits_is_lost_with_its_slave(core: AgentCore) -> None:
+    do(core, 1.0, reported())
+    assert do(core, 1.1, READ, reported(), exited()) == ["SlaveDied"]
+    assert do(core, DUE) == []
+
+
+def test_a_slave_that_finishes_its_last_task_may_report(core: AgentCore) -> None:
+    """Its agent leaves, and the running task has the grace period."""
+    do(core, 1.0, Terminated("evicted"))
+    assert do(core, 1.1, reported()) == ["Reported"]
+
+
+def test_a_report_of_another_slave_is_nonsense(core: AgentCore) -> None:
+    message = messages.Reported(2, 1, 1, 0.5)
+    core.handle(SlaveHeard(1, message, wire.encode(message, [b"x"])), 1.0)
+    assert core.children[1].condemned

@@ -1,0 +1,209 @@
+"""Reports of tasks: their values, what the master keeps of them, and what the algorithm gets."""
+
+from __future__ import annotations
+
+from pickle import UnpicklingError
+
+import pytest
+from tests.unit.test_checkpoints import Master, tasks
+
+import mwpy
+from mwpy._core.master import reports
+from mwpy._core.master.commands import CancelTasks, Running, ShutDown, TakeReports
+from mwpy._core.master.events import Received
+from mwpy._transport.codec import Codec
+from mwpy._values import groups, messages, records
+from mwpy._values.bounds import MAX_REPORT_BYTES
+from mwpy._values.causes import Cause
+from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.last_words import NO_WORDS
+from mwpy._values.message_checks import check
+from mwpy._values.messagepack import as_pickle, encode
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.reports import Report
+
+CODEC = Codec()
+
+
+def report(master: Master, task: int, attempt: int = 1, peer: bytes | None = None, **values: object) -> None:
+    """A task reports."""
+    master.send(messages.Reported(1, task, attempt, 2.5), [CODEC.dumps_report(values)], peer)
+
+
+def taken(master: Master) -> list[Report]:
+    """Ask for the reports, as the algorithm does."""
+    command = TakeReports()
+    master.core.obey(command)
+    actions = master.turn()
+    assert actions.cancelled == [(command, [])]
+    return actions.reports
+
+
+def shown(found: list[Report]) -> list[tuple[int, int, dict[str, object]]]:
+    return [(each.task_id, each.attempt, each.values) for each in found]
+
+
+@pytest.fixture
+def master() -> Master:
+    """Two tasks, each at the slave of its agent."""
+    master = Master(tasks(2), task_group=1)
+    master.join()
+    master.join()
+    return master
+
+
+def test_the_newest_report_of_each_task_is_given_out_once_oldest_first(master: Master) -> None:
+    report(master, 1, peer=b"1", loss=3.0)
+    report(master, 2, peer=b"2", loss=9.0)
+    report(master, 1, peer=b"1", loss=2.0)
+    found = taken(master)
+    assert shown(found) == [(2, 1, {"loss": 9.0}), (1, 1, {"loss": 2.0})]
+    assert taken(master) == []
+    newest = found[1]
+    assert (newest.sid, newest.host, newest.seconds, newest.tag) == ("SLAVE-0", "host", 2.5, None)
+    assert repr(newest) == "<Report of task 1, attempt 1, on SLAVE-0 after 2.5 s, tag=None>"
+
+
+def test_nothing_is_given_out_before_the_algorithm_asks(master: Master) -> None:
+    report(master, 1, peer=b"1")
+    assert (master.turn().reports, master.turn().cancelled) == ([], [])
+
+
+def test_each_report_is_answered_so_that_the_agent_sends_the_next_one_and_no_record_is_made(master: Master) -> None:
+    """This also holds for a report that does not count."""
+    for task in (2, 9):
+        message = messages.Reported(1, task, 1, 0.0)
+        master.core.handle(Received(master.peer, "here", message, [CODEC.dumps_report({})]), 0.0)
+        actions = master.turn()
+        assert [send.message for send in actions.sends] == [messages.ReportRead(1)]
+        assert actions.records == []
+
+
+def test_a_report_counts_only_from_the_slave_that_holds_the_task_in_this_attempt(master: Master) -> None:
+    report(master, 1, peer=b"2")  # of another slave
+    report(master, 1, attempt=2, peer=b"1")  # of another attempt
+    report(master, 7, peer=b"1")  # of no task
+    master.send(messages.Reported(5, 1, 1, 0.0), [CODEC.dumps_report({})], b"1")  # of a slave that is gone
+    assert taken(master) == []
+
+
+@pytest.mark.parametrize("how", ["result", "killed", "finishing", "lost", "agent lost"])
+def test_a_report_does_not_count_when_its_attempt_has_ended(master: Master, how: str) -> None:
+    """The reports of other tasks stay."""
+    report(master, 1, peer=b"1", loss=1.0)
+    report(master, 2, peer=b"2", loss=2.0)
+    match how:
+        case "result":
+            group = messages.Results(1, [1], [1], [1], [0.1], [])
+            master.send(group, [groups.payload(1, [b"\x00"])], b"1")
+        case "killed" | "finishing":
+            running = Running.KILL if how == "killed" else Running.FINISH
+            master.core.obey(CancelTasks([(1, 1)], running))
+            master.turn()
+        case "lost":
+            master.send(messages.SlaveDied(1, 1, Cause.CRASH, "why", NO_WORDS), peer=b"1")
+        case _:
+            master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
+    assert shown(taken(master)) == [(2, 1, {"loss": 2.0})]
+
+
+def test_a_report_does_not_count_when_its_attempt_ends_in_the_iteration_in_which_the_algorithm_asks() -> None:
+    master = Master(tasks(1))
+    master.join()
+    report(master, 1)
+    master.core.obey(TakeReports())
+    master.core.obey(CancelTasks([(1, 1)], Running.KILL))
+    assert master.turn().reports == []
+
+
+def test_the_next_attempt_reports_for_itself(master: Master) -> None:
+    report(master, 1, peer=b"1", loss=1.0)
+    master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
+    master.join()
+    assert taken(master) == []
+    report(master, 1, 2, loss=5.0)
+    assert shown(taken(master)) == [(1, 2, {"loss": 5.0})]
+
+
+def test_each_task_of_a_group_has_its_own_tag() -> None:
+    master = Master(tasks(3), task_group=3)
+    [span] = master.core.state.jar.spans()
+    span.tags = ["a", "b", "c"]
+    master.join()
+    report(master, 2)
+    assert [each.tag for each in taken(master)] == ["b"]
+
+
+def test_a_task_of_a_slave_replaces_the_report_of_the_one_before() -> None:
+    """A slave runs one task at a time, so the task before has finished, although its result may not have arrived."""
+    master = Master(tasks(2), task_group=2)
+    master.join()
+    report(master, 1)
+    report(master, 2)
+    assert [each.task_id for each in taken(master)] == [2]
+
+
+def test_when_too_much_waits_the_oldest_reports_are_dropped_and_one_notice_says_so(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MOST_BYTES", 2 * reports.OVERHEAD_BYTES + 1500)
+    report(master, 1, peer=b"1", values="x" * 1000)
+    report(master, 2, peer=b"2", values="x" * 400)
+    texts = []
+    for _ in range(2):
+        report(master, 1, peer=b"1", values="y" * 1000)
+        report(master, 2, peer=b"2", values="y" * 1200)
+        texts += [record.text for record in master.records if isinstance(record, records.Notice)]
+    assert shown(taken(master)) == [(2, 1, {"values": "y" * 1200})]
+    assert texts == [
+        "the reports of tasks that mw.reports() has not returned take more than 2.4 KiB, so the oldest are dropped: "
+        "call mw.reports() more often, or let the tasks report less"
+    ]
+
+
+def test_dropping_the_report_of_a_task_that_has_ended_is_not_worth_a_notice(
+    master: Master, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "MOST_BYTES", reports.OVERHEAD_BYTES + 1500)
+    report(master, 1, peer=b"1", values="x" * 1000)
+    master.send(messages.Goodbye("evicted", Cause.EVICTED), peer=b"1")
+    report(master, 2, peer=b"2", values="x" * 1000)
+    assert not [record for record in master.records if isinstance(record, records.Notice)]
+    assert [each.task_id for each in taken(master)] == [2]
+
+
+def test_the_algorithm_gets_an_answer_also_while_the_computation_ends() -> None:
+    master = Master(tasks(1, TaskPolicy()))
+    master.join()
+    report(master, 1)
+    master.core.obey(ShutDown(True, 1.0))
+    assert len(taken(master)) == 1
+
+
+@pytest.mark.parametrize("frames", [[], [b"x", b"y"], [bytes(MAX_REPORT_BYTES + 1)]])
+def test_a_report_with_another_payload_than_one_small_frame_is_a_protocol_error(frames: list[bytes]) -> None:
+    check(messages.Reported(1, 1, 1, 0.0), [bytes(MAX_REPORT_BYTES)])
+    with pytest.raises(ProtocolError, match=r"Reported: \d payload frames"):
+        check(messages.Reported(1, 1, 1, 0.0), frames)
+
+
+def made(entry: bytes) -> Report:
+    return Report(TaskId(7), "tag", 1, SlaveId("SLAVE-0"), "host", 0.5, entry)
+
+
+def test_values_are_unpickled_once() -> None:
+    found = made(CODEC.dumps_report({"loss": 0.5, "path": [1, 2]}))
+    assert found.values == {"loss": 0.5, "path": [1, 2]}
+    assert found.values is found.values
+
+
+def test_an_error_of_values_that_cannot_be_unpickled_names_the_task() -> None:
+    with pytest.raises(UnpicklingError) as caught:
+        print(made(encode(as_pickle(b"\x80\x05x"))).values)
+    assert caught.value.__notes__ == ["(mwpy.report: the values that task 7 reported cannot be unpickled here)"]
+
+
+def test_a_report_outside_of_a_task_is_an_error_that_says_where_it_works() -> None:
+    with pytest.raises(mwpy.UsageError, match=r"mwpy\.report\(\) works only in a task, in the thread that runs"):
+        mwpy.report(loss=1.0)
