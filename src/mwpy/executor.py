@@ -139,6 +139,12 @@ class Executor(concurrent.futures.Executor):
         """How many slaves are connected now. At the beginning none is, because slaves take a moment to start."""
         return self._thread.num_slaves
 
+    @property
+    def max_slaves(self) -> int:
+        """How many slaves it wants at most: those on this machine, and `max_jobs` elsewhere. They may not be there yet,
+        and others may join."""
+        return self._max_workers
+
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit a call, which some slave will run.
 

@@ -14,7 +14,7 @@ import joblib
 import numpy as np
 import pytest
 from joblib import delayed
-from tests.integration.apps.stage import until
+from tests.integration.apps.stage import Stage, until
 
 import mwpy
 import mwpy.joblib
@@ -54,6 +54,24 @@ def test_all_slaves_are_used_unless_n_jobs_says_otherwise(executor: mwpy.Executo
         processes = joblib.Parallel()(delayed(process_of)(number) for number in range(20))
         assert os.getpid() not in processes
         assert joblib.Parallel(n_jobs=1)(delayed(process_of)() for _ in range(3)) == [os.getpid()] * 3
+
+
+def test_the_slaves_that_are_wanted_count_and_not_those_that_are_connected(stage: Stage) -> None:
+    """A call that begins before the slaves of a batch system are there uses all of them later."""
+    with mwpy.Executor(resource_file=stage.resource, max_jobs=30) as executor:
+        assert (executor.num_slaves, executor.max_slaves) == (0, 30)
+        with joblib.parallel_config(backend="mwpy", executor=executor):
+            assert joblib.effective_n_jobs(-1) == joblib.effective_n_jobs(None) == 30
+            assert joblib.effective_n_jobs(-3) == 28
+
+
+def test_the_executor_of_a_master_runs_the_tasks_of_joblib() -> None:
+    """So one script may use maps and scikit-learn on the same slaves."""
+    with mwpy.open(slaves=2) as mw, mw.executor() as executor:
+        with joblib.parallel_config(backend="mwpy", executor=executor):
+            assert joblib.effective_n_jobs(-1) == 2
+            values = joblib.Parallel()(delayed(pow)(number, 2) for number in range(20))
+        assert values == [*mw.map(pow, range(20), [2] * 20)]
 
 
 @pytest.mark.parametrize("return_as", ["list", "generator", "generator_unordered"])

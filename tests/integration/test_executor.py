@@ -343,6 +343,35 @@ def test_nothing_keeps_a_value_that_was_given_out(executor: mwpy.Executor) -> No
         until(lambda seen=reference: seen() is None, "the end of a value")  # type: ignore[misc]
 
 
+def test_a_progress_function_that_raises_concerns_no_task(capfd: pytest.CaptureFixture[str]) -> None:
+    """The thread of the executor calls it. It is not called again, and one line says why."""
+    called: list[int] = []
+
+    def report(done: int, total: int | None) -> None:
+        called.append(done)
+        raise ValueError("a wrong report")
+
+    with mwpy.Executor(slaves=1, progress=report) as executor:
+        assert [*executor.map(abs, range(-5, 0))] == [5, 4, 3, 2, 1]
+        until(lambda: bool(called), "a report")
+        assert executor.submit(abs, -1).result(PATIENCE_S) == 1
+    err = capfd.readouterr().err
+    assert err == "mwpy: the progress is not shown any more, because showing it raised ValueError: a wrong report\n"
+    assert len(called) == 1
+
+
+def test_the_progress_counts_failures_and_not_cancelled_tasks(capfd: pytest.CaptureFixture[str]) -> None:
+    """A function of the user that raises is one more failure, and no traceback is written."""
+    with mwpy.Executor(slaves=1, progress="text") as executor:
+        for number in range(6):
+            executor.submit(divmod, 1, number % 2)
+        executor.submit(time.sleep, 600).cancel(kill=True)
+    err = capfd.readouterr().err
+    assert "6 of 6 items" in err or "7 of 7 items" in err
+    assert "3 failed" in err
+    assert "Traceback" not in err
+
+
 FORGETFUL = """
 import sys, mwpy
 from tests.integration.apps import chores

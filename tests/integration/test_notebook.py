@@ -203,6 +203,30 @@ def test_an_interrupted_cell_leaves_nothing_that_it_has_submitted(notebook: Note
     assert notebook.run("[(r.task_id == earlier, r.value) for r in mw.results()]") == "[(True, 'go')]"
 
 
+def test_an_interrupted_cell_leaves_no_task_of_an_executor(notebook: Notebook) -> None:
+    """Neither a running task nor one in the queue. The future of an earlier cell goes on, whoever submitted it."""
+    notebook.run(
+        "def wait(path):\n"
+        "    pathlib.Path(f'{path}.runs').touch()\n"
+        "    while not pathlib.Path(path).exists(): time.sleep(0.01)\n"
+        "    return path"
+    )
+    notebook.run("executor = mw.executor()\nearlier = executor.submit(wait, 'earlier')")
+    notebook.send(signal.SIGINT, when=notebook.folder / "later.runs")
+    name, _ = notebook.fail(
+        "later = [executor.submit(wait, 'later') for _ in range(99)]\n"
+        "task = mw.submit(mwpy.task(wait, 'task'))\n"
+        "later[0].result()"
+    )
+    assert name == "KeyboardInterrupt"
+    notebook.run("import concurrent.futures\nconcurrent.futures.wait(later)")
+    assert notebook.run("all(each.cancelled() for each in later), mw.num_runnable_tasks(), earlier.done()") == (
+        "(True, 0, False)"
+    )
+    assert notebook.run("pathlib.Path('earlier').touch()\nearlier.result()") == "'earlier'"
+    assert notebook.run("executor.submit(abs, -3).result()") == "3"
+
+
 def test_a_cell_may_await(notebook: Notebook) -> None:
     """The event loop of the kernel runs while a map waits."""
     assert notebook.run("import asyncio\nawait asyncio.sleep(0)\nlist(mw.map(abs, [-3]))") == "[3]"

@@ -125,8 +125,9 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         """How many tasks can run at once. It is 1 where joblib should run them in this process itself.
 
-        None and negative numbers count from all slaves, as joblib counts from all cores, but are 2 at least: one slave
-        is no reason to run the tasks here. The call waits for the first slave.
+        None and negative numbers count from all slaves, as joblib counts from all cores. Those that the executor wants
+        count, because few of them may be connected when a call begins. The number is 2 at least: one slave is no reason
+        to run the tasks here.
 
         Raises:
             ValueError: `n_jobs` is 0.
@@ -137,9 +138,9 @@ class MwpyBackend(ParallelBackendBase):  # type: ignore[misc]  # joblib has no t
             return 1
         if n_jobs is not None and n_jobs > 1:
             return n_jobs
-        batches = self._opened()
-        batches.wait_for_slave()
-        return max(2, batches.executor.num_slaves + 1 + (-1 if n_jobs is None else n_jobs))
+        executor = self._opened().executor
+        slaves = max(executor.max_slaves, executor.num_slaves)
+        return max(2, slaves + 1 + (-1 if n_jobs is None else n_jobs))
 
     def compute_batch_size(self) -> int:
         """How many tasks the next batch has: one until a batch has ended, then as many as some portions of a map."""
