@@ -20,7 +20,7 @@ from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_thread import ExecutorThread
 from mwpy._roles.initialized import Initialized
-from mwpy._roles.local_start import module_path, start_local, start_published
+from mwpy._roles.local_start import module_path, start_local
 from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.parts import MasterParts
 from mwpy._roles.progress import ShowProgress, progress_of
@@ -120,9 +120,8 @@ class Executor(concurrent.futures.Executor):
             path = Path(resource_file).absolute()
             overseer = _overseer(path, system, max_jobs, overseer_options)
             most = max_jobs + (slaves or 0)
-            computation = OwnComputation(
-                partial(start_published, slaves or 0, evolve(options, resource_file=str(path)))
-            )
+            options = evolve(options, resource_file=str(path))
+            computation = OwnComputation(partial(start_local, slaves or 0, options))
             thread = ExecutorThread(computation, policy, wrap, slaves or 0, Demand(most), overseer)
         thread.progress = shown
         self._start(thread, most)

@@ -6,25 +6,14 @@ import logging
 import platform
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from tests.integration.apps.stage import until
+from tests.seen import Seen
 
 import mwpy
 
 RECORDS = 100_000
-
-
-class Seen(logging.Handler):
-    """Keeps the records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[Any] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mwpy._roles.cells import follow_cells
 from mwpy._roles.executor_cells import ExecutorCells
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_submission import Work
@@ -75,7 +74,3 @@ def test_an_interrupt_wakes_the_thread_of_the_executor(queue: Queue) -> None:
     queue.cells.wake = lambda: woken.append("woken")
     queue.cells.cell_interrupted()
     assert woken == ["woken"]
-
-
-def test_without_a_notebook_nobody_tells_of_cells(queue: Queue) -> None:
-    follow_cells(queue.cells)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.master_state import Books, sid
+from tests.seen import Seen
 
 from mwpy._core.master import logs
 from mwpy._core.master.logs import GROUP_BYTES, Logs
@@ -275,17 +276,6 @@ def test_records_that_nobody_takes_are_counted(monkeypatch: pytest.MonkeyPatch) 
     kept.receive(slave.agent, Logged(1, [ROW]))
     [last] = books.state.take_actions().logged
     assert last.left_out == 6
-
-
-class Seen(logging.Handler):
-    """Keeps the records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[Any] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from mwpy._roles.master_io import MasterIo
 from mwpy._system import clock
 from mwpy._values.phrases import counted
 
-__all__ = ["Figures", "Glance"]
+__all__ = ["Glance", "Standing"]
 
 
 @frozen
-class Figures:
-    """The figures of one moment."""
+class Standing:
+    """How a computation stands at one moment."""
 
     slaves: int
     waiting: int
@@ -49,7 +49,7 @@ class Glance:
     _io: MasterIo
     closed: bool = False
 
-    def figures(self) -> Figures:
+    def figures(self) -> Standing:
         """The figures of this moment."""
         core = self._io.core
         jar, report = core.state.jar, core.inquiries.report
@@ -59,7 +59,7 @@ class Glance:
         slaves, rate = (0, 0.0) if self.closed else (self._io.num_slaves, report.rate.at(clock.monotonic()))
         last = list(report.failures.newest.values())[-1:]
         done = max(0, ended - failed - cancelled)
-        return Figures(slaves, waiting, running, done, failed, cancelled, rate, "".join(map(str, last)))
+        return Standing(slaves, waiting, running, done, failed, cancelled, rate, "".join(map(str, last)))
 
     def text(self) -> str:
         """Return the figures in one line."""
@@ -80,5 +80,5 @@ class Glance:
             f"{last if figures.last_failure else ''}</table>"
         )
 
-    def _state(self, figures: Figures) -> str:
+    def _state(self, figures: Standing) -> str:
         return "closed" if self.closed else counted(figures.slaves, "slave")

@@ -13,14 +13,14 @@ from mwpy._values.errors import UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
 
-__all__ = ["module_path", "start_local", "start_published"]
+__all__ = ["module_path", "start_local"]
 
 
 def start_local(slaves: int | None, options: Options) -> Computation:
     """Start a master with slaves on this machine. The thread that calls this is its owner.
 
     Args:
-        slaves: how many; None for one per core, 0 for tasks in this process.
+        slaves: how many; None for one per core, 0 for tasks in this process. With a resource file, 0 starts none.
 
     Raises:
         UsageError: the number is negative.
@@ -28,37 +28,18 @@ def start_local(slaves: int | None, options: Options) -> Computation:
     """
     if slaves is not None and slaves < 0:
         raise UsageError(f"local_master cannot start {slaves} slaves: give 0 or more, or None for one per core")
-    if slaves == 0:
+    file = options.resource_file
+    if slaves == 0 and file is None:
         return start_own_slave(options, AuditFile())
     command = [sys.executable, *AGENT]
+    elsewhere = ["--mw-slave", "--mw-resource-file", file, *options.for_agents(local=False)] if file is not None else []
     return start(
         options,
         audit=AuditFile(),
         key=new_key(),
-        slave_command=command,
+        slave_command=[*command, *elsewhere],
         local_command=command,
-        local_slaves=slaves or count_cores(),
-        environment={"PYTHONPATH": module_path()},
-    )
-
-
-def start_published(slaves: int, options: Options) -> Computation:
-    """Start a master with a resource file, and with this number of slaves on this machine. The thread that calls this
-    is its owner.
-
-    Raises:
-        MwpyError: it cannot start.
-    """
-    assert options.resource_file is not None
-    command = [sys.executable, *AGENT]
-    published = [*command, "--mw-slave", "--mw-resource-file", options.resource_file, *options.for_agents(local=False)]
-    return start(
-        options,
-        audit=AuditFile(),
-        key=new_key(),
-        slave_command=published,
-        local_command=command,
-        local_slaves=slaves,
+        local_slaves=count_cores() if slaves is None else slaves,
         environment={"PYTHONPATH": module_path()},
     )
 
