@@ -204,7 +204,7 @@ def test_an_interrupted_cell_leaves_nothing_that_it_has_submitted(notebook: Note
 
 
 def test_an_interrupted_cell_leaves_no_task_of_an_executor(notebook: Notebook) -> None:
-    """Neither a running task nor one in the queue. The future of an earlier cell goes on, whoever submitted it."""
+    """Neither a running task nor one in the queue. The future of an earlier cell goes on."""
     notebook.run(
         "def wait(path):\n"
         "    pathlib.Path(f'{path}.runs').touch()\n"
