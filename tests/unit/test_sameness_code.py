@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.machinery
+import linecache
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
+import numpy as np
 import pytest
+
+from mwpy._transport.codec import Codec
+from mwpy._transport.shared_objects import share
+from mwpy._values.ids import TaskId
+from mwpy._values.references import result
+from mwpy._values.sameness import Code, NotComparable, changes, code, code_of, homes, not_compared, sources
+from mwpy._values.sameness.graph import Node, graph_digest, parts_in, reachable
 
 HELPERS = '''
 import threading
@@ -119,3 +135,618 @@ def test_a_change_of_what_a_function_reaches_counts(tmp_path: Path, old: str, ne
     one, other = files(tmp_path / "one"), files(tmp_path / "other", APP.replace(old, new))
     command = ("-c", "import app; print(app.digests()[0])")
     assert output(one, *command) != output(other, *command)
+
+
+Modules = Callable[..., Any]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Modules:
+    """Make modules of a user, each with another version of its source at each call."""
+    count = 0
+
+    def make(source: str, name: str = "app", **others: str) -> Any:
+        nonlocal count
+        count += 1
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for each, text in {**others, name: source}.items():
+            (folder / f"{each}.py").write_text(text)
+            monkeypatch.delitem(sys.modules, each, raising=False)
+        monkeypatch.syspath_prepend(folder)
+        made = importlib.import_module(name)
+        for each in (name, *others):
+            if each in sys.modules:
+                monkeypatch.setitem(sys.modules, each, sys.modules[each])
+        return made
+
+    return make
+
+
+def parts(function: object) -> dict[str, str]:
+    return code_of(function).parts  # type: ignore[arg-type]
+
+
+def reported(one: Code, other: Code) -> list[str]:
+    """What changed between two versions; at least something, if the digests differ."""
+    assert (one.digest == other.digest) == (one.parts == other.parts)
+    return changes(one.parts, other.parts)
+
+
+# ---- what does not count
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def f(x):\n    # comment\n    return (x\n        + 1)",
+        'def f(x):\n    "Docstring."\n    return x + 1',
+        "\n\n\ndef unused(): ...\n\ndef f(x):\n    return x + 1",
+        "def f(x: int) -> 'int':\n    pass\n    return x + 1",
+        "import mwpy\n@mwpy.task_algorithm(retry=False)\ndef f(x):\n    return x + 1",
+        "from mwpy import task_algorithm\n@task_algorithm\ndef f(x):\n    return x + 1",
+    ],
+)
+def test_what_cannot_change_a_result_does_not_count(module: Modules, other: str) -> None:
+    """Comments, format, docstrings, annotations that nobody reads, other functions, and the decorators of mwpy."""
+    assert code_of(module("def f(x):\n    return x + 1").f) == code_of(module(other).f)
+
+
+def test_the_name_of_the_module_does_not_count(module: Modules) -> None:
+    source = "K = 1\ndef g(): return K\ndef f(x): return g()"
+    one, other = code_of(module(source).f), code_of(module(source, name="renamed").f)
+    assert one.digest == other.digest
+    assert {*one.parts} == {"function app.f", "function app.g", "global app.K"}
+    assert {*other.parts} == {"function renamed.f", "function renamed.g", "global renamed.K"}
+
+
+def test_paths_below_the_folder_of_a_module_do_not_count(module: Modules) -> None:
+    source = "import os\nfrom pathlib import Path\nA = os.path.dirname(__file__)\nB = Path(A)\nC = B / 'c'\n"
+    source += "def f(): return A, B, C, __file__, __name__"
+    assert code_of(module(source).f) == code_of(module(source).f)
+    changed = code_of(module(source.replace("'c'", "'d'")).f)
+    assert reported(code_of(module(source).f), changed) == ["global app.C changed"]
+
+
+# ---- what counts, and how it is reported
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new", "sentences"),
+    [
+        ("def f(x): return x + 1", "1", "2", ["function app.f changed"]),
+        (
+            "def f(x, *, y=1): return x",
+            "=1",
+            "=2",
+            ["default of y in app.f changed from 1 to 2", "function app.f changed"],
+        ),
+        ("K = 1\ndef f(x): return K", "K = 1", "K = 1.0", ["global app.K changed from 1 to 1.0"]),
+        ("K = [1]\ndef f(x): return K", "1", "2", ["global app.K changed"]),
+        ("def g(): return 1\ndef f(x): return g()", "1", "2", ["function app.g changed"]),
+        ("def g(): return 1\nT = {'g': g}\ndef f(x): return T", "1", "2", ["function app.g changed"]),
+        ("f = lambda x: x + 1", "1", "2", ["function app.<lambda> changed"]),
+        ("f = [lambda x: x, lambda x: [\n x + 1, lambda: x]][1]", "+ 1", "+ 2", ["function app.<lambda> changed"]),
+        (
+            "def make(k):\n    def f(x): return k\n    return f\nf = make(1)",
+            "make(1)",
+            "make(2)",
+            ["variable k of app.make.<locals>.f changed from 1 to 2"],
+        ),
+        (
+            "class A:\n    x = 1\ndef f(): return A.x",
+            "1",
+            "2",
+            ["attribute x of app.A changed from 1 to 2", "class app.A changed"],
+        ),
+        ("class A:\n    def g(self): return 1\ndef f(): return A", "1", "2", ["function app.A.g changed"]),
+        (
+            "class B:\n    def g(self): return 1\nclass A(B): pass\ndef f(): return A",
+            "1",
+            "2",
+            ["function app.B.g changed"],
+        ),
+        (
+            "class A:\n    @property\n    def g(self): return 1\ndef f(): return A",
+            "1",
+            "2",
+            ["function app.A.g changed"],
+        ),
+        ("class A:\n    @classmethod\n    def g(cls): return 1\nf = A.g", "1", "2", ["function app.A.g changed"]),
+        (
+            "import functools\nclass A:\n    @functools.cached_property\n    def g(self): return 1\ndef f(): return A",
+            "1",
+            "2",
+            ["function app.A.g changed"],
+        ),
+        ("class A:\n    x: int\ndef f(): return A", "int", "str", ["class app.A changed"]),
+        (
+            "def g(): return 1\nclass A:\n    x = [g()]\n    del x\ndef f(): return A",
+            "1",
+            "2",
+            ["function app.g changed"],
+        ),
+        (
+            "import enum\nclass A(enum.Enum):\n    X = 1\ndef f(): return A.X",
+            "1",
+            "2",
+            ["attribute members of app.A changed", "class app.A changed"],
+        ),
+        ("import functools\n@functools.cache\ndef f(x): return 1", "1", "2", ["function app.f changed"]),
+        ("import functools\n@functools.lru_cache(None)\ndef f(x): return 1", "None", "2", ["function app.f changed"]),
+        ("import contextlib\n@contextlib.contextmanager\ndef f(x): yield 1", "1", "2", ["function app.f changed"]),
+        (
+            "import functools\ndef d(g):\n    @functools.wraps(g)\n    def w(): return g() + 1\n    return w\n"
+            "@d\ndef f(): return 5",
+            "5",
+            "6",
+            ["function app.f changed"],
+        ),
+        ("def f(x): return later", "", "", []),
+        ("def f(x: int) -> int:\n    y: int = 1\n    return y", "y: int", "y: float", []),
+        ("def d(g): return g\n@d\ndef f(x: int): return x", "int", "str", ["function app.f changed"]),
+        ("async def f(x): return 1", "1", "2", ["function app.f changed"]),
+        ("def f(*a: int, b: int = 1, **c: int): return 1000000", "1000000", "1000001", ["function app.f changed"]),
+    ],
+)
+def test_a_change_is_reported_where_it_is(
+    module: Modules, source: str, old: str, new: str, sentences: list[str]
+) -> None:
+    changed = source.replace(old, new)
+    assert reported(code_of(module(source).f), code_of(module(changed).f)) == sentences
+    assert code_of(module(source).f) == code_of(module(source).f)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import helpers\ndef f(): return helpers.g()",
+        "from helpers import g\ndef f(): return g()",
+        "def f():\n    from helpers import g\n    return g()",
+        "import helpers\ndef f():\n    from helpers import g\n    return g()",
+        "import helpers\nclass A:\n    g = staticmethod(helpers.g)\ndef f(): return A",
+        "import helpers as h\nimport functools\nf = functools.partial(h.g)",
+    ],
+)
+def test_a_function_of_another_module_of_the_user_counts(module: Modules, use: str) -> None:
+    """A module that was not loaded counts as a whole. Otherwise other functions of the module do not count."""
+    helpers = "def g(): return 1\ndef unused(): return 5\n"
+    before = code_of(module(use, helpers=helpers).f)
+    changed = code_of(module(use, helpers=helpers.replace("1", "2")).f)
+    whole = "helpers" not in use.partition("def f")[0]
+    assert reported(before, changed) == (["module helpers changed"] if whole else ["function helpers.g changed"])
+    other = reported(before, code_of(module(use, helpers=helpers.replace("5", "6")).f))
+    assert other == (["module helpers changed"] if whole else [])
+
+
+def test_a_module_that_is_used_as_a_value_counts_as_a_whole(module: Modules) -> None:
+    """So do the modules that it imports, but not the packages of Python."""
+    use = "import helpers\ndef f(): return getattr(helpers, 'g')()"
+    helpers = "import json, inner\nfrom inner import x\nfrom inner import *\ndef g(): return 1"
+    old, new = (code_of(module(use, helpers=helpers, inner=f"x = {x}").f) for x in (1, 2))
+    assert reported(old, new) == ["global inner.x changed from 1 to 2", "module inner changed"]
+    assert old.parts["Python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def test_a_package_of_the_user_is_followed(module: Modules, tmp_path: Path) -> None:
+    """Also through relative imports inside a function, and to a module that nobody has loaded."""
+
+    def package(number: int) -> Any:
+        folder = tmp_path / f"package{number}" / "own"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("from . import first\n")
+        (folder / "first.py").write_text(
+            "def g(): return 1\ndef f():\n    from . import second\n    return second.h()\n"
+        )
+        (folder / "second.py").write_text(f"def h(): return {number}\n")
+        sys.path.insert(0, str(folder.parent))
+        for name in [each for each in sys.modules if each.partition(".")[0] == "own"]:
+            del sys.modules[name]
+        try:
+            importlib.invalidate_caches()
+            found = importlib.import_module("own.first").f
+            code_of(found)
+            return found, code_of(found)
+        finally:
+            sys.path.remove(str(folder.parent))
+
+    (_, one), (_, other), (_, again) = package(1), package(2), package(1000)
+    assert changes(one.parts, other.parts) == ["module own.second changed"]
+    assert len({one.digest, other.digest, again.digest}) == 3
+
+
+def test_a_module_that_does_not_exist_has_no_content(module: Modules) -> None:
+    source = "def f():\n    import no_such_module, no_such.thing\n"
+    found = parts(module(source).f)
+    assert {*found} == {"function app.f", "module no_such.thing", "module no_such_module"}
+
+
+def test_installed_packages_count_by_version(module: Modules) -> None:
+    source = "import numpy as np, cloudpickle\nfrom numpy import sin\n"
+    source += "def f(x):\n    import attrs\n    return np.sin(x), sin, cloudpickle.dumps"
+    found = parts(module(source).f)
+    assert found["package numpy"] == np.__version__
+    assert found["package cloudpickle"] == cloudpickle.__version__
+    assert "package attrs" in found
+
+
+def test_a_changed_version_is_reported() -> None:
+    assert changes({"package numpy": "1.26.4"}, {"package numpy": "2.0.1"}) == [
+        "package numpy changed from 1.26.4 to 2.0.1"
+    ]
+
+
+def test_what_is_new_or_not_used_any_more_is_reported() -> None:
+    assert changes({"function app.f": "#1"}, {"function app.g": "#2"}) == [
+        "function app.g is used now, and was not used before",
+        "function app.f is not used any more",
+    ]
+
+
+def test_objects_that_cannot_be_compared_are_parts(module: Modules) -> None:
+    """They never make two runs differ, and are reported if something else has changed about them."""
+    source = "import threading\nL = threading.Lock()\ndef f(): return L"
+    one, other = parts(module(source).f), parts(module(source).f)
+    assert one == other
+    [sentence] = not_compared(one)
+    assert sentence.startswith("global app.L cannot be compared: an object of the type _thread.lock has no structure")
+    changed = module(source.replace("threading.Lock()", "1")).f
+    assert changes(one, parts(changed)) == changes(parts(changed), one) == [sentence]
+
+
+def test_loggers_and_hidden_random_generators_do_not_differ(module: Modules) -> None:
+    source = "import logging, random\nfrom random import random as r, randint\nfrom numpy.random import rand\n"
+    source += "LOG = logging.getLogger(str(random.random()))\ndef f(): return LOG, r(), randint(1, 2), rand(3)"
+    assert code_of(module(source).f) == code_of(module(source).f)
+
+
+def test_recursion_and_cycles_end(module: Modules) -> None:
+    """Functions that call each other, methods that use their class, and a table that contains its user."""
+    source = "T = {}\ndef g(x): return f(x), len(x)\ndef f(x): return g(x), len(x), T, A\nT['f'] = f\n"
+    source += "class A:\n    def m(self): return A, f\n"
+    made = module(source)
+    one = code_of(made.f)
+    assert one.digest != code_of(made.g).digest
+    assert one == code_of(module(source).f)
+    assert reported(one, code_of(module(source.replace("return A, f", "return f, A")).f)) == [
+        "function app.A.m changed"
+    ]
+
+
+def test_functions_that_differ_only_in_what_they_reach_are_not_mixed_up(module: Modules) -> None:
+    """Two closures with the same source in a table: which one is where counts, though the parts are the same."""
+    source = "def make(k):\n    def g(x): return k\n    return g\nT = {'a': make(1), 'b': make(2)}\ndef f(): return T"
+    swapped = source.replace("make(1), 'b': make(2)", "make(2), 'b': make(1)")
+    one, other = code_of(module(source).f), code_of(module(swapped).f)
+    assert one.parts == other.parts
+    assert one.digest != other.digest
+
+
+# ---- other callables
+
+
+class Adder:
+    """A callable object."""
+
+    def __init__(self, number: object) -> None:
+        self.number = number
+
+    def __call__(self, x: object) -> object:
+        return x, self.number
+
+
+def test_partials_methods_objects_classes_and_builtins_have_code() -> None:
+    makers: list[Callable[[], Any]] = [
+        lambda: functools.partial(parts, 1),
+        lambda: functools.partial(parts, 2),
+        lambda: Adder(1),
+        lambda: Adder(2),
+        lambda: Adder(1).__call__,
+        lambda: Adder(2).__call__,
+        lambda: Adder,
+        lambda: max,
+        lambda: min,
+        lambda: np.sin,
+        lambda: np.linalg.norm,
+        lambda: np.random.default_rng(1).random,
+        lambda: np.random.default_rng(2).random,
+        lambda: random.random,
+        lambda: random.randint,
+        lambda: str.upper,
+        lambda: "x".join,
+        lambda: int,
+        lambda: functools.singledispatch(parts),
+    ]
+    digests = [code_of(make()).digest for make in makers]
+    assert digests == [code_of(make()).digest for make in makers]
+    assert len({*digests}) == len(digests)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Adder(memoryview(b"")),
+        lambda: Adder(memoryview(b"")).__call__,
+        lambda: functools.partial(max, sys.stdout),
+    ],
+)
+def test_an_object_without_structure_has_no_code(make: Callable[[], Any]) -> None:
+    with pytest.raises(NotComparable, match="has no structure"):
+        code_of(make())
+
+
+def test_code_without_source_counts_by_its_instructions() -> None:
+    """As in a REPL. Docstrings and lines do not count."""
+
+    def defined(source: str) -> Any:
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(source, space)
+        return space["f"]
+
+    one = code_of(defined("def f(x):\n  'Doc.'\n  return [y + 1 for y in (1, 2)]"))
+    assert one == code_of(defined("\n\ndef f(x): return [y + 1 for y in (1, 2)]"))
+    assert one.digest != code_of(defined("def f(x): return [y + 2 for y in (1, 2)]")).digest
+    assert code_of(defined("f = lambda: 'a'")).digest != code_of(defined("f = lambda: 'b'")).digest
+    kind = "class f:\n  x = {}\n  def g(self): return {}"
+    digests = {code_of(defined(kind.format(*each))).digest for each in ((1, 1), (2, 1), (1, 2))}
+    assert len(digests) == 3
+    assert "function f" in parts(eval("lambda: 1", {})) or "function <lambda>" in parts(eval("lambda: 1", {}))
+
+
+def test_the_source_of_a_notebook_cell_is_found() -> None:
+    """IPython puts it into linecache."""
+
+    def cell(source: str, name: str) -> Any:
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(source, name, "exec"), space)
+        return space["f"]
+
+    one = code_of(cell("def f(x):\n    return x + 1\n", "<ipython-input-1>"))
+    assert one == code_of(cell("# again\ndef f(x):\n    return (x + 1)\n", "<ipython-input-2>"))
+    assert one.digest != code_of(cell("def f(x):\n    return x + 2\n", "<ipython-input-3>")).digest
+    kind = cell(
+        "import dataclasses\n@dataclasses.dataclass\nclass f:\n    x: int\n    def g(self): return 1",
+        "<ipython-input-4>",
+    )
+    assert {"class __main__.f", "function __main__.f.g"} <= {*parts(kind)} or "f.g" in str(parts(kind))
+
+
+def test_a_file_that_changed_after_it_was_loaded_does_not_count(module: Modules) -> None:
+    """Its source would be that of other code than the one that runs. A function that only moved has its source."""
+    source = "class A:\n    def g(self): return 1\ndef f(x): return A\ndef h(): return 3\n"
+    expected = code_of(module(source).f)
+    loaded = module(source)
+    Path(str(loaded.__file__)).write_text("import os\n" + source.replace("return 1", "return 2"))
+    linecache.checkcache()
+    found = code_of(loaded.f)
+    assert found.parts["function app.f"] == expected.parts["function app.f"]
+    assert found.parts["function app.A.g"] != expected.parts["function app.A.g"]
+    assert found.digest != expected.digest
+    Path(str(loaded.__file__)).write_text("def f(:")
+    assert code_of(loaded.h).parts.keys() == {"function app.h"}
+
+
+def test_a_file_is_remembered_as_it_was_when_it_was_needed_first(module: Modules) -> None:
+    source = "def f(x): return 1\ndef g(x): return 2\n"
+    expected = code_of(module(source).g)
+    loaded = module(source)
+    code_of(loaded.f)
+    Path(str(loaded.__file__)).write_text("def f(x): return 7\n")
+    assert code_of(loaded.g) == expected
+
+
+# ---- the code that is kept
+
+
+def test_the_code_of_a_function_is_kept_as_long_as_nothing_changes(module: Modules) -> None:
+    source = "K, T, M = 1, [1], object()\ndef g(): return 1\nclass A:\n    x = 1\n"
+    source += "def make(k):\n    def f(x, y=1):\n        return k, K, T, M, g(), A\n"
+    source += "    def put(z):\n        nonlocal k\n        k = z\n    return f, put\n"
+    made = module(source + "f, put = make(1)")
+    codes = [code_of(made.f)]
+    assert code_of(made.f) is codes[0]
+
+    def changed() -> bool:
+        codes.append(code_of(made.f))
+        return codes[-1].digest not in [each.digest for each in codes[:-1]]
+
+    made.K = 2
+    assert changed()
+    made.T.append(2)
+    assert changed()
+    made.A.x = 2
+    assert changed()
+    made.put(2)
+    assert changed()
+    made.g.__code__ = (lambda: 2).__code__
+    assert changed()
+    made.f.__defaults__ = (2,)
+    assert changed()
+    del made.K
+    assert changed()
+    assert code_of(made.f) is codes[-1]
+
+
+def test_the_code_of_few_functions_is_kept(module: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code, "CODES_KEPT", 1)
+    made = module("def f(): return 1\ndef g(): return 2")
+    one = code_of(made.f)
+    assert code_of(made.f) is one
+    code_of(made.g)
+    assert code_of(made.f) is not one
+
+
+# ---- graphs
+
+
+def test_equal_parts_are_numbered() -> None:
+    nodes = [Node("x", text, b"") for text in ("b", "a", "a")]
+    assert parts_in(nodes) == {"x": "a", "x (2)": "b"}
+
+
+def test_the_shape_of_a_graph_counts() -> None:
+    """A node that is used twice is as good as two equal nodes."""
+
+    def chain(*contents: bytes) -> Node:
+        root = last = Node("", "", b"root")
+        for each in contents:
+            last.edges["next"] = last = Node("", "", each)
+        return root
+
+    def digest(root: Node) -> bytes:
+        return graph_digest(root, reachable(root))
+
+    assert digest(chain(b"a", b"a", b"b")) == digest(chain(b"a", b"a", b"b")) != digest(chain(b"a", b"b"))
+    shared, twice = Node("", "", b"s"), Node("", "", b"root")
+    twice.edges = {"a": shared, "b": shared}
+    copies = Node("", "", b"root", {"a": Node("", "", b"s"), "b": Node("", "", b"s")})
+    assert digest(twice) == digest(copies)
+
+
+def test_a_captured_handle_counts_by_its_value(module: Modules) -> None:
+    """Like that of an argument."""
+    source = "def make(k):\n    def f(): return k\n    return f\n"
+    handles = [share(each, Codec()) for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2})]
+    digests = [code_of(module(source).make(each)).digest for each in handles]
+    assert digests[0] == digests[1] != digests[2]
+
+
+# ---- corners
+
+
+class Evil:
+    """Raises wherever it can."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise Unspeakable
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def test_objects_that_raise_are_contained(module: Modules) -> None:
+    """Only what is reached through them is not followed."""
+    made = module("def f(): return e, later")
+    made.e = Evil()
+    expected = f"?an object of the type {__name__}.Evil has no structure (Unspeakable)"
+    assert parts(made.f)["global app.e"] == parts(functools.partial(made.f))["global app.e"] == expected
+    assert parts(made.f)["global app.later"] == "not defined"
+
+
+def test_a_function_that_cannot_be_followed_gives_the_reason(module: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "weird", 5)
+    with pytest.raises(NotComparable, match="vars"):
+        code_of(module("def f():\n    import weird").f)
+
+
+def test_modules_that_cannot_be_found_are_no_fault(module: Modules) -> None:
+    """A submodule of a module that is no package, and one without a file."""
+    found = parts(module("import helpers\ndef f():\n    import helpers.sub, void, antigravity", helpers="x = 1").f)
+    assert {"module helpers.sub", "module void"} <= {*found}
+
+
+def test_a_compiled_module_of_the_user_counts_by_its_file(
+    module: Modules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no source, and no version."""
+    made, compiled = module("import fast\ndef f(): return fast", fast="x = 1"), sys.modules["fast"]
+    digests = set()
+    for number in (1, 2):
+        file = tmp_path / f"fast{number}.so"
+        file.write_bytes(b"\0" * number)
+        compiled.__file__ = str(file)
+        digests.add(code_of(functools.partial(made.f)).digest)
+    compiled.__file__ = str(tmp_path / "gone.so")
+    digests.add(code_of(functools.partial(made.f)).digest)
+    assert len(digests) == 3
+
+
+def test_variables_without_a_value_are_left_out() -> None:
+    def outer(give: bool) -> Callable[[], object]:
+        def inner() -> object:
+            return later
+
+        if give:
+            later = 1
+        return inner
+
+    assert "variable later" not in str(parts(outer(False)))
+    made = outer(True)
+    assert "variable later" in str(parts(made))
+    made.__closure__[0].cell_contents = 2  # type: ignore[index]
+    changed = code_of(made)
+    del made.__closure__[0].cell_contents  # type: ignore[index]
+    assert code_of(made).digest != changed.digest
+
+
+def test_long_values_are_shown_as_digests(module: Modules) -> None:
+    source = "A, B, C = 'x' * 100, 10 ** 5000, 1\ndef f(): return A, B, C"
+    found = parts(module(source).f)
+    assert [found[f"global app.{name}"][0] for name in "ABC"] == ["#", "#", "1"]
+
+
+def test_a_captured_reference_cannot_be_compared() -> None:
+    def outer(k: object) -> Callable[[], object]:
+        def inner() -> object:
+            return k
+
+        return inner
+
+    assert "mwpy.result(3) can be compared only as an argument" in str(parts(outer([result(TaskId(3))])))
+
+
+def test_shared_objects_in_tables_with_functions_count(module: Modules) -> None:
+    source = "T = {}\ndef g(): return 1\ndef f(): return T"
+    digests = set()
+    for value in (1, 2):
+        made = module(source)
+        made.T["g"], made.T["share"] = made.g, share(value, Codec())
+        digests.add(code_of(made.f).digest)
+    assert len(digests) == 2
+
+
+def test_the_name_of_the_script_is_that_of_its_file_or_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    monkeypatch.setattr(main, "__file__", "/some/where/app.py", raising=False)
+    assert homes.name_of_module("__main__") == "app"
+    monkeypatch.setattr(main, "__spec__", importlib.machinery.ModuleSpec("package.__main__", None))
+    assert homes.name_of_module("__main__") == "package"
+    assert homes.name_of_module("other") == "other"
+
+
+def test_modules_have_homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the records of a package is that of an installed one, as in a PEX."""
+    packed = tmp_path / "packed"
+    for name in ("fast.dist-info", "fast"):
+        (packed / name).mkdir(parents=True)
+    (packed / "fast" / "__init__.py").touch()
+    assert homes.home_at("fast", str(packed / "fast" / "__init__.py")) == homes.Home(
+        "package fast", "of an unknown version"
+    )
+    assert homes.home_at("slow", str(tmp_path / "no" / "slow.py")) == homes.OWN
+    assert homes.home_at("slow", "") == homes.OWN
+    assert homes.home_of("mwpy._values") == homes.MWPY
+    monkeypatch.setitem(sys.modules, "weird", 5)
+    assert homes.home_of("weird") == homes.home_of("__main__") == homes.OWN
+
+
+def test_few_files_are_kept(module: Modules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "FILES_KEPT", 1)
+    assert code_of(module("def f(): return 1").f) == code_of(module("def f(): return 1  # again").f)
+
+
+def test_instructions_have_the_docstring_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 flags it. Functions of other versions do not have the flag."""
+    with_text, without = compile("def f():\n 'x'\n return 1", "", "exec"), compile("def f(): return 1", "", "exec")
+    codes = [next(each for each in code.co_consts if hasattr(each, "co_code")) for code in (with_text, without)]
+    assert sources.instructions_digest(codes[0]) == sources.instructions_digest(codes[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -313,3 +314,29 @@ def test_numpy_is_not_imported_and_not_needed() -> None:
 
 def test_objects_that_pickle_by_a_global_name_have_a_digest() -> None:
     assert digest_of(np.sin) == digest_of(np.sin) != digest_of(np.cos)
+
+
+class Endless:
+    """Says that it has items without an end."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return Endless, (), None, itertools.count()
+
+
+def test_a_value_with_too_many_objects_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "OBJECTS_ALLOWED", 1000)
+    values: list[object] = [[[[]] for _ in range(1100)], Endless()]
+    for value in values:
+        with pytest.raises(NoStructure, match="more than 1,000 objects"):
+            digest_of(value)
+
+
+def test_numbers_and_texts_that_messagepack_cannot_encode_have_digests() -> None:
+    values: list[object] = [2**64, -(2**64), "\ud800", [2**64], (2**64,), {"a": 2**64}, {"\ud800": 1}, {"a": nan}]
+    assert len({digest_of(value) for value in values}) == len(values)
+    assert digest_of({"a": nan}) == digest_of({"a": -nan})
+
+
+def test_functions_of_cython_count_by_their_names() -> None:
+    rng = np.random.default_rng(1)
+    assert digest_of(type(rng).integers) == digest_of(type(rng).integers)

@@ -29,6 +29,8 @@ class SharedObject:
     """The object itself, if it is unpickled; else empty."""
     reason: str = ""
     """Why there is no content; empty if there is."""
+    structure: bytes = b""
+    """The structural digest of the object; empty as long as no run needs it."""
 
 
 class Shared(Reference):
@@ -48,6 +50,14 @@ class Shared(Reference):
     def rebuilt_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return what loads the object in a task."""
         return self._load, (self.shared.share.digest,)
+
+    def value(self) -> object:
+        """Return the object itself.
+
+        Raises:
+            Exception: any error of unpickling.
+        """
+        return self._load(self.shared.share.digest)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shared) and other.shared is self.shared

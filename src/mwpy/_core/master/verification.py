@@ -3,7 +3,7 @@
 The user says how many percent of the tasks are repeated (`--mw-verify`). A number that is calculated from the task id
 chooses them, so a run chooses the same tasks each time. Tasks that are addressed to a slave, must not run twice, or
 must run alone are not repeated, and neither are those of which several attempts live. The slave sends the result of a
-chosen task with a structural digest (see `_values/digest.py`), and the master never unpickles.
+chosen task with a structural digest (see `_values/sameness/structure.py`), and the master never unpickles.
 
 The first answer of a chosen task is kept, and the task is sent to a slave on another host. If both answers are the
 same, the algorithm gets the first one. If they differ, a third host decides. A host that was outvoted before does not

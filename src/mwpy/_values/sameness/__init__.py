@@ -16,6 +16,7 @@ from mwpy._values.sameness.calls import (
     call_digests,
     portion_digests,
     value_digest,
+    value_digests,
 )
 from mwpy._values.sameness.changes import changes, not_compared
 from mwpy._values.sameness.code import Code, NotComparable, code_of
@@ -31,4 +32,5 @@ __all__ = [
     "not_compared",
     "portion_digests",
     "value_digest",
+    "value_digests",
 ]

@@ -7,7 +7,7 @@ has at hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import chain
 from types import FunctionType, ModuleType
@@ -19,15 +19,22 @@ from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
 from mwpy._values.packed import PackedCalls
 from mwpy._values.references import ResultReference
 from mwpy._values.sameness import homes
-from mwpy._values.sameness.code import NotComparable, code_of, library_name, reason_of
+from mwpy._values.sameness.code import NotComparable, code_of
 from mwpy._values.sameness.plain import DIGEST_BYTES, hash_of, may_have_nan, short_digest, without_nan
-from mwpy._values.sameness.structure import NoStructure, digest_of, full_name
+from mwpy._values.sameness.structure import NoStructure, digest_of, full_name, reason_of
+from mwpy._values.sameness.things import library_name, module_of
 from mwpy._values.shares import Shared
 
-__all__ = ["NO_DIGEST", "Resolve", "call_digest", "call_digests", "portion_digests", "value_digest"]
+__all__ = ["NO_DIGEST", "Resolve", "call_digest", "call_digests", "portion_digests", "value_digest", "value_digests"]
 
 NO_DIGEST = bytes(DIGEST_BYTES)
 """What `call_digests` has for a call that cannot be compared. No call has this digest."""
+
+LIBRARY_KEPT = 10_000
+"""How many functions and classes of libraries have their digests kept."""
+
+_LIBRARY: dict[int, tuple[object, bytes]] = {}
+"""By the identity of functions and classes, which are kept, too."""
 
 Resolve = Callable[[int], bytes]
 """Returns what identifies a task, from its id: in another run, the task with the same result."""
@@ -49,7 +56,9 @@ def call_digest(args: Sequence[Any], kwargs: dict[str, Any], resolve: Resolve | 
             return short_digest(encode(without_nan(args)) if may_have_nan(entry) else entry)
         except NOT_ENCODABLE:
             pass
-    return _digest((tuple(args), kwargs), resolve)
+    digests = [_digest(each, resolve) for each in args]
+    digests.append(_digest(kwargs, resolve))
+    return hash_of(b"call", b"".join(digests))
 
 
 def call_digests(calls: Sequence[Sequence[Any]], resolve: Resolve | None = None) -> bytes:
@@ -101,19 +110,26 @@ def _digest_or_none(call: Sequence[Any], resolve: Resolve | None) -> bytes:
 
 
 def value_digest(value: object) -> bytes:
-    """Return the digest of a value that the user gives as the key of a task.
+    """Return the digest of a value that the user gives as the key of a task. It replaces that of the arguments.
 
     Raises:
         NotComparable: as `call_digest`.
     """
-    return _digest(value, None)
+    return hash_of(b"key", _digest(value, None))
+
+
+def value_digests(values: Iterable[object]) -> bytes:
+    """Return the digests of keys, joined.
+
+    Raises:
+        NotComparable: as `call_digest`.
+    """
+    return b"".join(map(value_digest, values))
 
 
 def _digest(value: object, resolve: Resolve | None) -> bytes:
     try:
         return digest_of(value, _Named(resolve))
-    except NotComparable:
-        raise
     except Exception as error:  # also one of the user's own methods
         raise NotComparable(reason_of(error)) from error
 
@@ -130,13 +146,29 @@ class _Named:
                 raise NoStructure(f"{thing!r} has a meaning only in the arguments of a task")
             return hash_of(b"result", self.resolve(thing.task_id))
         if isinstance(thing, Shared):
-            return hash_of(b"shared", thing.shared.share.digest.encode())
+            return self._shared(thing)
         if isinstance(thing, ModuleType):
             raise NoStructure(f"the module {thing.__name__} is no value")
         if isinstance(thing, type | FunctionType):
-            name = thing.__globals__.get("__name__") if isinstance(thing, FunctionType) else thing.__module__
-            if homes.home_of(str(name)) == homes.OWN or (isinstance(thing, FunctionType) and thing.__closure__):
-                return code_of(thing).digest
-            return hash_of(b"library", full_name(thing).encode())
+            known = _LIBRARY.get(id(thing))
+            return self._code(thing) if known is None else known[1]
         name = library_name(thing)
         return None if name is None else hash_of(b"library", name.encode())
+
+    def _code(self, thing: Any) -> bytes:
+        """Return the digest of a function or class: by its name if it is one of a library, else by its code."""
+        closure = isinstance(thing, FunctionType) and thing.__closure__
+        if homes.home_of(module_of(thing)) == homes.OWN or closure:
+            return code_of(thing).digest
+        digest = hash_of(b"library", full_name(thing).encode())
+        if len(_LIBRARY) >= LIBRARY_KEPT:
+            _LIBRARY.clear()
+        _LIBRARY[id(thing)] = thing, digest
+        return digest
+
+    def _shared(self, handle: Shared) -> bytes:
+        """Return the digest of a shared object: that of its value, because its pickle can differ in another run."""
+        shared = handle.shared
+        if not shared.structure:
+            shared.structure = hash_of(b"shared", digest_of(handle.value(), self))
+        return shared.structure

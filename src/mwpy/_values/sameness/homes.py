@@ -18,6 +18,9 @@ from mwpy._values.installed import package_of, versions
 
 __all__ = ["MWPY", "OWN", "PYTHON", "Home", "home_at", "home_of", "name_of_module"]
 
+_ABOUT_CYTHON, _ABOUT_NAMEDTUPLE = "_cython_", "namedtuple_"
+"""How the names of modules begin that do not exist, but that generated types and functions name."""
+
 PYTHON_MODULES = frozenset({*sys.stdlib_module_names, "builtins"})
 
 
@@ -38,8 +41,10 @@ PYTHON = Home("Python", f"{sys.version_info.major}.{sys.version_info.minor}")
 def home_of(name: str) -> Home:
     """Return where a module comes from."""
     top = name.partition(".")[0]
-    if top == "mwpy":
+    if top == "mwpy" or top.startswith(_ABOUT_CYTHON):
         return MWPY
+    if top.startswith(_ABOUT_NAMEDTUPLE):
+        return PYTHON
     if name == "__main__" or top == "__mp_main__":
         return OWN
     module = sys.modules.get(name) or sys.modules.get(top)

@@ -26,7 +26,7 @@ def parts_of(value: Any) -> Parts | None:
         if isinstance(value, kind):
             return parts(value)
     pandas: Any = sys.modules.get("pandas")
-    if pandas is not None and type(value).__module__.startswith("pandas."):
+    if pandas is not None and str(type(value).__module__).partition(".")[0] == "pandas":
         return _of_pandas(value, pandas)
     return None
 

@@ -79,7 +79,10 @@ def _found(name: str) -> tuple[homes.Home, str | None]:
     parent = name.rpartition(".")[0]
     if parent and parent not in sys.modules:
         return homes.OWN, None  # it could be found only by importing its package
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
     if spec is None or not spec.origin:
         return homes.OWN, None
     return homes.home_at(name.partition(".")[0], spec.origin), spec.origin

@@ -89,10 +89,24 @@ def _fields(node: ast.AST, local: bool) -> list[tuple[str, Any]]:
             del fields["returns"]
     elif isinstance(node, ast.AnnAssign) and local and node.simple:
         del fields["annotation"]
+    elif isinstance(node, ast.JoinedStr):
+        fields["values"] = _merged(node.values)
     for name in ("body", "orelse", "finalbody"):
         if isinstance(fields.get(name), list):
             fields[name] = [each for each in fields[name] if not _is_idle(each)]
     return [(name, value) for name, value in fields.items() if value is not None and value != []]
+
+
+def _merged(values: list[ast.expr]) -> list[ast.expr]:
+    """Return the parts of an f-string. Versions of Python divide the texts in it in different ways."""
+    merged: list[ast.expr] = []
+    for each in values:
+        last = merged[-1] if merged else None
+        if isinstance(each, ast.Constant) and isinstance(last, ast.Constant):
+            merged[-1] = ast.Constant(f"{last.value}{each.value}")  # type: ignore[str-bytes-safe]
+        elif not (isinstance(each, ast.Constant) and each.value == ""):
+            merged.append(each)
+    return merged
 
 
 def _is_idle(node: ast.AST) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import inspect
 import linecache
 import sys
 import warnings
@@ -31,8 +32,9 @@ __all__ = ["SOURCES", "Sources", "instructions_digest"]
 _FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """The flags of code that say how its source is compiled."""
 
-_HAS_DOCSTRING = 0x4000000
-"""A flag of code, since Python 3.13. Before, the first constant of a function is its docstring or None."""
+_FLAGS_DOCSTRINGS, _HAS_DOCSTRING = sys.version_info >= (3, 13), 0x4000000
+"""Since Python 3.13, a flag of code says that its first constant is a docstring. Before, the first constant of a
+function is its docstring or None."""
 
 _GENERATED = "<"
 """How the names of lambdas and comprehensions begin. They have no docstring."""
@@ -204,7 +206,6 @@ def instructions_digest(code: CodeType) -> bytes:
 
 
 def _has_docstring(code: CodeType) -> bool:
-    if sys.version_info >= (3, 13):
-        return bool(code.co_flags & _HAS_DOCSTRING)
-    of_function = code.co_flags & 0x2 and not code.co_name.startswith(_GENERATED)  # CO_NEWLOCALS
-    return bool(of_function and code.co_consts and isinstance(code.co_consts[0], str | None))
+    of_function = code.co_flags & inspect.CO_NEWLOCALS and not code.co_name.startswith(_GENERATED)
+    first = bool(of_function and code.co_consts and isinstance(code.co_consts[0], str | None))
+    return bool(code.co_flags & _HAS_DOCSTRING) if _FLAGS_DOCSTRINGS else first

@@ -25,9 +25,11 @@ parts of its value, gets their digests, and returns the digest of the value.
 from __future__ import annotations
 
 import copyreg
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from math import isnan
@@ -37,6 +39,7 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._values.bounds import shortened
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
 from mwpy._values.references import Reference
 from mwpy._values.sameness.kinds import parts_of
@@ -49,7 +52,7 @@ from mwpy._values.sameness.plain import (
 )
 from mwpy._values.shares import Shared
 
-__all__ = ["DIGEST_BYTES", "NoStructure", "digest_of", "full_name"]
+__all__ = ["COMPILED", "DIGEST_BYTES", "NoStructure", "digest_of", "full_name", "reason_of"]
 
 REVISITS_ALLOWED = 100_000
 """How often parts of cycles may be walked over again. Dense graphs of objects would need more steps than anybody can
@@ -57,6 +60,8 @@ wait for."""
 
 OBJECTS_ALLOWED = 10_000_000
 """How many objects with parts a value may consist of. Walking over this many takes about a minute."""
+
+_ADDRESS = re.compile(r" (at )?0x[0-9a-fA-F]+")
 
 _RAW_KINDS = frozenset("biufcmMSU")
 """The kinds of NumPy's dtypes whose elements are in the array itself."""
@@ -107,6 +112,10 @@ def digest_of(value: object, named: Named = by_name) -> bytes:
         >>> digest_of(1) == digest_of(1.0)
         False
     """
+    simple = _SIMPLE.get(type(value))
+    digest = None if simple is None else simple(value)
+    if digest is not None:
+        return digest
     walk = _Walk(named)
     reply = walk.enter(value)
     while walk.stack:
@@ -150,8 +159,9 @@ class _Walk:
     def enter(self, value: object) -> bytes | None:
         """Return the digest of a value if it is known; else return None, and put the value on the stack."""
         simple = _SIMPLE.get(type(value))
-        if simple is not None:
-            return simple(value)
+        digest = None if simple is None else simple(value)
+        if digest is not None:
+            return digest
         key, depth = id(value), len(self.stack)
         if key in self._known:
             return self._known[key]
@@ -188,7 +198,8 @@ class _Walk:
 
 def full_name(value: Any) -> str:
     """Return the module and qualified name of a class or function."""
-    return f"{value.__module__}.{value.__qualname__}" if value.__module__ != "builtins" else str(value.__qualname__)
+    module = "pathlib" if value.__module__ == "pathlib._local" else value.__module__  # in Python 3.13
+    return f"{module}.{value.__qualname__}" if module != "builtins" else str(value.__qualname__)
 
 
 def _named(value: Any) -> bytes:
@@ -205,16 +216,45 @@ def _packed(value: float) -> bytes:
 
 _CONSTANTS = {type(each): hash_of(b"constant", repr(each).encode()) for each in (Ellipsis, NotImplemented)}
 
-_SIMPLE: dict[type, Callable[[Any], bytes]] = {
+_TEXT = frozenset({str})
+
+
+def _plain_mapping(items: dict[Any, Any]) -> bytes | None:
+    """Return the digest of a dict with texts as keys and plain values; None if it has others."""
+    if not (_TEXT.issuperset(map(type, items)) and PLAIN.issuperset(map(type, items.values()))):
+        return None
+    try:
+        entry = encode_sorted(items)
+        return None if may_have_nan(entry) else hash_of(b"dict of plain", entry)
+    except NOT_ENCODABLE:
+        return None
+
+
+_SIMPLE: dict[type, Callable[[Any], bytes | None]] = {
     **dict.fromkeys(PLAIN, plain_digest),
     complex: lambda value: hash_of(b"complex", _packed(value.real) + b"," + _packed(value.imag)),
     bytearray: lambda value: hash_of(b"bytearray", bytes(value)),
+    list: partial(joined_digest, b"list of plain"),
+    tuple: partial(joined_digest, b"tuple of plain"),
+    dict: _plain_mapping,
     **{kind: lambda value: _CONSTANTS[type(value)] for kind in _CONSTANTS},
 }
-"""How values without parts get their digests."""
+"""How values without parts get their digests, and lists, tuples and dicts of plain values; None for other ones."""
+
+
+def reason_of(error: Exception) -> str:
+    """Return the text of an error, without addresses in memory, or its type if it has no text."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return shortened(_ADDRESS.sub("", text) or type(error).__name__)
 
 
 # ---- values with parts --------------------------------------------------------------------------------------------
+
+COMPILED = frozenset({"cython_function_or_method", "fused_cython_function"})
+"""The types of functions that Cython has compiled. Each module of Cython may have its own."""
 
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, Reference)
 
@@ -223,13 +263,12 @@ def _steps(value: Any, named: Named) -> Steps:
     """Choose how to walk over a value that is not simple."""
     kind = type(value)
     if kind is list or kind is tuple:
-        joined = joined_digest(b"list of plain" if kind is list else b"tuple of plain", value)
-        return _sequence(kind.__name__.encode(), value) if joined is None else _without_parts(joined)
+        return _sequence(kind.__name__.encode(), value)
     if kind is dict:
         return _mapping(value)
     if isinstance(value, set | frozenset):
         return _set(value)
-    if isinstance(value, _NAMED):
+    if isinstance(value, _NAMED) or kind.__name__ in COMPILED:
         digest = named(value)
         return _object(value) if digest is None else _without_parts(digest)
     numpy: Any = sys.modules.get("numpy")
@@ -250,32 +289,16 @@ def _sequence(kind: bytes, items: Iterable[Any]) -> Steps:
     hasher = blake2b(kind + b":", digest_size=DIGEST_BYTES)
     for item in items:
         simple = _SIMPLE.get(type(item))  # this spares most values the way through the walk
-        hasher.update((yield item) if simple is None else simple(item))
+        digest = None if simple is None else simple(item)
+        hasher.update((yield item) if digest is None else digest)
     return hasher.digest()
 
 
 def _mapping(items: dict[Any, Any]) -> Steps:
-    joined = _plain_mapping(items)
-    if joined is not None:
-        return joined
     pairs: list[bytes] = []
     for key, value in items.items():
         pairs.append((yield key) + (yield value))
     return hash_of(b"dict", b"".join(sorted(pairs)))
-
-
-def _plain_mapping(items: dict[Any, Any]) -> bytes | None:
-    """Return the digest of a dict with texts as keys and plain values; None if it has others."""
-    if not (_TEXT.issuperset(map(type, items)) and PLAIN.issuperset(map(type, items.values()))):
-        return None
-    try:
-        entry = encode_sorted(items)
-        return None if may_have_nan(entry) else hash_of(b"dict of plain", entry)
-    except NOT_ENCODABLE:
-        return None
-
-
-_TEXT = frozenset({str})
 
 
 def _set(value: set[Any] | frozenset[Any]) -> Steps:
@@ -306,8 +329,10 @@ def _object(value: Any) -> Steps:
     if isinstance(reduced, str):
         return hash_of(b"global", (yield kind) + reduced.encode(errors="surrogatepass"))
     function, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
-    hasher = blake2b(b"object:", digest_size=DIGEST_BYTES)
-    for part in (kind, function, args, state, setter, None if items is None else _bounded(items)):
+    usual = function is copyreg.__newobj__ and len(args) == 1 and args[0] is kind  # type: ignore[attr-defined]
+    hasher = blake2b(b"usual object:" if usual else b"object:", digest_size=DIGEST_BYTES)
+    more = (setter, None if items is None else _bounded(items))
+    for part in (kind, state, *more) if usual else (kind, function, args, state, *more):
         hasher.update((yield part))
     if pairs is not None:
         pairs = _bounded(pairs)
@@ -327,7 +352,7 @@ def _reduced(value: Any) -> Any:
         reduce = copyreg.dispatch_table.get(type(value))
         return value.__reduce_ex__(4) if reduce is None else reduce(value)
     except Exception as error:
-        raise NoStructure(f"an object of the type {_shown(value)} has no structure ({error})") from error
+        raise NoStructure(f"an object of the type {_shown(value)} has no structure ({reason_of(error)})") from error
 
 
 def _array(array: Any, numpy: Any, kind: bytes) -> Steps:

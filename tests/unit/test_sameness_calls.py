@@ -1,0 +1,259 @@
+"""Which calls are the same: digests of arguments and of keys."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import random
+import types
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mwpy._transport.codec import Codec
+from mwpy._transport.shared_objects import share
+from mwpy._values.ids import TaskId
+from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
+from mwpy._values.references import result
+from mwpy._values.sameness import (
+    NO_DIGEST,
+    NotComparable,
+    call_digest,
+    call_digests,
+    calls,
+    portion_digests,
+    structure,
+    value_digest,
+    value_digests,
+)
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+FACTOR = 2
+
+
+class Color(enum.Enum):
+    """An enum."""
+
+    RED = 1
+    BLUE = 2
+
+
+@dataclass
+class Point:
+    """A dataclass with a method that a task can call."""
+
+    x: float
+
+    def scaled(self) -> float:
+        return self.x * FACTOR
+
+
+@attrs.define
+class Slotted:
+    """An attrs class."""
+
+    x: float
+
+
+Pair = namedtuple("Pair", "a b")  # noqa: PYI024
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def digest(*args: Any, **kwargs: Any) -> bytes:
+    return call_digest(args, kwargs)
+
+
+@given(st.lists(st.lists(PLAIN, max_size=3).map(tuple), max_size=20))
+def test_many_calls_have_the_same_digests_as_each_alone(many: list[tuple[Any, ...]]) -> None:
+    alone = [call_digest(each, {}) for each in many]
+    assert call_digests(many) == b"".join(alone)
+    mixed: list[tuple[Any, ...]] = [*many, ({"x"},)]
+    assert call_digests(mixed) == b"".join([*alone, digest({"x"})])
+
+
+@given(st.lists(st.integers(-(2**63), 2**63) | st.floats() | st.binary(), max_size=20))
+def test_a_portion_has_the_digests_of_its_calls(items: list[Any]) -> None:
+    """Whether the arguments alone or lists of them are encoded, and whether all or a part of them is needed."""
+    rows = [(each,) for each in items]
+    expected = call_digests(rows)
+    assert portion_digests(PackedCalls.of(ARGUMENTS, items)) == expected
+    assert portion_digests(PackedCalls.of(ROWS, rows)) == expected
+    assert portion_digests(PackedCalls.of(ROWS, rows)[1:]) == expected[16:]
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=3), st.lists(PLAIN, min_size=1, max_size=3))
+@settings(max_examples=300)
+def test_calls_with_different_plain_arguments_differ(one: list[Any], other: list[Any]) -> None:
+    """Values are the same if they have the same type and the same notation."""
+    same = [(type(each), repr(each)) for each in one] == [(type(each), repr(each)) for each in other]
+    assert (digest(*one) == digest(*other)) == same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        (0, None),
+        ("1", b"1"),
+        ((1, 2), [1, 2]),
+        (range(3), range(4)),
+        (slice(1), slice(2)),
+        (Color.RED, Color.BLUE),
+        (Color.RED, 1),
+        (Point(1), Point(2)),
+        (Point(1), Slotted(1)),
+        (Slotted(1), Slotted(2)),
+        (Pair(1, 2), Pair(1, 3)),
+        (Pair(1, 2), (1, 2)),
+        (Path("a"), Path("b")),
+        (Path("a"), "a"),
+        (Decimal("1.0"), Decimal("1.00")),
+        (Fraction(1, 2), Fraction(1, 3)),
+        (1j, 2j),
+        (bytearray(b"a"), bytearray(b"b")),
+        (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+        (np.float32(1), np.float64(1)),
+        (np.arange(3), np.arange(3.0)),
+        (np.arange(4), np.arange(4).reshape(2, 2)),
+        (np.random.default_rng(1), np.random.default_rng(2)),
+        (random.Random(1), random.Random(2)),
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": {1, 2}}, {"a": {1, 3}}),
+        (double, Point),
+        (lambda x: x, lambda x: x + 1),
+        (functools.partial(double, 1), functools.partial(double, 2)),
+        (Point(1).scaled, Point(2).scaled),
+        (len, max),
+        (np.sin, np.cos),
+        (random.random, random.randint),
+        ([1].append, [2].append),
+        (int, float),
+    ],
+)
+def test_these_arguments_differ(one: object, other: object) -> None:
+    assert digest(one) != digest(other)
+    assert digest(one) == digest(one)
+    assert digest(key=one) != digest(key=other)
+
+
+def test_equal_arguments_are_the_same() -> None:
+    """The order in dicts and sets does not count, nor whether parts are one object, nor the sign of a nan."""
+    part = [1]
+    assert digest({"a": 1, "b": {"x", "y", "z"}}) == digest({"b": {"z", "y", "x"}, "a": 1})
+    assert digest([part, part]) == digest([[1], [1]])
+    assert digest(nan) == digest(-nan) != digest(inf)
+    assert digest([nan], {"a": nan}) == digest([-nan], {"a": -nan})
+    assert call_digests([(-nan,), (inf,)]) == call_digests([(nan,)]) + call_digests([(inf,)])
+    assert digest(1, b=2) == digest(1, b=2) != digest(1, 2)
+    assert digest(2**70) != digest(2**71)
+    assert digest("\ud800") != digest("\ud801")
+
+
+def test_cyclic_arguments_have_a_digest() -> None:
+    def cycle(end: int) -> list[Any]:
+        value: list[Any] = [end]
+        value.append(value)
+        return value
+
+    assert digest(cycle(1)) == digest(cycle(1)) != digest(cycle(2))
+
+
+def test_the_code_of_a_class_of_the_user_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task can call its methods. A change is seen at once, also of a variable that they use."""
+    before = digest(Point(1))
+    assert digest(Point(1)) == before
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert digest(Point(1)) != before
+
+
+def test_functions_of_libraries_count_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "LIBRARY_KEPT", 1)
+    assert digest(attrs.evolve) == digest(attrs.evolve) != digest(attrs.asdict)
+
+
+def test_a_shared_object_counts_by_its_value() -> None:
+    """Not by its pickle: that of a set depends on the hash seed, and that of a dict on its order."""
+    one, same, other = (share(each, Codec()) for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1}))
+    assert one.shared.share.digest != same.shared.share.digest
+    assert digest([one]) == digest([same]) != digest([other])
+    assert digest([one]) == digest([one])
+    assert structure.digest_of(one) != structure.digest_of(other)
+
+
+def test_a_reference_counts_as_the_task_to_which_it_refers() -> None:
+    keys = {3: b"three", 4: b"four"}
+    digests = [call_digest((result(TaskId(each)),), {}, keys.__getitem__) for each in (3, 4)]
+    assert digests[0] != digests[1]
+    assert call_digest((result(TaskId(7)),), {}, lambda _: b"three") == digests[0]
+    assert call_digests([(result(TaskId(3)),), (1,)], keys.__getitem__) == digests[0] + digest(1)
+    with pytest.raises(NotComparable, match=r"mwpy.result\(3\) has a meaning only in the arguments"):
+        value_digest(result(TaskId(3)))
+
+
+class Strange:
+    """Raises wherever it can."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise KeyError("nothing at all")
+
+
+class Stranger:
+    """Says that it consists of something that it does not have."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return 1, 2, 3, 4, 5, 6
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Strange(), "an object of the type .*Strange has no structure .'nothing at all'"),
+        (lambda: Stranger(), "int"),
+        (lambda: (each for each in ""), "an object of the type generator has no structure"),
+        (lambda: memoryview(b""), "an object of the type memoryview has no structure"),
+        (lambda: types, "the module types is no value"),
+    ],
+)
+def test_an_argument_that_cannot_be_compared_gives_the_reason(make: Callable[[], object], reason: str) -> None:
+    value = make()
+    with pytest.raises(NotComparable, match=reason):
+        digest([value])
+    assert call_digests([(1,), (value,), (2,)]) == digest(1) + NO_DIGEST + digest(2)
+
+
+def test_an_argument_with_a_function_that_cannot_be_compared_gives_the_reason() -> None:
+    def inner() -> object:
+        return functools.partial(max, memoryview(b""))
+
+    assert len(digest(inner)) == 16
+    with pytest.raises(NotComparable, match="memoryview"):
+        digest(inner())
+
+
+@given(PLAIN, PLAIN)
+def test_keys_are_compared_by_value(one: Any, other: Any) -> None:
+    """No key is the same as the arguments of a call."""
+    same = (type(one), repr(one)) == (type(other), repr(other))
+    assert (value_digest(one) == value_digest(other)) == same
+    assert value_digest(one) not in (digest(one), digest(), NO_DIGEST)
+    assert value_digests([one, other]) == value_digest(one) + value_digest(other)
