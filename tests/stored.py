@@ -111,3 +111,21 @@ def write(writer: Writer, *happened: Record, at: float = NOON, calls: dict[int, 
     done = threading.Event()
     writer.write(happened, at, done.set, calls)
     assert done.wait(30)
+
+
+def sample(path: Path) -> None:
+    """Write a computation of two slaves with each kind of end."""
+    two, cause = "SLAVE-1", Cause.CRASH
+    writer = opened(path)
+    write(writer, records.Started("MASTER", "squares", "READY"), algorithm(), *slave(), *slave(two, "AGENT-1", "node2"))
+    write(writer, submitted(1, 12), allocated(named(1, 4)), allocated(named(5, 4), sid=two))
+    write(writer, received({1: 1, 2: 4}, seconds=[0.25, 2.5]), at=NOON + 10)
+    wrong = {5: ValueError("no square of this")}
+    write(writer, received(wrong, sid=two, seconds=[1.0]), at=NOON + 20, calls={5: encode((5, "cm"))})
+    write(writer, *died(cause, tasks=[named(6, 3)], sid=two), records.Notice("SLAVE-1 died"), at=NOON + 90)
+    again = allocated(named(6, 3, 2)), received({6: 36}, attempt=2, seconds=[1.0])
+    write(writer, received({3: 9, 4: 16}, seconds=[1.0] * 2), *again, at=NOON + 100)
+    cancelled = records.TasksCancelled(None, [named(9)], "before it was sent")
+    given_up = records.TasksGivenUp(SLAVE, False, [named(10)], "its slave is gone")
+    write(writer, cancelled, given_up, records.Ended("SHUTDOWN", "squares"), at=NOON + 110)
+    writer.close()

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 import mwpy
-from mwpy import audit, resource_file
+from mwpy import audit, resource_file, run_database
 from mwpy._transport import wire
 from mwpy._values import bounds, environment, messages, option_table
 
@@ -40,6 +40,7 @@ MADE_BY_USERS = (
     "AuditFile",
     "LoopCounts",
     "SlaveLoop",
+    "RunDatabase",
 )
 FOR_THE_SIMULATOR = (
     "add_agent",
@@ -53,7 +54,7 @@ FOR_THE_SIMULATOR = (
 )
 """Members of `Cluster` for the simulation of an overseer. Users only run a cluster and examine its final state."""
 
-COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "slave", "status")
+COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "runs", "slave", "status")
 
 
 def described() -> str:
@@ -63,6 +64,7 @@ def described() -> str:
         "mwpy.testing": names(importlib.import_module("mwpy.testing")),
         "mwpy.resource_file": names(resource_file),
         "mwpy.audit": names(audit),
+        "mwpy.run_database": names(run_database),
         "mwpy.joblib": names(importlib.import_module("mwpy.joblib")),
         "options of a script": [f"--mw-{each.name} {each.metavar} [{each.default}]" for each in option_table.OPTIONS],
         "environment variables": environment_variables(),

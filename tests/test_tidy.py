@@ -61,6 +61,7 @@ OWNERS = {
     "classad2": "_batch._htcondor_calls",
     "packaging": "cli.pack",
     "pandas": "_roles.frames",
+    "pyarrow": "_database.export",
     "pex": "cli.pack",
     "tqdm": "_roles.meter",
 }
@@ -631,6 +632,7 @@ PUBLIC_NAMES = (
     "Report",
     "ResourceFileError",
     "Result",
+    "RunDatabaseError",
     "SharedObjectMissing",
     "Slave",
     "SlaveId",

@@ -16,7 +16,7 @@ from mwpy.app import report_errors
 from mwpy.cli._arguments import BATCH_SYSTEMS, Parser, add_job_options, number
 from mwpy.cli.completion import parser_of
 
-COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "slave", "status")
+COMMANDS = ("completion", "doctor", "explain", "logs", "oversee", "pack", "runs", "slave", "status")
 
 
 def parse(*arguments: str) -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,18 @@ from urllib.parse import quote
 from mwpy._database.schema import APPLICATION_ID, UPGRADES
 from mwpy._values.errors import RunDatabaseError
 
-__all__ = ["Connection", "open_for_reading", "open_for_writing"]
+__all__ = [
+    "PAGE_BYTES",
+    "Connection",
+    "Damaged",
+    "is_run_database",
+    "open_damaged",
+    "open_for_reading",
+    "open_for_writing",
+]
+
+PAGE_BYTES = 4096
+"""The size of a page of the file. The first page has the number of all pages."""
 
 WAIT_S = 10.0
 """How long a connection waits for a lock of SQLite, in seconds. Only a person's tools have such locks for longer."""
@@ -23,6 +35,10 @@ CHECKPOINT_PAGES = 4096
 
 LOG_BYTES = 64 << 20
 """The largest write-ahead log that is left after a copy. It is larger while something reads for a long time."""
+
+
+class Damaged(RunDatabaseError):
+    """Pages of the file are missing or have wrong content."""
 
 
 class Connection:
@@ -80,7 +96,7 @@ class Connection:
         try:
             yield
         except sqlite3.Error as error:
-            raise RunDatabaseError(_explanation(self.path, error)) from error
+            raise _explained_error(self.path, error) from error
 
 
 def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
@@ -100,6 +116,7 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
                 "PRAGMA locking_mode = EXCLUSIVE"
             )  # before the first use of the log: then no memory is shared
         _check_kind(connection)
+        connection.run(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.run("PRAGMA journal_mode = WAL")
         connection.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
         connection.run(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -109,6 +126,20 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
         connection.close()
         raise
     return connection
+
+
+def is_run_database(path: Path) -> bool:
+    """Whether a file that SQLite refuses begins like a run database. No connection may be open."""
+    with path.open("rb") as file:
+        return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def open_damaged(path: Path) -> Connection:
+    """Open a copy of a damaged run database, to read what is left. The copy may change."""
+    with path.open("rb") as file:
+        pages = int.from_bytes(file.read(32)[28:32], "big")
+    os.truncate(path, max(path.stat().st_size, pages * PAGE_BYTES))  # SQLite refuses a file that is too short
+    return _connected(path, "rw")
 
 
 def open_for_reading(path: Path) -> Connection:
@@ -134,13 +165,16 @@ def _connected(path: Path, mode: str) -> Connection:
     try:
         opened = sqlite3.connect(where, uri=True, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
-        raise RunDatabaseError(_explanation(path, error)) from error
+        raise _explained_error(path, error) from error
     opened.text_factory = lambda text: text.decode(errors="replace")
     return Connection(path, opened)
 
 
 def _check_kind(connection: Connection) -> None:
     path = connection.path
+    size, log = path.stat().st_size if path.exists() else 0, Path(f"{path}-wal")
+    if 0 < size < PAGE_BYTES or (not size and log.exists() and log.stat().st_size):
+        raise Damaged(f"the run database {path} is damaged: its first page is missing. Move it away to start again")
     [(application,)] = connection.rows("PRAGMA application_id")
     [(version,)] = connection.rows("PRAGMA user_version")
     [(tables,)] = connection.rows("SELECT count(*) FROM sqlite_master")
@@ -166,17 +200,21 @@ def _upgrade(connection: Connection) -> None:
         connection.run(f"PRAGMA user_version = {len(UPGRADES)}")
 
 
-def _explanation(path: Path, error: sqlite3.Error) -> str:
+def _explained_error(path: Path, error: sqlite3.Error) -> RunDatabaseError:
     name = getattr(error, "sqlite_errorname", "")
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return Damaged(
+            f"the run database {path} is damaged ({error}). A master that opens it saves what can be read; or move it "
+            f"away to start from the beginning"
+        )
+    return RunDatabaseError(_explanation(path, error, name))
+
+
+def _explanation(path: Path, error: sqlite3.Error, name: str) -> str:
     match name.split("_")[1:2]:
         case ["FULL"]:
             return (
                 f"the run database {path} cannot be written, because the disk is full: free some space, and start again"
-            )
-        case ["CORRUPT" | "NOTADB"]:
-            return (
-                f"the run database {path} is damaged ({error}). To save what can be read, run `sqlite3 {path} .recover "
-                f"| sqlite3 saved.db` and continue with saved.db; or move it away to start from the beginning"
             )
         case ["BUSY"]:
             return (

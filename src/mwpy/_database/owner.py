@@ -1,9 +1,9 @@
 """The owner of a run database: one master at a time, on any host.
 
-The operating system locks the file FILE.lock, and releases the lock when the master ends, in whatever way. This is sure
-on one machine, and on a network file system whose server knows the locks. But some of these forget locks, or know them
-per host only. So on a network file system the master also writes the file FILE.owner, which names the master, and
-writes it again every few seconds. A master that finds such a file
+The operating system locks the file .FILE.lock, and releases the lock when the master ends, in whatever way. This is
+sure on one machine, and on a network file system whose server knows the locks. But some of these forget locks, or know
+them per host only. So on a network file system the master also writes the file `.FILE.owner`, which names the master,
+and writes it again every few seconds. A master that finds such a file
 
 - from another host: watches it. If it changes, its writer is alive. No clocks are compared.
 - from its own host: looks for the process. Its number may belong to another process by now, so the start of the process
@@ -51,12 +51,12 @@ class Owner:
 
     def __init__(self, database: Path, *, shared: bool, watch_s: float = WATCH_S) -> None:
         self._database = database
-        self._path = database.with_name(f"{database.name}.owner")
+        self._path = database.with_name(f".{database.name}.owner")
         self._beats = 0
         self._shared = shared
         self._identity = {"host": platform.node(), **process_identity(os.getpid())}
         try:
-            self._lock = FileLock(database.with_name(f"{database.name}.lock"), clock.date(clock.wall()))
+            self._lock = FileLock(database.with_name(f".{database.name}.lock"), clock.date(clock.wall()))
         except LockHeld as error:
             raise self._refusal(str(error)) from error
         except LocksUnsupported as error:

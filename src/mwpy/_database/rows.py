@@ -36,7 +36,7 @@ WORDS_CHARACTERS = 10_000
 COLUMNS: dict[str, tuple[str, ...]] = {
     "algorithms": ("number", "name", "reference", "code", "parts"),
     "submissions": ("at", "first", "count", "algorithm", "policy", "keys"),
-    "reused": ("at", "first", "count", "algorithm", "failed", "rows", "places", "keys"),
+    "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
@@ -188,8 +188,8 @@ class TaskRows:
             place = [len(batch.blob), len(each.keys)]
             batch.blob += each.keys
             failed = json.dumps(list(each.failed)) if each.failed else None
-            columns = json.dumps(list(each.rows)), json.dumps(list(each.places)), place
-            self.numbers.add(batch, "reused", at, each.first, each.count, each.algorithm, failed, *columns)
+            answers = json.dumps([*zip(each.rows, each.places, strict=True)], separators=(",", ":"))
+            self.numbers.add(batch, "reused", at, each.first, each.count, each.algorithm, failed, answers, place)
 
     def _allocated(self, record: records.TasksAllocated | records.AttemptsStarted, at: float, batch: Batch) -> None:
         sid, tasks = record.sid, record.tasks

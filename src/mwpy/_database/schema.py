@@ -80,8 +80,7 @@ CREATE TABLE reused (
     count INTEGER NOT NULL,
     algorithm INTEGER NOT NULL,
     failed TEXT,
-    rows TEXT NOT NULL,
-    places TEXT NOT NULL,
+    answers TEXT NOT NULL,
     keys BLOB
 );
 CREATE TABLE allocations (
@@ -228,6 +227,23 @@ LEFT JOIN answers r ON r.generation = t.generation AND r.task = t.task AND NOT r
 LEFT JOIN failures f ON f.generation = t.generation AND f.task = t.task AND f.attempt = r.attempt
 LEFT JOIN ends e ON e.generation = t.generation AND t.task BETWEEN e.first AND e.first + e.count - 1
 LEFT JOIN slaves s ON s.generation = t.generation AND s.sid = coalesce(r.sid, e.sid)
+LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent
+UNION ALL
+SELECT t.generation, t.task, a.name,
+    CASE WHEN EXISTS (SELECT 1 FROM json_each(t.failed) WHERE value = t.place) THEN 'failed' ELSE 'finished' END,
+    r.attempt, r.sid, g.host,
+    CASE WHEN r.seconds IS NULL THEN r.total_s / r.count
+        WHEN r.base THEN json_extract(r.seconds, '$[' || t.at_place || ']') END,
+    r.at, f.type, f.message, f.arguments
+FROM (
+    SELECT u.generation, u.first + j.key AS task, j.key AS place, u.algorithm, coalesce(u.failed, '[]') AS failed,
+        json_extract(j.value, '$[0]') AS at_row, json_extract(j.value, '$[1]') AS at_place
+    FROM reused u, json_each(u.answers) j
+) t
+LEFT JOIN algorithms a ON a.generation = t.generation AND a.number = t.algorithm
+LEFT JOIN results r ON r.seq = t.at_row
+LEFT JOIN failures f ON f.generation = r.generation AND f.task = r.base + t.at_place AND f.attempt = r.attempt
+LEFT JOIN slaves s ON s.generation = r.generation AND s.sid = r.sid
 LEFT JOIN agents g ON g.generation = s.generation AND g.agent = s.agent;
 CREATE VIEW notices AS SELECT generation, at, substr(text, 8) AS text FROM events WHERE kind = 'Notice';
 """

@@ -33,12 +33,20 @@ from typing import Literal
 
 from attrs import frozen
 
-from mwpy._database.connection import Connection, open_for_reading, open_for_writing
+from mwpy._database.connection import (
+    PAGE_BYTES,
+    Connection,
+    Damaged,
+    is_run_database,
+    open_for_reading,
+    open_for_writing,
+)
 from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.log_sync import LogSync
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system
 from mwpy._database.rows import COLUMNS, Batch, RowNumbers, Rows, StoredGroup
+from mwpy._database.salvage import salvage
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._database.value_files import LARGE_BYTES, ValueFiles, sync_folder
 from mwpy._system import clock
@@ -84,6 +92,7 @@ class Writer:
 
     Attributes:
         generation: the number of this life of the master: 1 in a new file.
+        remark: a message for the user if the file was damaged and was replaced by what can be read of it; else empty.
     """
 
     def __init__(
@@ -93,8 +102,10 @@ class Writer:
         owner: Owner,
         generation: int,
         on_failure: Callable[[str], None],
+        remark: str = "",
     ) -> None:
         self.generation = generation
+        self.remark = remark
         self._connection, self._reading, self._owner = connection, reading, owner
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
@@ -138,14 +149,14 @@ class Writer:
         shared = is_network(kind_of_file_system(path.parent))
         owner = Owner(path, shared=shared)
         try:
-            connection = open_for_writing(path, exclusive=shared, full=sync == "full")
+            connection, remark = _opened(path, exclusive=shared, full=sync == "full")
             sync_folder(path.parent.absolute())
             generation = _begin(connection, member_id, name)
             reading = connection if shared else open_for_reading(path)
         except BaseException:
             owner.release()
             raise
-        return cls(connection, reading, owner, generation, on_failure)
+        return cls(connection, reading, owner, generation, on_failure, remark)
 
     # ---- for the threads of the master ---------------------------------------------------------------------
 
@@ -350,6 +361,17 @@ _INSERTS = _insertions()
 _INSERT_GROUP = (
     f"INSERT INTO results ({', '.join(_RESULTS)}, head, file, frames) VALUES ({', '.join('?' * (len(_RESULTS) + 3))})"
 )
+
+
+def _opened(path: Path, *, exclusive: bool, full: bool) -> tuple[Connection, str]:
+    """Open the file; if it is damaged, open what can be read of it. Return a message about this, too."""
+    try:
+        return open_for_writing(path, exclusive=exclusive, full=full), ""
+    except Damaged:
+        if path.stat().st_size < PAGE_BYTES or not is_run_database(path):
+            raise
+    remark = salvage(path)
+    return open_for_writing(path, exclusive=exclusive, full=full), remark
 
 
 def _last_seq(connection: Connection) -> int:

@@ -26,7 +26,7 @@ EXAMPLES = 'eval "$(mwpy completion bash)"', 'eval "$(mwpy completion zsh)"'
 
 EXIT_CODES: dict[int, str] = {ExitCode.OK: "the script was printed", ExitCode.USAGE: "another shell"}
 
-FILES = {"AUDIT_FILE", "FILE", "PATH", "RESOURCE_FILE", "SCRIPT"}
+FILES = {"AUDIT_FILE", "FILE", "PATH", "RESOURCE_FILE", "RUN_DATABASE", "SCRIPT"}
 """The metavars of values that are files, or folders with such files."""
 
 FOLDERS = {"DIR"}

@@ -1,0 +1,293 @@
+"""Faults around a run database: a file that was cut off, a full disk, another host, a network file system."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.stored import NOON, Failures, algorithm, opened, received, submitted, write
+
+from mwpy._database import owner, place
+from mwpy._database import writer as writing
+from mwpy._database.owner import Owner
+from mwpy._system import clock
+from mwpy._system.locks import LocksUnsupported
+from mwpy._values import records
+from mwpy._values.earlier import EarlierAnswers, EarlierTasks
+from mwpy._values.errors import RunDatabaseError
+from mwpy._values.groups import entries
+from mwpy.run_database import RunDatabase
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+# A file that was cut off
+
+KILLED = """
+import os, signal, sys
+from tests.stored import *
+writer = opened(Path(sys.argv[1]))
+write(writer, algorithm())
+for number in range(1, 13):
+    write(writer, submitted(number, 1), received({number: "x" * 3000 + str(number)}))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def values_in(path: Path) -> list[object]:
+    """Open a run database and return the value of each answer."""
+    writer = opened(path)
+    try:
+        found = list(writer.earlier())
+        submitted_first = [each.first for each in found if isinstance(each, EarlierTasks)]
+        answers = [each for each in found if isinstance(each, EarlierAnswers)]
+        assert submitted_first == [*range(1, len(submitted_first) + 1)]
+        return [entries(*writer.frames(each.row))[0][0] for each in answers]
+    finally:
+        writer.close()
+
+
+def test_a_log_that_was_cut_off_anywhere_has_the_first_commits(tmp_path: Path) -> None:
+    """The log of a killed master is cut at 30 places. What is read is always the beginning of what was written."""
+    whole = tmp_path / "whole.db"
+    subprocess.run([sys.executable, "-c", KILLED, str(whole)], check=False)
+    log = Path(f"{whole}-wal").read_bytes()
+    expected = ["x" * 3000 + str(number) for number in range(1, 13)]
+    counts = []
+    for step in range(31):
+        cut = tmp_path / f"cut{step}.db"
+        shutil.copy(whole, cut)
+        Path(f"{cut}-wal").write_bytes(log[: len(log) * step // 30 - step % 7 * (step < 30)])
+        found = values_in(cut)
+        assert found == expected[: len(found)]
+        counts.append(len(found))
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 12)
+
+
+def test_a_file_that_was_cut_off_has_only_right_values(tmp_path: Path) -> None:
+    """The file is cut at 19 places. Each time, what can be read is a part of what was written."""
+    whole = tmp_path / "whole.db"
+    writer = opened(whole)
+    write(writer, algorithm())
+    for number in range(1, 41):
+        write(writer, submitted(number, 1), received({number: "x" * 3000 + str(number)}))
+    writer.close()
+    content, counts = whole.read_bytes(), []
+    for step in range(3, 40, 2):
+        cut = tmp_path / f"cut{step}.db"
+        cut.write_bytes(content[: len(content) * step // 40 - step % 5])
+        found = right_answers(cut)
+        counts.append(found)
+        assert cut.with_name(f"{cut.name}.damaged").exists() or not found
+    assert counts[0] == 0
+    assert counts[-1] >= 30
+
+
+def right_answers(cut: Path) -> int:
+    """Open a damaged file, check all values in it, and return how many there are."""
+    try:
+        writer = opened(cut)
+    except RunDatabaseError as error:
+        if f"nothing can be read of the run database {cut}: move it away" not in str(error):
+            raise
+        return 0
+    assert f"{cut} was damaged. What could be read of it is used" in writer.remark
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    for each in answers:
+        [number] = each.results.tasks
+        assert entries(*writer.frames(each.row))[0] == ["x" * 3000 + str(number)]
+    writer.close()
+    return len(answers)
+
+
+def test_a_file_without_its_first_page_is_refused(path: Path) -> None:
+    opened(path).close()
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(RunDatabaseError, match=r"its first page is missing\. Move it away"):
+        opened(path)
+    path.write_bytes(b"")
+    Path(f"{path}-wal").write_bytes(b"the log of something")
+    with pytest.raises(RunDatabaseError, match=r"its first page is missing\. Move it away"):
+        opened(path)
+    assert Path(f"{path}-wal").read_bytes() == b"the log of something"
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", str(folder).encode(), b"tmpfs", 0, b"size=1m") != 0:
+        pytest.skip(f"cannot mount a small file system: {os.strerror(ctypes.get_errno())}")
+    yield folder
+    libc.umount2(str(folder).encode(), 2)
+
+
+def test_a_full_disk_stops_the_writer_and_the_file_stays_right(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "BATCH_BYTES", 20_000)
+    path, failures, stored = small_disk / "run.db", Failures(), list[int]()
+    writer = opened(path, on_failure=failures)
+    write(writer, algorithm())
+    for number in range(1, 1000):
+        result = received({number: "x" * 5000})
+        writer.write([submitted(number, 1), result], NOON, lambda number=number: stored.append(number))  # type: ignore[misc]
+    assert failures.happened.wait(30)
+    writer.close()
+    assert len(failures) == 1
+    assert "disk is full" in failures[0]
+    with RunDatabase(path) as run:
+        done = [each["task"] for each in run.query("SELECT base AS task FROM results ORDER BY seq")]
+    assert done[: len(stored)] == stored == [*range(1, len(stored) + 1)]
+    assert stored
+
+
+def test_a_large_value_without_room_stops_the_writer(small_disk: Path) -> None:
+    path, failures, called = small_disk / "run.db", Failures(), list[int]()
+    writer = opened(path, on_failure=failures)
+    write(writer, algorithm(), submitted(1, 1))
+    writer.write([received({1: "x" * 3_000_000})], NOON, lambda: called.append(1))
+    assert failures.happened.wait(30)
+    writer.close()
+    assert f"cannot write a large value to {path}.values: {os.strerror(errno.ENOSPC)}" in failures[0]
+    assert not called
+    with RunDatabase(path) as run:
+        assert run.summary()["tasks"]["not ended"] == 1
+
+
+# The owner
+
+
+def owned_by(path: Path, **who: object) -> Path:
+    """Write the file of an owner."""
+    file = path.with_name(f".{path.name}.owner")
+    file.write_text(json.dumps(who))
+    return file
+
+
+def test_on_a_network_file_system_a_living_owner_on_another_host_is_seen(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the change of its file counts. Its clock may be wrong, and the locks may not be seen here."""
+    file = owned_by(path, host="elsewhere", pid=1, started=1, boot="b", beats=7)
+
+    def sleep(_: float) -> None:
+        file.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": 1, "boot": "b", "beats": 8}))
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    with pytest.raises(RunDatabaseError, match="used by another master: process 1 on elsewhere"):
+        Owner(path, shared=True)
+
+
+def test_the_lock_of_a_dead_owner_on_another_host_is_taken_over(path: Path) -> None:
+    owned_by(path, host="elsewhere", pid=1, started=1, boot="b", beats=7)
+    mine = Owner(path, shared=True, watch_s=0.05)
+    mine.release()
+    assert not path.with_name(".run.db.owner").exists()
+
+
+def test_an_owner_on_the_same_host_is_alive_if_its_process_is(path: Path) -> None:
+    me = owner.process_identity(os.getpid())
+    owned_by(path, host=os.uname().nodename, **me, beats=7)
+    with pytest.raises(RunDatabaseError, match=f"used by another master: process {os.getpid()}"):
+        Owner(path, shared=True)
+    for other in ({"started": 1}, {"boot": "another"}, {"pid": 1 << 30}):
+        owned_by(path, host=os.uname().nodename, **{**me, **other}, beats=7)
+        Owner(path, shared=True).release()
+
+
+def test_an_owner_that_was_replaced_stops(path: Path) -> None:
+    mine = Owner(path, shared=True)
+    mine.beat()
+    owned_by(path, host="elsewhere", pid=1, started=1, boot="b", beats=1)
+    with pytest.raises(RunDatabaseError, match="another master has taken over"):
+        mine.beat()
+    mine.release()
+    assert path.with_name(".run.db.owner").exists()
+
+
+def test_a_file_system_without_locks_is_refused_with_the_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise LocksUnsupported(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(owner, "FileLock", refuse)
+    with pytest.raises(RunDatabaseError, match=r"its file system has no locks.*put it on a local disk"):
+        Owner(path, shared=True)
+
+
+# Network file systems
+
+
+def test_on_a_network_file_system_only_the_master_has_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory is shared, so there is no file for it; readers in other processes are refused, and say why."""
+    monkeypatch.setattr("mwpy._database.writer.kind_of_file_system", lambda _: "nfs4")
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 1), received({1: "one"}), records.Notice("hello"))
+    assert not Path(f"{path}-shm").exists()
+    monkeypatch.setattr("mwpy._database.connection.WAIT_S", 0.1)
+    with pytest.raises(RunDatabaseError, match="On a network file system only the master can open it"):
+        RunDatabase(path)
+    writer.close()
+    assert values_in(path) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("ext4", False),
+        ("xfs", False),
+        ("tmpfs", False),
+        ("overlay", False),
+        ("nfs4", True),
+        ("lustre", True),
+        ("gpfs", True),
+        ("fuse.sshfs", True),
+        ("fuse.gocryptfs", False),
+        ("cifs", True),
+        ("", False),
+    ],
+)
+def test_network_file_systems_are_known(kind: str, expected: bool) -> None:
+    assert place.is_network(kind) is expected
+
+
+MOUNTS = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+30 22 0:50 / /home rw,relatime shared:1 - nfs4 server:/home rw
+31 22 0:51 / /my\\040data rw - lustre mds:/data rw
+32 30 0:52 / /home/fast rw - xfs /dev/sdb rw
+33 22 0:53 / /my\\040data rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("/tmp", "ext4"), ("/home/me/run", "nfs4"), ("/home/fast/x", "xfs"), ("/homes", "ext4"), ("/my data", "tmpfs")],
+)
+def test_the_file_system_of_a_folder_is_found(folder: str, expected: str) -> None:
+    assert place.kind_of_file_system(Path(folder), MOUNTS) == expected
+
+
+def test_the_file_system_here_is_known(tmp_path: Path) -> None:
+    assert place.kind_of_file_system(tmp_path)
+
+
+def test_a_foreign_text_is_no_list_of_mounts() -> None:
+    assert place.kind_of_file_system(Path("/tmp"), "") == ""

@@ -1,0 +1,325 @@
+"""What people read of a run database: summary, views, the queries of the guide, exports; and what pruning removes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shlex
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.stored import (
+    NOON,
+    SLAVE,
+    algorithm,
+    allocated,
+    keys,
+    named,
+    opened,
+    received,
+    sample,
+    slave,
+    submitted,
+    write,
+)
+
+from mwpy._database.value_files import LARGE_BYTES
+from mwpy._values import records
+from mwpy._values.earlier import EarlierAnswers
+from mwpy._values.errors import RunDatabaseError, UsageError
+from mwpy._values.messages import Results
+from mwpy._values.records import ReusedTasks
+from mwpy.cli import runs
+from mwpy.run_database import RunDatabase
+
+GUIDE = (Path(__file__).parent.parent.parent / "docs" / "guides" / "run-database.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+def table(path: Path, view: str, *columns: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(f"SELECT {', '.join(columns)} FROM {view} ORDER BY generation, task").fetchall()
+
+
+def test_the_view_of_tasks_has_a_row_for_each_task(path: Path) -> None:
+    sample(path)
+    assert table(path, "tasks", "task", "algorithm", "state", "attempt", "sid", "host", "seconds") == [
+        (1, "square", "finished", 1, "SLAVE-0", "node1", 0.25),
+        (2, "square", "finished", 1, "SLAVE-0", "node1", 2.5),
+        (3, "square", "finished", 1, "SLAVE-0", "node1", 1.0),
+        (4, "square", "finished", 1, "SLAVE-0", "node1", 1.0),
+        (5, "square", "failed", 1, "SLAVE-1", "node2", 1.0),
+        (6, "square", "finished", 2, "SLAVE-0", "node1", 1.0),
+        *((task, "square", "not ended", None, None, None, None) for task in (7, 8)),
+        (9, "square", "cancelled", 1, None, None, None),
+        (10, "square", "unrunnable", 1, "SLAVE-0", "node1", None),
+        *((task, "square", "not ended", None, None, None, None) for task in (11, 12)),
+    ]
+
+
+def test_the_view_of_attempts_has_a_row_for_each_attempt(path: Path) -> None:
+    sample(path)
+    assert table(path, "attempts", "task", "attempt", "sid", "sent", "ended", "outcome") == [
+        *((task, 1, "SLAVE-0", NOON, NOON + 10, "finished") for task in (1, 2)),
+        *((task, 1, "SLAVE-0", NOON, NOON + 100, "finished") for task in (3, 4)),
+        (5, 1, "SLAVE-1", NOON, NOON + 20, "failed"),
+        (6, 1, "SLAVE-1", NOON, NOON + 90, "crash"),
+        (6, 2, "SLAVE-0", NOON + 100, NOON + 100, "finished"),
+        (7, 1, "SLAVE-1", NOON, NOON + 90, "crash"),
+        (7, 2, "SLAVE-0", NOON + 100, None, "no end is known"),
+        (8, 1, "SLAVE-1", NOON, NOON + 90, "crash"),
+        (8, 2, "SLAVE-0", NOON + 100, None, "no end is known"),
+    ]
+
+
+def test_the_summary_says_what_happened(path: Path) -> None:
+    sample(path)
+    with RunDatabase(path) as run:
+        summary = run.summary()
+    assert summary["member_id"] == "squares"
+    assert summary["tasks"] == {
+        "submitted": 12,
+        "reused": 0,
+        "finished": 5,
+        "failed": 1,
+        "unrunnable": 1,
+        "cancelled": 1,
+        "not ended": 4,
+    }
+    assert summary["algorithms"] == {"square": 12}
+    assert summary["failures"] == [
+        {"error": "ValueError", "count": 1, "task": 5, "message": "no square of this", "arguments": "5, 'cm'"}
+    ]
+    assert summary["lost"] == [{"cause": "crash", "attempts": 3, "seconds": 70.0}]
+    assert [(each["host"], each["slaves"], each["tasks"]) for each in summary["hosts"]] == [
+        ("node1", 1, 5),
+        ("node2", 1, 1),
+    ]
+    [generation] = summary["generations"]
+    assert (generation["generation"], generation["why"], generation["ended"]) == (1, "SHUTDOWN", NOON + 110)
+
+
+QUERIES = [shlex.split(line)[3] for line in re.findall(r"^sqlite3 -box run\.db .*$", GUIDE, re.MULTILINE)]
+
+
+def test_the_guide_has_ten_queries() -> None:
+    assert len(QUERIES) == 10
+
+
+ANSWERS: list[list[Any]] = [
+    [(5, "5, 'cm'", "ValueError", "no square of this")],
+    [(2, "square", "node1", 2.5)],
+    [("node1", "SLAVE-0", 6, 5.75), ("node2", "SLAVE-1", 1, 1.0)],
+    [("square", "node1", 5, 1.15, 2.5)],
+    [("crash", 3, 70.0)],
+    [(6, 2, "crash, finished"), (7, 2, "crash, no end is known"), (8, 2, "crash, no end is known")],
+    [("node2", 1, 1), ("node1", 0, 6)],
+    [("SLAVE-1", "tasks 6 to 8 (square)", "crash", "signal 11", 0)],
+    [("2027-01-15 08:00", 3), ("2027-01-15 08:01", 3)],
+    [("square", 4)],
+]
+
+
+@pytest.mark.parametrize(("query", "rows"), [*zip(QUERIES, ANSWERS, strict=True)])
+def test_each_query_of_the_guide_gives_what_its_question_asks(path: Path, query: str, rows: list[Any]) -> None:
+    """Of the slowest tasks, the first is compared; of the last two queries, the first one."""
+    sample(path)
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute(query.partition(";")[0]).fetchall()
+        for more in query.split(";")[1:]:
+            assert connection.execute(more).fetchall() == [("2027-01-15 08:01:30", "SLAVE-1 died")]
+    assert found[: len(rows)] == rows
+    assert len(found) == len(rows) or "LIMIT" in query
+
+
+def test_tasks_of_a_group_with_gaps_have_their_own_times_and_attempts(path: Path) -> None:
+    writer = opened(path)
+    results = Results(0, [2, 7], [2, 1], [1, 2], [0.5, 0.25, 4.0], [], plain=True)
+    write(writer, algorithm(), *slave(), submitted(1, 8), allocated(named(2, 2), named(7, 1, 2)))
+    write(writer, records.ResultsReceived(SLAVE, results, [b"\xdd\x00\x00\x00\x03\x01\x02\x03"]))
+    writer.close()
+    with RunDatabase(path) as run:
+        done = [(each["task"], each["attempt"], each["seconds"]) for each in run.tasks(state="finished")]
+        sent = [(each["task"], each["attempt"], each["outcome"]) for each in run.attempts()]
+    assert done == [(2, 1, 0.5), (3, 1, 0.25), (7, 2, 4.0)]
+    assert sent == [(2, 1, "finished"), (3, 1, "finished"), (7, 2, "finished")]
+
+
+def test_tasks_of_a_stretch_share_its_time(path: Path) -> None:
+    writer = opened(path)
+    entries = b"\xdd\x00\x00\x00\x04\x01\x02\x03\x04"
+    write(writer, algorithm(), submitted(1, 8))
+    write(writer, records.ResultsReceived(SLAVE, Results(0, [1], [4], [1], [2.0], [], plain=True), [entries]))
+    apart = Results(0, [5, 8], [2, 1], [1, 1], [3.0], [], plain=True)
+    write(writer, records.ResultsReceived(SLAVE, apart, [b"\xdd\x00\x00\x00\x03\x01\x02\x03"]))
+    writer.close()
+    with RunDatabase(path) as run:
+        assert [each["seconds"] for each in run.tasks(state="finished")] == [0.5] * 4 + [1.0] * 3
+
+
+def test_tasks_that_were_answered_from_the_file_have_their_old_slave(path: Path) -> None:
+    writer = opened(path)
+    write(writer, algorithm(), *slave(), submitted(1, 2), received({1: 1, 2: ValueError("odd")}, seconds=[3.0, 4.0]))
+    writer.close()
+    writer = opened(path)
+    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    reused = ReusedTasks(1, 2, 1, "square", keys(1, 2), [row, row], [0, 1], [1])
+    write(writer, algorithm(), records.ResultsReused([reused]), submitted(3, 1))
+    writer.close()
+    with RunDatabase(path) as run:
+        found = [(t["task"], t["state"], t["host"], t["seconds"], t["error"]) for t in run.tasks()]
+        assert run.summary()["tasks"]["reused"] == 2
+    assert found == [
+        (1, "finished", "node1", 3.0, None),
+        (2, "failed", "node1", 4.0, "ValueError"),
+        (3, "not ended", None, None, None),
+    ]
+
+
+def test_a_query_cannot_change_the_file(path: Path) -> None:
+    sample(path)
+    with RunDatabase(path) as run:
+        assert run.query("SELECT count(*) AS n FROM failures WHERE task = ?", [5]) == [{"n": 1}]
+        with pytest.raises(RunDatabaseError, match="readonly database"):
+            run.query("DELETE FROM failures")
+        with pytest.raises(RunDatabaseError, match="no such table: nonsense"):
+            run.query("SELECT * FROM nonsense")
+
+
+def test_it_can_be_read_while_a_master_writes(path: Path) -> None:
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 3))
+    with RunDatabase(path) as run:
+        assert run.summary()["tasks"]["not ended"] == 3
+        write(writer, submitted(4, 1))
+        assert run.summary()["tasks"]["not ended"] == 4
+    writer.close()
+
+
+def test_a_missing_file_is_named(path: Path) -> None:
+    with pytest.raises(RunDatabaseError, match=f"there is no run database {path}"):
+        RunDatabase(path)
+    with pytest.raises(RunDatabaseError, match=f"there is no run database {path}"):
+        RunDatabase.prune(path)
+
+
+def test_tasks_are_exported_as_csv_and_json_lines(path: Path, tmp_path: Path) -> None:
+    sample(path)
+    lines, table = io.StringIO(), tmp_path / "tasks.csv"
+    with RunDatabase(path) as run:
+        run.export(lines, "jsonl")
+        run.export(str(table))
+        expected = list(run.tasks())
+    assert [json.loads(line) for line in lines.getvalue().splitlines()] == expected
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{name: "" if value is None else str(value) for name, value in row.items()} for row in expected]
+
+
+def test_parquet_needs_pyarrow_and_a_path(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample(path)
+    with RunDatabase(path) as run:
+        with pytest.raises(UsageError, match="name a file with --output"):
+            run.export(io.StringIO(), "parquet")
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+        with pytest.raises(UsageError, match=r"pip install 'mwpy-cluster\[parquet\]', or export CSV"):
+            run.export(tmp_path / "tasks.parquet", "parquet")
+
+
+def test_tasks_are_exported_as_parquet(path: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    sample(path)
+    with RunDatabase(path) as run:
+        run.export(tmp_path / "tasks.parquet", "parquet")
+        assert parquet.read_table(tmp_path / "tasks.parquet").to_pylist() == list(run.tasks())
+
+
+def test_an_unknown_format_is_refused(path: Path) -> None:
+    sample(path)
+    with RunDatabase(path) as run, pytest.raises(UsageError, match="give csv, jsonl, parquet"):
+        run.export("tasks.xls", "xls")  # type: ignore[arg-type]
+
+
+def test_pruning_keeps_what_a_restart_needs(path: Path) -> None:
+    writer = opened(path)
+    large, other = "x" * LARGE_BYTES, "y" * LARGE_BYTES
+    write(
+        writer,
+        algorithm(),
+        *slave(),
+        submitted(1, 2),
+        allocated(named(1, 2)),
+        received({1: large}),
+        received({2: other}),
+    )
+    writer.close()
+    writer = opened(path)
+    row = next(each.row for each in writer.earlier() if isinstance(each, EarlierAnswers))
+    reused = records.ResultsReused([ReusedTasks(1, 1, 1, "square", keys(1, 1), [row], [0])])
+    write(writer, algorithm(), reused, records.Ended("SHUTDOWN", "squares"))
+    writer.close()
+    pruned = RunDatabase.prune(path)
+    assert (pruned.attempts, pruned.results, pruned.files) == (2, 1, 1)
+    assert pruned.bytes >= LARGE_BYTES
+    writer = opened(path)
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    assert [each.results.tasks for each in answers] == [[1]]
+    assert len(bytes(writer.frames(answers[0].row)[1][0])) > LARGE_BYTES
+    writer.close()
+
+
+def test_pruning_removes_no_result_if_the_last_run_was_not_complete(path: Path) -> None:
+    sample(path)
+    opened(path).close()
+    assert (RunDatabase.prune(path).attempts, RunDatabase.prune(path).results) == (11, 0)
+
+
+def test_pruning_is_refused_while_a_master_runs(path: Path) -> None:
+    writer = opened(path)
+    with pytest.raises(RunDatabaseError, match="used by another master"):
+        RunDatabase.prune(path)
+    writer.close()
+
+
+def test_the_command_prints_a_summary(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample(path)
+    assert runs.main([str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "squares: 1 generation of the master"
+    assert lines[2:] == [
+        "tasks: 12 submitted; 5 finished, 1 failed, 1 unrunnable, 1 cancelled, 4 not ended",
+        "  square: 12 tasks",
+        "failures:",
+        "  1 ValueError, such as task 5(5, 'cm'): no square of this",
+        "slaves:",
+        "  node1: 1 slave, 5 results, 5.8 s of compute time",
+        "  node2: 1 slave, 1 result, 1.0 s of compute time",
+        "lost attempts:",
+        "  3 crash, 70.0 s",
+    ]
+
+
+def test_the_command_offers_the_same_as_the_class(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample(path)
+    with RunDatabase(path) as run:
+        summary, tasks = run.summary(), list(run.tasks())
+    assert runs.main([str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == summary
+    assert runs.main([str(path), "--export", "jsonl", "--generation", "1"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == tasks
+    assert runs.main([str(path), "--prune"]) == 0
+    assert capsys.readouterr().out.startswith("removed 0 old attempts, 0 unused results and 0 large values;")
+
+
+def test_an_output_without_a_format_is_refused(path: Path) -> None:
+    with pytest.raises(UsageError, match="--output and --generation are for --export"):
+        runs.main([str(path), "--output", "tasks.csv"])
