@@ -50,6 +50,12 @@ def test_every_task_ends_exactly_once_despite_faults(seeds: range) -> None:
 
 
 @pytest.fixture
+def few(seeds: range) -> range:
+    """Seeds for histories that are longer than others, or of a special kind: 10 of 500, and more of more."""
+    return range(max(10, len(seeds) // 50))
+
+
+@pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts are judged after a few attempts, and come back soon, so that this happens often in a short history."""
     for name, value in {"NEEDED": 3, "MOST": 6, "WITNESSED": 3, "EXCLUDED_S": 10.0}.items():
@@ -58,23 +64,26 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bad", ["slave", "error"])
 @pytest.mark.usefixtures("hasty")
-def test_a_host_where_each_task_fails_gets_no_more_work(bad: str) -> None:
+@pytest.mark.timeout(0)
+def test_a_host_where_each_task_fails_gets_no_more_work(bad: str, few: range) -> None:
     """Each task there kills its slave, or raises an exception. All other faults happen, too."""
-    histories = [Cluster(seed, agents=4, tasks=200, bad=bad) for seed in range(25)]
+    histories = [Cluster(seed, agents=4, tasks=200, bad=bad) for seed in few]
     for cluster in histories:
         cluster.run()
-    assert sum(cluster.checker.hosts.times for cluster in histories) > 10
+    assert sum(cluster.checker.hosts.times for cluster in histories) > 0.4 * len(few)
 
 
-def test_a_good_host_is_not_excluded() -> None:
+@pytest.mark.timeout(0)
+def test_a_good_host_is_not_excluded(few: range) -> None:
     """Tasks kill slaves and raise exceptions, but nowhere more often than elsewhere."""
-    for seed in range(25):
+    for seed in few:
         cluster = Cluster(seed, agents=4, tasks=200, bad="", verify=0.0)
         cluster.run()
         assert not cluster.checker.hosts.times
 
 
-def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(0)
+def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch, few: range) -> None:
     """Each names a task, and the slave and the machine where it is. In these histories, half a second is long."""
     monkeypatch.setattr(long_tasks, "FIRST_S", 0.5)
     reports: list[str] = []
@@ -86,20 +95,21 @@ def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch) -> N
             reports.append(record.text)
 
     monkeypatch.setattr(HistoryChecker, "recorded", collect)
-    for seed in range(40):
+    for seed in few:
         Cluster(seed).run()
-    assert len(reports) > 10
+    assert len(reports) > len(few)
 
 
-def test_tasks_that_kill_their_agent_end_even_if_there_is_only_one_agent() -> None:
+@pytest.mark.timeout(0)
+def test_tasks_that_kill_their_agent_end_even_if_there_is_only_one_agent(few: range) -> None:
     """In some of these histories, a fifth of the tasks does so."""
     killers = 0
-    for seed in range(40):
+    for seed in few:
         cluster = Cluster(seed, agents=1)
         cluster.hosts[0].num_slaves = 4  # up to three of them are ordered or intermingle
         cluster.run()
         killers += len(cluster.checker.agent_killers)
-    assert killers > 40
+    assert killers > len(few)
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
@@ -116,7 +126,7 @@ def test_the_same_seed_gives_the_same_history_in_every_process() -> None:
     """No order depends on the addresses of objects in memory, or on how a process hashes strings."""
     program = (
         "from mwpy.testing import Cluster\n"
-        "for seed in range(20):\n"
+        "for seed in range(8):\n"
         "    cluster = Cluster(seed)\n"
         "    cluster.run()\n"
         "    print(seed, *cluster.transcript, sep='\\n')\n"
@@ -132,7 +142,7 @@ def test_the_same_seed_gives_the_same_history_in_every_process() -> None:
         for hash_seed in ("1", "2", "3")
     ]
     assert printed[0] == printed[1] == printed[2]
-    assert printed[0].count(b"ends: result") > 500
+    assert printed[0].count(b"ends: result") > 200
 
 
 def test_the_simulation_finds_a_lost_result_and_names_the_seed() -> None:
