@@ -214,7 +214,7 @@ def test_a_function_that_slaves_refused_is_not_refused_for_ever(
     for folder, text in ((here, "def f(x): return x + 1\n"), (there, "def f(x): return 99\n")):
         folder.mkdir()
         (folder / "users_copy.py").write_text(text)
-    monkeypatch.setattr("mwpy._roles.maps.is_interactive", lambda: True)
+    monkeypatch.setattr("mwpy._roles.parts.is_interactive", lambda: True)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.syspath_prepend(str(there))
     with mwpy.local_master(slaves=1) as mw:
