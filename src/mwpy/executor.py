@@ -43,6 +43,13 @@ MOST_ELSEWHERE = 100
 """For how many tasks in the queue of an executor of a master algorithm the master wants slaves, if slaves of other
 machines can join it. It is as many as the default of `max_jobs`."""
 
+OF_POOLS = {
+    "max_workers": "slaves=N to mwpy.Executor (or, for mw.executor, to mwpy.local_master)",
+    "max_tasks_per_child": "slave_max_tasks=N to mwpy.Executor or mwpy.local_master",
+    "mp_context": 'slave_start="fork" or "spawn" to mwpy.Executor or mwpy.local_master',
+}
+"""Arguments of other executors, and what to give instead."""
+
 NO_POLICY: Policies = {}
 """What a call has that gives no policy. Nobody changes it."""
 
@@ -103,7 +110,7 @@ class Executor(concurrent.futures.Executor):
         if slaves is not None and (not hasattr(slaves, "__index__") or slaves < (0 if resource_file else 1)):
             raise UsageError(f"an executor cannot have {slaves!r} slaves: give 1 or more, or None for one per core")
         wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-        TaskPolicy.of(**policy)
+        _check(policy)
         options = Options.of(
             slave_max_tasks=slave_max_tasks,
             slave_max_memory=slave_max_memory,
@@ -247,13 +254,25 @@ def executor_of_master(
             "slaves=1 (or --mw-local 1) instead of 0"
         )
     wrap, shown = _wrap(initializer, initargs), progress_of(progress, None, name="tasks")
-    TaskPolicy.of(**policy)
+    _check(policy)
     elsewhere = 0 if io.core.state.settings.only_here else MOST_ELSEWHERE
     thread = ExecutorThread(SharedComputation(master, io), policy, wrap, io.local_slaves, Demand(elsewhere))
     thread.progress = shown
     executor = Executor.__new__(Executor)
     executor._start(thread, max(1, io.local_slaves + elsewhere))
     return executor
+
+
+def _check(policy: Policies) -> None:
+    """Check the policies of an executor.
+
+    Raises:
+        UsageError: one is unknown or wrong, or an argument of another executor; the caller's fault.
+    """
+    for name, instead in OF_POOLS.items():
+        if name in policy:
+            raise UsageError(f"{name!r} is no argument of an executor of mwpy: give {instead}")
+    TaskPolicy.of(**policy)
 
 
 def _overseer(path: Path, system: str | None, max_jobs: int, options: Sequence[str]) -> OwnOverseer | None:

@@ -243,6 +243,8 @@ def test_wrong_arguments_are_refused(mw: mwpy.LocalMaster) -> None:
     """Without slaves, no thread could run the tasks."""
     with pytest.raises(mwpy.UsageError, match="unknown task policy"):
         mw.executor(retri=False)  # type: ignore[call-arg]
+    with pytest.raises(mwpy.UsageError, match=r"'max_workers' .* for mw\.executor, to mwpy\.local_master"):
+        mw.executor(max_workers=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="initializer"):
         mw.executor(initializer="no function")  # type: ignore[arg-type]
     with pytest.raises(mwpy.UsageError, match="progress=3"):
