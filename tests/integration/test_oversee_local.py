@@ -95,6 +95,40 @@ def test_a_file_that_hangs_delays_no_other_computation(stage: Stage) -> None:
     assert overseer.out.count("hanging.rsc does not answer: does its file system hang?") == 1
 
 
+def test_one_round_is_a_json_object_for_scripts(stage: Stage) -> None:
+    """A dry run has the decisions, and did nothing."""
+    waves(stage)
+    order(stage, "tasks 2 never")
+    until(lambda: '"slaves-needed": 2' in stage.resource.read_text(), "a need")
+    planned, done = json.loads(once(stage, "--dry-run", "--json")), json.loads(once(stage, "--json"))
+    assert (planned["dry_run"], done["dry_run"], planned["failed"], done["failed"]) == (True, False, False, False)
+    assert planned["messages"] == ["computation.rsc: submits 2 jobs: 2 slaves missing, 0 jobs on the way"]
+    assert len(done["messages"]) == 2
+    [before], [after] = planned["computations"], done["computations"]
+    assert {name: before[name] for name in ("file", "readable", "finished", "slaves_needed", "connected_jobs")} == {
+        "file": "computation.rsc",
+        "readable": True,
+        "finished": False,
+        "slaves_needed": 2,
+        "connected_jobs": 0,
+    }
+    assert before["jobs"] == {"queued": 0, "running": 0, "held": 0, "leaving": 0}
+    assert (before["to_submit"], before["submitted"]) == (2, [])
+    assert (after["to_submit"], len(after["submitted"])) == (2, 2)
+    until_jobs(stage, 1, 1)
+    [idle] = json.loads(once(stage, "--json"))["computations"]
+    assert (idle["jobs"]["running"], idle["connected_jobs"], idle["to_submit"], idle["to_remove"]) == (2, 2, 0, [])
+
+
+def test_a_round_that_failed_says_so_in_its_json_object(stage: Stage) -> None:
+    overseer = oversee(stage, "--once", "--json")
+    assert overseer.end() == 4
+    found = json.loads(overseer.out)
+    [computation] = found["computations"]
+    assert (found["failed"], computation["readable"], computation["to_submit"]) == (True, False, 0)
+    assert "cannot read the resource file" in found["messages"][0]
+
+
 def test_a_job_of_several_slaves_counts_as_several(stage: Stage) -> None:
     waves(stage)
     order(stage, "tasks 4 never")
@@ -235,6 +269,7 @@ def test_new_files_of_a_directory_are_found(stage: Stage) -> None:
         (("--max", "many"), "'many' is not a whole number"),
         (("--priority", "x"), "'x' is not of the form RESOURCE_FILE=NUMBER"),
         (("--with", "ssh"), "--with ssh needs --hosts FILE"),
+        (("--json",), "--json needs --once or --dry-run"),
         (("--with", "fog"), "invalid choice: 'fog'"),
         (("--log-dir", "/dev/null/x"), "give another --log-dir"),
     ],

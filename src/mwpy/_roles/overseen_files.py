@@ -57,6 +57,7 @@ class OverseerOptions:
     extra: tuple[str, ...] = ()
     once: bool = False
     dry_run: bool = False
+    json: bool = False
 
 
 def mark_of(path: Path) -> str:

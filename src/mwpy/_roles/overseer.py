@@ -10,10 +10,12 @@ prints a line. Therefore the simulator can run the same loop.
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import evolve
 
@@ -36,6 +38,7 @@ from mwpy._core.overseer.events import (
 )
 from mwpy._core.overseer.files import Need
 from mwpy._roles.overseen_files import OverseenFiles, OverseerOptions, mark_of, paths_of
+from mwpy._roles.overseer_round import Round
 from mwpy._system import clock
 from mwpy._system.clock import Clock
 from mwpy._values.errors import ExitCode, ResourceFileError
@@ -83,10 +86,15 @@ def run(options: OverseerOptions, batch: Batch) -> int:
     Raises:
         UsageError: another overseer watches one of the computations.
     """
+    said: list[str] = []
+    """With `json`, the lines that are printed at the end."""
 
     def say(text: str) -> None:
-        moment = clock.date(clock.wall())
-        print(f"{moment} {'(dry run) ' if options.dry_run else ''}{text}", flush=True)
+        if options.json:
+            said.append(text)
+        else:
+            moment = clock.date(clock.wall())
+            print(f"{moment} {'(dry run) ' if options.dry_run else ''}{text}", flush=True)
 
     files = OverseenFiles(options, say)
     overseer = Overseer(OverseerCore(options.settings), files, batch, clock, say, dry_run=options.dry_run)
@@ -96,9 +104,13 @@ def run(options: OverseerOptions, batch: Batch) -> int:
             overseer.run()
             return ExitCode.OK
         overseer.run_round()
+        if options.json:
+            print(json.dumps({"dry_run": options.dry_run, **overseer.last_round(), "messages": said}))
         return ExitCode.UNREACHABLE if overseer.failed else ExitCode.OK
     except KeyboardInterrupt:
         say("stops; its jobs stay with their masters. Start it again, or remove the jobs with --remove")
+        for text in said:
+            print(text, file=sys.stderr)
         return ExitCode.INTERRUPTED
     finally:
         files.close()
@@ -149,6 +161,7 @@ class Overseer:
         self._contents: dict[str, ResourceFile] = {}
         self.failed = False
         """Whether a file could not be read, or the batch system did not answer or refused."""
+        self._round = Round()
 
     def run(self) -> None:
         """Run rounds until all computations are finished, no job is left, and no computation can be added."""
@@ -166,6 +179,11 @@ class Overseer:
         self._look()
         self._finish_round()
 
+    def last_round(self) -> dict[str, Any]:
+        """Return what the last round found and did, for scripts."""
+        found = [self._round.of(each) for each in self._core.computations.values()]
+        return {"failed": self.failed, "computations": found}
+
     def _look(self) -> None:
         for computation in self._files.find():
             self._core.watch(computation)
@@ -173,10 +191,12 @@ class Overseer:
             self._read(mark)
 
     def _finish_round(self) -> None:
+        self._round = Round()
         self._list()
         while (actions := self._decide()).ask:
             for job_id in actions.ask:
                 self._handle(Ended(job_id, self._batch.outcome(job_id)))
+        self._round.decided(actions)
         if not self._dry_run:
             self._act(actions)
             self._decide()
@@ -223,6 +243,8 @@ class Overseer:
                 self._batch.remove(actions.remove)
             except BatchUnavailable as error:
                 self._fail(NotRemoved(actions.remove, str(error)))
+            else:
+                self._round.removed += actions.remove
         for submit in actions.submit:
             self._submit(submit)
 
@@ -234,6 +256,7 @@ class Overseer:
             self._fail(NotSubmitted(submit.mark, submit.count, str(error)))
             return
         self._handle(Submitted(submit.mark, job_ids))
+        self._round.submitted[submit.mark] = [*job_ids]
         name = self._core.computations[submit.mark].name
         self._say(f"{name}: submitted {_range(job_ids)}, which run `{shlex.join(launch.command)}`")
 

@@ -28,6 +28,7 @@ EXAMPLES = (
     "mwpy oversee app.rsc --with htcondor",
     "mwpy oversee runs/ --with slurm --max 200 --line=--time=120",
     "mwpy oversee app.rsc --with ssh --hosts hosts.txt --once",
+    "mwpy oversee app.rsc --with htcondor --dry-run --json",
 )
 
 EXIT_CODES: dict[int, str] = {
@@ -40,7 +41,10 @@ EXIT_CODES: dict[int, str] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Oversee computations, or remove their jobs; return the exit code."""
-    parsed = make_parser().parse_args(arguments)
+    parser = make_parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.json and not (parsed.once or parsed.dry_run):
+        parser.error("--json needs --once or --dry-run")
     if parsed.parent is not None and not die_with_parent(parsed.parent):
         return ExitCode.INTERRUPTED
     batch = BATCH_SYSTEMS[parsed.system](parsed)
@@ -84,6 +88,8 @@ def make_parser() -> Parser:
     add = parser.add_argument_group("the command itself").add_argument
     add("--once", action="store_true", help="run one round and exit")
     add("--dry-run", action="store_true", help="run one round, only say what it would do, and exit")
+    as_json = "with --once or --dry-run: print one JSON object of what the round found, decided and did"
+    add("--json", action="store_true", help=as_json)
     parent = "end, even if it is killed, with the process that started this one and has this number"
     add("--parent", type=number(1, int), metavar="PID", help=parent)
     add("--remove", action="store_true", help="remove all jobs of these computations, also those at work, and exit")
@@ -120,4 +126,5 @@ def _options(parsed: argparse.Namespace) -> OverseerOptions:
         extra=tuple(parsed.line),
         once=parsed.once,
         dry_run=parsed.dry_run,
+        json=parsed.json,
     )
