@@ -30,12 +30,15 @@ from tests.stored import (
 from mwpy._database import writer as writing
 from mwpy._database.value_files import LARGE_BYTES
 from mwpy._values import records
+from mwpy._values.causes import Cause
 from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
 from mwpy._values.ids import TaskId
+from mwpy._values.last_words import NO_WORDS
 from mwpy._values.policy import DEFAULT_POLICY
 from mwpy._values.records import ReusedTasks
+from mwpy.run_database import RunDatabase
 
 
 @pytest.fixture
@@ -281,3 +284,14 @@ def test_write_waits_if_too_much_waits_to_be_written(path: Path, monkeypatch: py
     assert not giver.is_alive()
     writer.close()
     assert asked(path, "SELECT count(*) FROM notices") == [(4,)]
+
+
+def test_a_text_with_half_a_surrogate_pair_is_stored(path: Path) -> None:
+    ended = records.SlaveEnded(SLAVE, Cause.CRASH, "cannot read \udcff.txt", "task 1", NO_WORDS)
+    run(path, *slave(host="n\udcffde"), *slave("SLAVE-1", "AGENT-1", "nöde"), ended)
+    with RunDatabase(path) as database:
+        [one, two] = database.query("SELECT host FROM agents ORDER BY seq")
+        [reason] = database.query("SELECT reason FROM slaves WHERE ended")
+    assert one["host"].startswith("n\N{REPLACEMENT CHARACTER}")
+    assert two["host"] == "nöde"
+    assert reason["reason"] == "cannot read ?.txt"

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise, repeat
 
-from attrs import frozen
 from msgspec import Struct
 
 from mwpy._values.errors import RunDatabaseError
@@ -38,8 +37,7 @@ class _Head(Struct, frozen=True, array_like=True):
 _read_head = decoder(_Head)
 
 
-@frozen
-class PackedResults:
+class PackedResults(Struct, frozen=True, gc=False):
     """A group of results, as a row keeps it."""
 
     head: bytes
@@ -106,8 +104,7 @@ def each_attempt(ranges: Iterable[tuple[int, int, int]]) -> str:
     return json.dumps(each, separators=(",", ":"))
 
 
-@frozen
-class ResultColumns:
+class ResultColumns(Struct, frozen=True, gc=False):
     """What the views unpack of a row with results; `schema.py` describes the columns."""
 
     base: int

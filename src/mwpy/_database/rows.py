@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from attrs import Factory, define, field, fields
+from msgspec import Struct
 
 from mwpy._database.failed import failure_rows
 from mwpy._database.packing import PackedResults, ResultColumns, columns_of, each_attempt, pack
@@ -65,8 +66,7 @@ _LEFT_OUT = (
 )
 
 
-@define
-class StoredGroup:
+class StoredGroup(Struct, gc=False):
     """A row of the table `results`."""
 
     seq: int
@@ -93,8 +93,7 @@ class Batch:
     """Statements that change earlier rows, and their parameters. They follow after all new rows."""
 
 
-@define
-class _Held:
+class _Held(Struct, gc=False):
     """The tasks of a slave."""
 
     count: int
@@ -331,7 +330,7 @@ class MemberRows:
             "WHERE generation = ? AND sid = ?"
         )
         last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
-        what = at, record.cause.value, _short(record.reason), record.running, words.peak_bytes, last
+        what = at, record.cause.value, _short(record.reason), _short(record.running), words.peak_bytes, last
         batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
 
     def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
@@ -370,7 +369,8 @@ def _leave_out(record: records.Record, at: float, batch: Batch) -> None:
 
 
 def _short(text: str) -> str:
-    return shortened(text, TEXT_CHARACTERS)
+    """A text of limited length that SQLite can store, so without half a surrogate pair."""
+    return shortened(text, TEXT_CHARACTERS).encode(errors="replace").decode()
 
 
 @lru_cache(maxsize=1000)

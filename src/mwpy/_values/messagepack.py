@@ -53,6 +53,7 @@ __all__ = [
     "decoder",
     "encode",
     "encode_entries",
+    "encode_json",
     "encode_sorted",
     "has_containers",
     "split_entries",
@@ -118,6 +119,9 @@ encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 
 encode_sorted: Callable[[object], bytes] = msgspec.msgpack.Encoder(order="deterministic").encode
 """Encode a value; the order of a dict does not count."""
+
+encode_json: Callable[[object], bytes] = msgspec.json.Encoder().encode
+"""Write plain values as JSON. It takes a tenth of the time that the module `json` needs."""
 
 as_pickle: Callable[[bytes], object] = partial(msgspec.msgpack.Ext, PICKLE)
 """Mark bytes as a pickle, to be encoded and to be read as `Pickled`."""
