@@ -174,7 +174,7 @@ def test_a_map_that_is_too_slow_raises(blocked: Blocked, one: mwpy.Executor) -> 
     values = one.map(abs, range(3), timeout=0)
     with pytest.raises(TimeoutError):
         next(values)
-    assert [work[0].cancelled() for work in one._thread._works] == 3 * [False] + 3 * [True]
+    assert [work[0].cancelled() for work in one._thread.works] == 3 * [False] + 3 * [True]
 
 
 def test_a_task_that_was_not_sent_can_be_cancelled(blocked: Blocked) -> None:

@@ -74,6 +74,34 @@ def test_prints_of_tasks_and_of_the_master_do_not_break_the_line(script: Path) -
     assert re.search(r"\| 20/20, [12] slaves? \[", last), last
 
 
+FUTURES = """
+import sys
+import time
+import mwpy
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    executor = mw.executor()
+    futures = [executor.submit(time.sleep, 0.05) for _ in range(40)]
+    for future in futures:
+        future.result()
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+
+def test_the_progress_of_all_tasks_is_shown_while_the_algorithm_waits_for_futures(script: Path) -> None:
+    """The tasks in the queue of the executor count from the beginning."""
+    script.write_text(FUTURES)
+    written = on_terminal(script, "--mw-local", "1", "--mw-progress")
+    shown = re.findall(r"\| (\d+)/(\d+), 1 slave ", written)
+    assert shown[-1] == ("40", "40"), written
+    assert len({*shown}) > 2, written
+    assert {total for _, total in shown} == {"40"}
+
+
 def test_a_pipe_gets_nothing(script: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(SOURCES)}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from mwpy._core.master.taskjar import Taskjar
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_io import ExecutorIo, ExecutorIos
 from mwpy._roles.master_io import MasterIo
+from mwpy._roles.progress import OpenProgress
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.log_messages import LogRow, size_of
 from mwpy._values.task import Origin, Result, UnrunnableTask
@@ -27,6 +29,7 @@ class Owner:
     """An executor."""
 
     broken = None
+    works: Sequence[object] = ()
 
     def kill(self, future: Future[Any]) -> None: ...
     def close(self) -> None: ...
@@ -41,7 +44,12 @@ def executors() -> ExecutorIos:
 
 def begin(executors: ExecutorIos, *ids: int) -> tuple[ExecutorIo, Future[Any]]:
     """Open an executor with some tasks."""
-    io = SimpleNamespace(executors=executors, submissions=Submissions(Taskjar()), submitting=threading.RLock())
+    io = SimpleNamespace(
+        executors=executors,
+        submissions=Submissions(Taskjar()),
+        submitting=threading.RLock(),
+        progress=OpenProgress(),
+    )
     executor = ExecutorIo(cast(MasterIo, io), Owner())
     executors.begin(executor)
     executor.open_ids.update(ids)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from mwpy._roles import meter
 from mwpy._roles.meter import Figures, Meter
-from mwpy._roles.progress import LogLines, NotebookBar, Progress, TerminalLine, ToFunction, display_of, progress_of
+from mwpy._roles.progress import (
+    Careful,
+    ExecutorProgress,
+    LogLines,
+    NotebookBar,
+    OpenProgress,
+    Progress,
+    TerminalLine,
+    ToFunction,
+    display_of,
+    progress_of,
+)
 from mwpy._system import clock
 from mwpy._system.notebook import Cell
 from mwpy._values.errors import UsageError
@@ -78,6 +90,64 @@ def test_the_figures_are_shown_at_most_ten_times_a_second_and_at_the_end(now: li
         progress.end()
         progress.update()
     assert (shown.shown, shown.last) == ([1, 3, 3], [4])
+
+
+def test_an_executor_shows_the_progress_of_the_computation_beside_its_own(now: list[float]) -> None:
+    """The progress of a map is shown by the thread that runs the map."""
+    master, own, whole, of_map = OpenProgress(), _Shown(), _Shown(), _Shown()
+    executor = ExecutorProgress(master)
+    master.begin(Progress(of_map, None), lambda: figures(1))
+    assert not executor
+    master.begin(Progress(whole, None, is_shared=True), lambda: figures(2))
+    assert executor
+    executor.update()
+    executor.begin(Progress(own, None), lambda: figures(3))
+    now[0] = 1.0
+    executor.update()
+    assert (own.shown, whole.shown, of_map.shown) == ([3], [2, 2], [])
+    executor.end_all()
+    assert (own.last, whole.last) == ([3], [])
+
+
+def test_two_threads_do_not_show_the_same_at_once(now: list[float]) -> None:
+    """The thread of an executor waits for nobody. What fails there concerns no task."""
+    master, lines = OpenProgress(), list[int]()
+
+    class Slow(_Shown):
+        def show(self, figures: Figures) -> None:
+            other = threading.Thread(target=master.update_shared)
+            other.start()
+            other.join()
+            lines.append(figures.done)
+
+    class Broken(_Shown):
+        def show(self, figures: Figures) -> None:
+            raise OSError(figures)
+
+    master.begin(Progress(Slow(), None, is_shared=True), lambda: figures(1))
+    master.update()
+    assert lines == [1]
+    master.begin(Progress(Broken(), None, is_shared=True), lambda: figures(1))
+    master.update_shared()
+    now[0] = 1.0
+    with pytest.raises(OSError, match="Figures"):
+        master.update()
+
+
+def test_what_cannot_be_shown_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in an executor, whose thread must go on."""
+    called: list[int] = []
+
+    def report(done: int, total: int | None) -> None:
+        called.append(done)
+        raise SystemExit(f"at {done} of {total}")
+
+    careful = Careful(ToFunction(report))
+    careful.show(figures(1))
+    careful.show(figures(2))
+    careful.end(figures(3))
+    assert called == [1]
+    assert capsys.readouterr().err.endswith("showing it raised SystemExit: at 1 of 100\n")
 
 
 def test_a_function_of_the_user_is_called_when_items_have_ended() -> None:

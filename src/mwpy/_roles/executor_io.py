@@ -7,7 +7,7 @@ which knows its executor. What concerns no task of an executor is for the algori
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from mwpy._core.master.state import LogGroup
 from mwpy._core.master.submissions import Submissions
 from mwpy._roles.edges import MasterConnections
 from mwpy._roles.executor_future import Future
-from mwpy._roles.progress import OpenProgress
+from mwpy._roles.progress import ExecutorProgress, OpenProgress
 from mwpy._values.ids import Buffer, TaskId
 from mwpy._values.log_messages import size_of
 from mwpy._values.policy import TaskPolicy
@@ -51,6 +51,8 @@ class Owner(Protocol):
 
     @property
     def broken(self) -> Exception | None: ...
+    @property
+    def works(self) -> Sized: ...
 
 
 class SharedIo(Protocol):
@@ -61,6 +63,7 @@ class SharedIo(Protocol):
     submitting: threading.RLock
     algorithm_numbers: Iterator[int]
     executors: ExecutorIos
+    progress: OpenProgress
     holds_back: bool
 
     @property
@@ -82,7 +85,7 @@ class ExecutorIo:
     io: SharedIo
     owner: Owner
     outcomes: SimpleQueue[Actions | BaseException] = field(factory=SimpleQueue)
-    progress: OpenProgress = field(factory=OpenProgress)
+    progress: ExecutorProgress = field(init=False)
     waiting: Waiting = Waiting.NOT
     interrupted: bool = False
     on_slaves: Callable[[], None] | None = None
@@ -93,6 +96,10 @@ class ExecutorIo:
     open_ids: set[int] = field(factory=set)
     """The tasks of this executor that have not ended. One thread adds to them, and the I/O thread removes some."""
     _news: Actions | None = None
+
+    @progress.default
+    def _beside_that_of_the_master(self) -> ExecutorProgress:
+        return ExecutorProgress(self.io.progress)
 
     @property
     def submissions(self) -> ExecutorIo:
@@ -208,6 +215,10 @@ class ExecutorIos:
     def owners(self) -> list[Owner]:
         """The executors that have not ended."""
         return [each.owner for each in list(self._open)]
+
+    def queued(self) -> int:
+        """How many tasks wait in the queues of the executors."""
+        return sum(len(owner.works) for owner in self.owners())
 
     def open_ids(self) -> set[int]:
         """The tasks of executors that have not ended."""

@@ -76,7 +76,7 @@ class ExecutorThread:
     """What shows the progress of all tasks. It is set before the start."""
     open: dict[int, Future[Any]] = field(factory=dict)
     """The tasks that are with the master, by their ids."""
-    _works: deque[Work] = field(factory=deque)
+    works: deque[Work] = field(factory=deque)
     _kills: deque[Future[Any]] = field(factory=deque)
     _closing: bool = False
     _refusal: Exception | None = None
@@ -97,7 +97,7 @@ class ExecutorThread:
     _window: Window = field(factory=Window)
     _cells: ExecutorCells = field(
         init=False,
-        default=Factory(lambda self: ExecutorCells(self._works, self.open, self._lock), takes_self=True),
+        default=Factory(lambda self: ExecutorCells(self.works, self.open, self._lock), takes_self=True),
     )
     _parts: MasterParts = field(init=False)
     _submission: Submission = field(init=False)
@@ -145,7 +145,7 @@ class ExecutorThread:
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
-            self._works.append(work)
+            self.works.append(work)
             self._cells.submitted += 1
             if self._wants:
                 self._wake()  # first: after an interrupt in between, the next task wakes the thread again
@@ -165,7 +165,7 @@ class ExecutorThread:
         with self._lock:
             self._refuse(RuntimeError(SHUT_DOWN))
         if cancel:
-            for work in self._works.copy():  # the thread takes some away meanwhile
+            for work in self.works.copy():  # the thread takes some away meanwhile
                 work[0].cancel()
         self.leave()
 
@@ -242,7 +242,7 @@ class ExecutorThread:
         io = self._parts.access.io
         if self.progress is not None:
             shown = Progress(Careful(self.progress.display), self.progress.total)
-            counts = partial(self._counts.figures, self.open, self._works)
+            counts = partial(self._counts.figures, self.open, self.works)
             io.progress.begin(shown, lambda: counts(io.num_slaves))
         self._wake = io.on_slaves = lambda: io.outcomes.put(Actions())
         self._count_slaves = lambda: io.num_slaves
@@ -260,14 +260,14 @@ class ExecutorThread:
         if self._kills:
             self._cancel_in_master()
         room = self._hand_over()
-        self.demand.settle(self._parts.access.io, len(self._works))
+        self.demand.settle(self._parts.access.io, len(self.works))
         with self._lock:
-            if self._closing and not self._works and not self.open:
+            if self._closing and not self.works and not self.open:
                 self._refuse(RuntimeError(SHUT_DOWN))
                 return False
-            if self._works and room > 0:
+            if self.works and room > 0:
                 return True
-            self._wants = room > 0 or len(self._works) < self.demand.most  # another task may need another slave
+            self._wants = room > 0 or len(self.works) < self.demand.most  # another task may need another slave
         inbox = self._parts.inbox
         if not (inbox.results or inbox.unrunnable):  # a command may have waited, and received some
             inbox.wait(idle=not self.open)
@@ -279,7 +279,7 @@ class ExecutorThread:
         """Hand tasks over to the master, as many as its slaves need. Return for how many more there is room."""
         io = self._parts.access.io
         room = self._window.size(max(self.expected, io.num_slaves)) - len(self.open)
-        works, last = self._works, _NO_WORK
+        works, last = self.works, _NO_WORK
         while works and (room > 0 or works[0][0].cancelled()):
             self._next = future = works[0][0]
             work = works.popleft()
@@ -332,8 +332,8 @@ class ExecutorThread:
             broken.__cause__ = error
         with self._lock:
             self._refusal = self.broken = broken
-            left = [*self.open.values(), *(work[0] for work in self._works if work[0].start())]
-            self._works.clear()
+            left = [*self.open.values(), *(work[0] for work in self.works if work[0].start())]
+            self.works.clear()
         io = self._parts.access.io
         io.command(CancelTasks.of(sorted(self.open), Running.KILL))
         self.demand.settle(io, 0)

@@ -1,6 +1,7 @@
 """Shows how far a map or a computation is, without filling the screen or a log file.
 
-The thread that waits for results draws, at most ten times a second. Nothing is done per task: what is shown are counts
+The thread that waits for results draws, at most ten times a second. While an algorithm waits for a future of
+`mw.executor()`, this is the thread of the executor. Nothing is done per task: what is shown are counts
 that exist anyway. tqdm formats the line if it is installed; `live_line.py` keeps other output from breaking it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from html import escape
 from operator import index
@@ -23,7 +25,17 @@ from mwpy._system.notebook import Cell, is_notebook
 from mwpy._values.errors import UsageError
 from mwpy._values.failures import in_one_line
 
-__all__ = ["Careful", "Display", "OpenProgress", "Progress", "Report", "ShowProgress", "display_of", "progress_of"]
+__all__ = [
+    "Careful",
+    "Display",
+    "ExecutorProgress",
+    "OpenProgress",
+    "Progress",
+    "Report",
+    "ShowProgress",
+    "display_of",
+    "progress_of",
+]
 
 Report = Callable[[int, int | None], object]
 """Receives how many items have ended and how many there are; None if the second number is unknown."""
@@ -62,6 +74,8 @@ class Progress:
 
     display: Display
     total: int | None
+    is_shared: bool = False
+    """Whether the threads of executors show it, too, because the algorithm may wait for a future."""
     _figures: Callable[[], Figures] | None = None
     """What is shown; None until `begin`, and after the end."""
     _due: float = 0.0
@@ -88,9 +102,16 @@ class OpenProgress:
     """The progress that a master shows while its thread waits, oldest first. Several maps may be open."""
 
     _all: list[Progress] = field(factory=list)
+    _lock: threading.RLock = field(factory=threading.RLock)
+    """Held to show something."""
 
     def __bool__(self) -> bool:
         return bool(self._all)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the threads of executors show some of it."""
+        return any(progress.is_shared for progress in self._all)
 
     def begin(self, progress: Progress, figures: Callable[[], Figures]) -> None:
         """From now on, show it."""
@@ -99,19 +120,62 @@ class OpenProgress:
 
     def update(self) -> None:
         """Show everything that was not shown a moment ago."""
-        for progress in self._all:
-            progress.update()
+        with self._lock:
+            for progress in self._all:
+                progress.update()
+
+    def update_shared(self) -> None:
+        """Show what the threads of executors show, unless another thread shows something now."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            for progress in self._all[:]:
+                if progress.is_shared:
+                    progress.update()
+        except (OSError, ValueError):  # the thread of the algorithm raises it again when it shows something
+            pass
+        finally:
+            self._lock.release()
 
     def end(self, progress: Progress) -> None:
         """Show it for the last time. A second call does nothing."""
-        if progress in self._all:
-            self._all.remove(progress)
-        progress.end()
+        with self._lock:
+            if progress in self._all:
+                self._all.remove(progress)
+            progress.end()
 
     def end_all(self) -> None:
         """Show everything for the last time, the newest first."""
         while self._all:
             self._all.pop().end()
+
+
+@define(eq=False)
+class ExecutorProgress:
+    """What the thread of an executor shows: its own progress, and that of the whole computation that it shares.
+
+    Args:
+        master: what the master shows.
+    """
+
+    master: OpenProgress
+    _own: OpenProgress = field(factory=OpenProgress)
+
+    def __bool__(self) -> bool:
+        return bool(self._own) or self.master.is_shared
+
+    def begin(self, progress: Progress, figures: Callable[[], Figures]) -> None:
+        """From now on, show it."""
+        self._own.begin(progress, figures)
+
+    def update(self) -> None:
+        """Show everything that was not shown a moment ago."""
+        self._own.update()
+        self.master.update_shared()
+
+    def end_all(self) -> None:
+        """Show the own progress for the last time."""
+        self._own.end_all()
 
 
 @define(eq=False)

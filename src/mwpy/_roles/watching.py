@@ -29,7 +29,8 @@ class Watching:
     def progress(self, show: ShowProgress = True, *, total: int | None = None) -> None:
         """Show the progress of all tasks from now on, until the computation ends.
 
-        It is shown while the master waits, as for `map`. `--mw-progress` calls this before the master algorithm starts.
+        It is shown while the master waits, as for `map`, or for a future of `executor`. `--mw-progress` calls this
+        before the master algorithm starts.
 
         Args:
             show: as `progress` of `map`; False shows it no longer.
@@ -49,10 +50,11 @@ class Watching:
         def figures() -> Figures:
             jar, expected = io.core.state.jar, total
             if expected is None and (unread := maps.unread()) is not None:
-                expected = io.submissions.total + unread
+                expected = io.submissions.total + unread + io.executors.queued()
             return Figures(jar.ended, expected, jar.failed, io.num_slaves)
 
         if shown is not None:
+            shown.is_shared = not callable(show)
             io.progress.begin(shown, figures)
 
     def reports(self) -> list[Report]:
