@@ -631,6 +631,7 @@ PUBLIC_NAMES = (
     "Refused",
     "Report",
     "ResourceFileError",
+    "RunDatabaseError",
     "Result",
     "RunDatabaseError",
     "SharedObjectMissing",

@@ -20,7 +20,7 @@ from attrs import evolve
 from mwpy._system import open_files, script, shadows
 from mwpy._values.algorithm import REGISTRY, refusal
 from mwpy._values.environment import AGENT, AGENT_VARIABLE, SLAVE_VARIABLE
-from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, UsageError
+from mwpy._values.errors import ExitCode, MwpyError, OutOfTime, RunDatabaseError, UsageError
 from mwpy._values.max_failures import FailureLimit, MaxFailures
 from mwpy._values.options import Options, Role, help_text, job_end, parse
 from mwpy._values.policy import Policies, TaskPolicy, check_seconds
@@ -182,7 +182,7 @@ def _run_master(options: Options, rest: list[str]) -> int:
     except KeyboardInterrupt:
         finished, returned = False, int(ExitCode.INTERRUPTED)
         print("mwpy: interrupted; the slaves are shut down", file=sys.stderr)
-    except OutOfTime as error:
+    except (OutOfTime, RunDatabaseError) as error:
         finished, returned = False, int(error.exit_code)
         print(f"mwpy: {error}", file=sys.stderr)
     except SystemExit as leaving:
@@ -194,6 +194,9 @@ def _run_master(options: Options, rest: list[str]) -> int:
     for number in handlers:
         signal.signal(number, signal.SIG_IGN)
     computation.end(finished)
+    if io.store_failure is not None and finished:  # only the end was not stored
+        returned = int(io.store_failure.exit_code)
+        print(f"mwpy: {io.store_failure}", file=sys.stderr)
     if options.summary:
         print(summary_of(io), file=sys.stderr, flush=True)
     if finished:  # after an interrupt, another Ctrl-C would only spoil the end of the process
@@ -263,6 +266,10 @@ def local_master(
     slave_max_memory: int | str | None = None,
     slave_start_timeout: float | None = None,
     slave_start: str | None = None,
+    run_database: str | os.PathLike[str] | None = None,
+    run_database_sync: str | None = None,
+    rerun: str | None = None,
+    reuse_changed_code: bool = False,
     **policy: Unpack[Policies],
 ) -> LocalMaster:
     """Start a master with slaves on this machine, for a REPL, a notebook or a plain script. `mwpy.open` is the same.
@@ -282,6 +289,8 @@ def local_master(
             bytes, or as a text such as `"4 GB"`; None for no limit.
         slave_start_timeout: a slave that is not ready this long after its start, in seconds, is killed; None for 300.
         slave_start: `"fork"` or `"spawn"`, as `--mw-slave-start`; None for fork on Linux and spawn elsewhere.
+        run_database: a SQLite file that keeps results for a restart, as `--mw-run-database`; None for none. The next
+            three arguments are as `--mw-run-database-sync`, `--mw-rerun` and `--mw-reuse-changed-code`.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`. Those of a function or a call override
             them.
 
@@ -307,26 +316,24 @@ def local_master(
     if script.is_imported_by_multiprocessing():
         raise refusal("mwpy.local_master()", IN_AN_IMPORT)
     TaskPolicy.of(**policy)
-    about_slaves = Options.of(
+    options = Options.of(
         slave_max_tasks=slave_max_tasks,
         slave_max_memory=slave_max_memory,
         slave_start_timeout=slave_start_timeout,
         slave_start=slave_start,
+        run_database=None if run_database is None else os.fspath(run_database),
+        run_database_sync=run_database_sync,
+        rerun=rerun,
     )
-    options = evolve(
-        about_slaves,
-        max_failures=MaxFailures.of(max_failures),
-        lifetime=check_seconds("lifetime", lifetime),
-        job_end=job_end(os.environ),
-    )
-    return _local_master(slaves, options, policy)
+    options = evolve(options, max_failures=MaxFailures.of(max_failures), reuse_changed_code=reuse_changed_code)
+    return _local_master(slaves, evolve(options, lifetime=check_seconds("lifetime", lifetime)), policy)
 
 
 def _local_master(slaves: int | None, options: Options, policy: Policies) -> LocalMaster:
     """Start an agent, and import what the master needs while the agent starts."""
     from mwpy._roles.local_start import start_local
 
-    computation = start_local(slaves, options)
+    computation = start_local(slaves, evolve(options, job_end=job_end(os.environ)))
     from mwpy.local import LocalMaster
 
     return LocalMaster(computation, policy)

@@ -74,6 +74,7 @@ class Executor(concurrent.futures.Executor):
         progress: whether the progress of all tasks is shown, as for `Master.map`. A function is called in a thread of
             the executor.
         slave_max_tasks, slave_max_memory, slave_start_timeout, slave_start: as for `mwpy.local_master`.
+        run_database, run_database_sync, rerun, reuse_changed_code: as for `mwpy.local_master`.
         policy: the policies of all tasks, with the keywords of `mwpy.Policies`.
 
     Raises:
@@ -102,6 +103,10 @@ class Executor(concurrent.futures.Executor):
         slave_max_memory: int | str | None = None,
         slave_start_timeout: float | None = None,
         slave_start: str | None = None,
+        run_database: str | os.PathLike[str] | None = None,
+        run_database_sync: str | None = None,
+        rerun: str | None = None,
+        reuse_changed_code: bool = False,
         **policy: Unpack[Policies],
     ) -> None:
         REGISTRY.enter("mwpy.Executor()")
@@ -116,7 +121,11 @@ class Executor(concurrent.futures.Executor):
             slave_max_memory=slave_max_memory,
             slave_start_timeout=slave_start_timeout,
             slave_start=slave_start,
+            run_database=None if run_database is None else os.fspath(run_database),
+            run_database_sync=run_database_sync,
+            rerun=rerun,
         )
+        options = evolve(options, reuse_changed_code=reuse_changed_code)
         if resource_file is None:
             if system is not None:
                 raise UsageError(f"system={system!r} needs a resource file for its jobs: give resource_file, too")

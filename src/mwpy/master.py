@@ -7,7 +7,7 @@ outcomes. For each of them, one thread appends and the other empties it, so no l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from mwpy._core.master.commands import AllocateSlaves, DeallocateSlaves, FreeSlave
@@ -18,11 +18,12 @@ from mwpy._roles.map_run import algorithm_of_call
 from mwpy._roles.maps import Maps
 from mwpy._roles.parts import MasterParts
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
+from mwpy._roles.terms import Terms
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import SlaveId, TaskId
+from mwpy._values.ids import Buffer, SlaveId, TaskId
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result, UnrunnableTask
@@ -54,6 +55,7 @@ class Master(Maps):
         self._terms = parts.terms
         self._inbox = parts.inbox
         self._held = parts.held
+        self._keys = parts.keys
         self._seeds = Seeds()
         self._targets = TargetNumbers()
         self._corrections = Corrections(access, parts.inbox)
@@ -88,6 +90,8 @@ class Master(Maps):
         refers = self._held.refer(buffers) if buffers else ()
         if policy or algorithm.policy:
             checked, extras = terms.policy(algorithm, policy)
+        if self._keys is not None:
+            return self._submit_keyed(call, tag, (defined, checked, extras), payload, buffers, refers)
         if extras is not None:
             payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
         io = self._access.io
@@ -96,6 +100,33 @@ class Master(Maps):
                 task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers)
             else:
                 task_id = io.submissions.add(defined, checked, payload, buffers, tag)
+        if io.link.asleep:
+            io.link.wake()
+        return task_id
+
+    def _submit_keyed(
+        self,
+        call: TaskCall[Any],
+        tag: Any,
+        terms: Terms,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        refers: Sequence[int],
+    ) -> TaskId:
+        """Submit a task if there is a run database."""
+        assert self._keys is not None
+        defined, policy, extras = terms
+        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
+        key, encoded = self._keys.of(defined, call.args, call.kwargs, payload, extras, seed), payload
+        if extras is not None:
+            payload = extras.add(payload, seed)
+        io = self._access.io
+        with io.submitting:
+            if refers:
+                task_id = io.submissions.add_referring(defined, policy, payload, buffers, tag, refers, key or b"")
+            else:
+                task_id = io.submissions.add_keyed(defined, policy, payload, buffers, tag, key)
+        self._keys.submitted(task_id, defined, key, encoded)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -184,6 +215,8 @@ class Master(Maps):
         if unrunnable and inbox.unrunnable:
             fetched += [task.result() for task in inbox.fetch(inbox.unrunnable)]
         self._held.fetched(fetched)
+        if self._keys is not None:
+            self._keys.fetched(fetched)
         return fetched
 
     def corrections(self, timeout: float | None = None) -> list[Result[Any]]:
@@ -219,6 +252,8 @@ class Master(Maps):
         """
         fetched = self._inbox.fetch(self._inbox.unrunnable)
         self._held.fetched(fetched)
+        if self._keys is not None:
+            self._keys.fetched(fetched)
         return fetched
 
     def connected_ordered_slaves(self) -> list[SlaveId]:

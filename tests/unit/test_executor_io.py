@@ -65,7 +65,8 @@ def row(task: int) -> LogRow:
 
 
 def received(executor: ExecutorIo) -> Actions:
-    executor.deliver()
+    for queue, outcomes in executor.take():
+        queue.put(outcomes)
     found = executor.outcomes.get_nowait()
     assert isinstance(found, Actions)
     return found
@@ -139,7 +140,8 @@ def test_what_comes_after_the_end_of_an_executor_is_dropped(executors: ExecutorI
 def test_without_executors_nothing_is_divided(executors: ExecutorIos) -> None:
     actions = Actions(results=[result(1, None)])
     executors.divide(actions, ended=1)
-    executors.deliver()
+    for queue, outcomes in executors.take():
+        queue.put(outcomes)
     assert len(actions.results) == 1
     assert executors.ended_others == 0
 

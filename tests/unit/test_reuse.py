@@ -9,6 +9,7 @@ from attrs import define, evolve, field
 from tests.spans import ids_of
 
 from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.commands import Tell
 from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.reuse import MISSES, Reuse
 from mwpy._core.master.spans import Span
@@ -159,6 +160,22 @@ def test_a_generation_that_was_answered_from_the_file_changes_no_position() -> N
     assert [each.value for each in results] == ["value 0 of row 5", "value 0 of row 6", "value 1 of row 6"]
 
 
+def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_positions() -> None:
+    """A second generation submits equal calls, and only the second one is answered from the file."""
+    file = File()
+    file.generation(1, [7, 7])
+    file.answer(1, 5, [2])
+    file.reuse.apply(EarlierAlgorithm(2, 0, "square", CODE, {}))
+    file.reuse.apply(EarlierTasks(2, 2, 1, 0, _keys([7])))
+    file.reuse.apply(EarlierTasks(2, 1, 1, 0, _keys([7])))
+    file.reuse.apply(EarlierTasks(2, 3, 1, 0, _keys([8])))
+    file.answer(2, 6, [1, 3])
+    file.reuse.begin()
+    assert file.submit([7, 7, 8]) == []
+    results = file.core.take_actions().results
+    assert [each.value for each in results] == ["value 0 of row 6", "value 0 of row 5", "value 1 of row 6"]
+
+
 def test_a_later_answer_replaces_an_earlier_one() -> None:
     file = File()
     file.generation(1, [7])
@@ -296,3 +313,19 @@ def test_without_anything_stored_all_tasks_run() -> None:
     file.reuse.begin()
     assert file.submit([1, 2]) == [1, 2]
     assert file.notices() == []
+    assert file.reuse.answered == 0
+
+
+def test_the_number_of_answers_is_known_after_reading() -> None:
+    file = File()
+    file.generation(1, [1, 2, 3])
+    file.answer(1, 5, [1, 3])
+    file.reuse.begin()
+    assert file.reuse.answered == 2
+
+
+def test_the_algorithm_can_show_the_user_a_message_once() -> None:
+    file = File()
+    file.core.obey(Tell("words"))
+    file.core.obey(Tell("words"))
+    assert file.notices() == ["words"]

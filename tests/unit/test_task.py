@@ -269,3 +269,7 @@ def test_the_entry_of_a_stored_result_is_read_for_a_task_that_refers_to_it() -> 
     result, read = _stored(entry, (b"large",))
     assert encoded_in(result) == encoded_in(result) == (entry, (b"large",))
     assert read == ["row 7, place 3"]
+
+
+def test_a_key_is_no_part_of_a_policy() -> None:
+    assert TaskPolicy.of(key={"any": "value"}) == TaskPolicy()

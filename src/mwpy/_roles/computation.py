@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
@@ -22,6 +23,9 @@ from mwpy._values.environment import AGENT_VARIABLE, KEY_VARIABLE
 from mwpy._values.errors import OutOfTime, UsageError
 from mwpy._values.options import Options
 from mwpy.audit import AuditFile
+
+if TYPE_CHECKING:
+    from mwpy._roles.run_store import RunStore
 
 __all__ = ["Computation", "start", "start_own_slave"]
 
@@ -142,25 +146,35 @@ def start(
     room = max(1, limit - open_files.count() - reserve - passages)
     link.limit(room + reserve // 2, passages)
     first: process.Child | None = None
+    store: RunStore | None = None
     environment = {**(environment or {}), KEY_VARIABLE: key}
-    if local_slaves:
-        directions = _directions(options, published or "127.0.0.1", link.port, local_slaves)
-        environment[AGENT_VARIABLE] = json.dumps(directions)
-        first = process.start(local_command, environment=environment)
     try:
+        store = None if options.run_database is None else _open_store(options, options.run_database, generation)
+        if local_slaves:
+            directions = _directions(options, published or "127.0.0.1", link.port, local_slaves)
+            environment[AGENT_VARIABLE] = json.dumps(directions)
+            first = process.start(local_command, environment=environment)
         from mwpy._roles import master_parts  # this takes as long as the agent needs to start
 
         settings = master_parts.settings_of(options, generation, only_here(options))
         settings = evolve(settings, max_agents=room, max_open_files=limit, log_levels=log_levels())
         if room < FEW_AGENTS and not only_here(options):
             audit.write([records.Notice(_about_room(room, limit))], clock.wall())
-        io = master_parts.MasterIo(master_parts.MasterCore(settings), link, audit, clock, process.start)
+        core = master_parts.MasterCore(settings)
+        if store is not None:
+            store.read_into(core, options)
+        io = master_parts.MasterIo(core, link, audit, clock, process.start, store)
+        if store is not None:
+            store.follow(io.store_failed)
         addresses = candidates(link.port, "127.0.0.1" if only_here(options) else published)
         if options.resource_file is not None:
             content = master_parts.first_content(options, generation, addresses, key, slave_command)
             io.resource = master_parts.ResourceKeeper(options.resource_file, content)
         audit.write([records.Started("MASTER", options.member_id, f"READY {' '.join(addresses)}")], clock.wall())
     except BaseException:
+        if store is not None:
+            store.close()
+        link.close(0.0)
         if first is not None:
             first.kill()
             first.poll()
@@ -172,8 +186,20 @@ def start(
     return Computation(Access(io, threading.current_thread()))
 
 
+def _open_store(options: Options, path: str, generation: str) -> RunStore:
+    """Open the run database, before anything is started that would have to be ended if another master has it."""
+    from mwpy._roles.run_store import RunStore  # only here, because it loads SQLite and what compares code
+
+    return RunStore.open(options, path, generation)
+
+
 def start_own_slave(options: Options, audit: AuditFile) -> Computation:
     """Start a master whose tasks run in this process, in the thread that calls this."""
+    if options.run_database is not None:
+        raise UsageError(
+            "a run database needs a slave, because tasks in the master's process are for debugging: start at least one "
+            "(--mw-local 1, or local_master(slaves=1)), or give no run database"
+        )
     from mwpy._roles import master_parts
     from mwpy._roles.own_slave import LiveOutcomes, OwnSlave, drive
 

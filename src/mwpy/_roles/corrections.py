@@ -10,6 +10,7 @@ from mwpy._core.master.commands import CorrectResults
 from mwpy._roles.access import Access
 from mwpy._roles.inbox import Inbox, deadline_after
 from mwpy._system import clock
+from mwpy._values.keys import NO_KEY
 from mwpy._values.task import Result
 
 __all__ = ["Corrections"]
@@ -49,7 +50,10 @@ class Corrections:
             call = corrected.calls[0]
             corrected.open[call] = None
             with io.submitting:
-                io.submissions.add(call.algorithm, call.policy, call.payload, call.buffers, call)
+                if io.submissions.keyed:  # a stored result may be the one that is in doubt
+                    io.submissions.add_keyed(call.algorithm, call.policy, call.payload, call.buffers, call, NO_KEY)
+                else:
+                    io.submissions.add(call.algorithm, call.policy, call.payload, call.buffers, call)
             corrected.calls.popleft()
         if io.link.asleep:
             io.link.wake()

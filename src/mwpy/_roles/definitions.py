@@ -9,8 +9,9 @@ whether this is a known algorithm or another one. The core decides which algorit
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import Any
 from weakref import WeakValueDictionary
 
 from attrs import define, field
@@ -52,6 +53,8 @@ class Definitions:
     main_by_value: bool
     watch: CodeWatch | None = None
     """What notices edited modules; None in a script."""
+    with_code: Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined] | None = None
+    """Adds the digest of the code to a definition; None without a run database."""
     numbers: Iterator[int] = field(factory=count, kw_only=True)
     known: dict[Algorithm, Defined] = field(factory=dict)
     """The algorithms that travel by name."""
@@ -115,7 +118,10 @@ class Definitions:
             python=PYTHON,
             packages=packages.used_by(algorithm.function, by_value=not reference),
         )
-        return Defined(AlgorithmDefined(definition, packed), shares)
+        record = AlgorithmDefined(definition, packed)
+        if self.with_code is not None:
+            record = self.with_code(record, algorithm.function)
+        return Defined(record, shares)
 
 
 def _captured(reference: Reference, name: str) -> SharedObject:

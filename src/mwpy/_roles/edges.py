@@ -31,6 +31,7 @@ __all__ = [
     "OutputStream",
     "Process",
     "ProcessStarter",
+    "RecordStore",
     "ShareStore",
     "SignalSource",
     "SlaveChannel",
@@ -46,6 +47,19 @@ class Trail(Protocol):
     """Where records go: `AuditFile`."""
 
     def write(self, records: Sequence[records.Record], wall: float) -> None: ...
+    def close(self) -> None: ...
+
+
+class RecordStore(Protocol):
+    """Where the records of a master are stored for a restart: `Writer`."""
+
+    def write(
+        self,
+        happened: Sequence[records.Record],
+        wall: float,
+        then: Callable[[], None] | None = None,
+        calls: Mapping[int, bytes] | None = None,
+    ) -> None: ...
     def close(self) -> None: ...
 
 

@@ -152,6 +152,27 @@ class ExecutorIo:
             self.open_ids.add(number)
         return number
 
+    @property
+    def keyed(self) -> bool:
+        """Whether each task has a key."""
+        return self.io.submissions.keyed
+
+    def add_keyed(
+        self,
+        algorithm: Defined,
+        policy: TaskPolicy,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        tag: object,
+        key: bytes | None,
+    ) -> TaskId:
+        """Submit a task with a key."""
+        with self.io.submitting:
+            self.io.executors.submitted += 1
+            number = self.io.submissions.add_keyed(algorithm, policy, payload, buffers, tag, key)
+            self.open_ids.add(number)
+        return number
+
     # ---- for the I/O thread ----
 
     def take_from(self, actions: Actions) -> None:
@@ -180,11 +201,10 @@ class ExecutorIo:
             (own if is_own else others).append(each)
         return own, others
 
-    def deliver(self) -> None:
-        """Hand over what the thread may be waiting for."""
+    def take(self) -> list[tuple[SimpleQueue[Actions | BaseException], Actions]]:
+        """What must be handed over to the thread, and how."""
         news, self._news = self._news, None
-        if news is not None:
-            self.outcomes.put(news)
+        return [] if news is None else [(self.outcomes, news)]
 
 
 @define(eq=False)
@@ -250,10 +270,14 @@ class ExecutorIos:
         self._ended += before - len(actions.results) - len(actions.unrunnable)
         self.ended_others = ended - self._ended
 
+    def take(self) -> list[tuple[SimpleQueue[Actions | BaseException], Actions]]:
+        """What must be handed over to the threads, and how."""
+        return [each for executor in list(self._open) for each in executor.take()]
+
     def deliver(self) -> None:
         """Hand over what the threads may be waiting for."""
-        for executor in list(self._open):
-            executor.deliver()
+        for queue, outcomes in self.take():
+            queue.put(outcomes)
 
     def fail(self, error: BaseException) -> None:
         """The I/O thread has died."""

@@ -46,6 +46,11 @@ class Submission:
         payload, buffers = parts.codec.dumps_call(args, kwargs, defined.name)
         if buffers and parts.held.refer(buffers):
             raise UsageError("mwpy.result has no meaning in an executor: pass the value of the other task itself")
+        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
+        key = None if parts.keys is None else parts.keys.of(defined, args, kwargs, payload, extras, seed)
         if extras is not None:
-            payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
-        return parts.access.io.submissions.add(defined, policy, payload, buffers, future)
+            payload = extras.add(payload, seed)
+        submissions = parts.access.io.submissions
+        if parts.keys is None:
+            return submissions.add(defined, policy, payload, buffers, future)
+        return submissions.add_keyed(defined, policy, payload, buffers, future, key)

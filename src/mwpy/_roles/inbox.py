@@ -25,7 +25,15 @@ from mwpy._roles.corrected import Corrected
 from mwpy._roles.map_tasks import Arrived, MapTasks, Portion, count_of
 from mwpy._roles.unfetched import Unfetched
 from mwpy._system import clock
-from mwpy._values.errors import DependencyFailed, InternalError, OutOfTime, TaskCancelled, TooManyFailures, UsageError
+from mwpy._values.errors import (
+    DependencyFailed,
+    InternalError,
+    OutOfTime,
+    RunDatabaseError,
+    TaskCancelled,
+    TooManyFailures,
+    UsageError,
+)
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.max_failures import FailuresByKind
 from mwpy._values.reports import Report
@@ -266,6 +274,8 @@ class Inbox:
 
     def _sort(self, outcome: Actions | BaseException) -> None:
         """Sort an outcome. After an interrupt, the next call continues with what is left of it."""
+        if isinstance(outcome, RunDatabaseError):
+            raise outcome
         if isinstance(outcome, BaseException):
             raise InternalError(f"the I/O thread of mwpy died: {outcome!r}; please report this") from outcome
         if (self._has_mapped or self.corrected.is_used) and outcome.unrunnable:

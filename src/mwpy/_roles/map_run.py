@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from operator import index, itemgetter
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from attrs import define, field
 
@@ -35,6 +35,9 @@ from mwpy._values.policy import Policies
 from mwpy._values.seeds import seed_at
 from mwpy._values.stretch import Stretch
 from mwpy._values.task import Result, failed, size_of
+
+if TYPE_CHECKING:
+    from mwpy._roles.task_keys import TaskKeys
 
 __all__ = ["MapOptions", "MapRun", "algorithm_of_call", "most_of"]
 
@@ -111,6 +114,7 @@ class MapRun:
         progress: what shows the progress, or None.
         max_failures: at how many failures the run stops; None for no limit. It needs results, not values.
         most: how many items a portion may have.
+        keys: what makes the keys of tasks; None without a run database.
     """
 
     access: Access
@@ -123,6 +127,7 @@ class MapRun:
     progress: Progress | None = None
     max_failures: MaxFailures | None = None
     most: int = MOST_ITEMS
+    keys: TaskKeys | None = None
     _tasks: MapTasks = field(init=False)
     _sizes: PortionSizes = field(init=False)
     _submitted: int = 0
@@ -320,15 +325,18 @@ class MapRun:
             return packed.size
         for item, (defined, policy, extras, args, kwargs) in zip(items, self.source.calls(items), strict=True):
             payload, buffers = self.codec.dumps_call(args, kwargs, defined.name)
+            seed = None if extras is None or extras.seed is None else seed_at(extras.seed, self._submitted)
+            key = None if self.keys is None else self.keys.of(defined, args, kwargs, payload, extras, seed)
             if extras is not None:
-                seed = None if extras.seed is None else seed_at(extras.seed, self._submitted)
                 payload = extras.add(payload, seed)
             size = len(payload) + sum(map(len, buffers)) if buffers else len(payload)
             refers = self.held.refer(buffers) if buffers else ()
             with submitting:
                 portion = self._open(submissions.total + 1, (item,), size)
                 if refers:
-                    submissions.add_referring(defined, policy, payload, buffers, portion, refers)
+                    submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
+                elif self.keys is not None:
+                    submissions.add_keyed(defined, policy, payload, buffers, portion, key)
                 else:
                     submissions.add(defined, policy, payload, buffers, portion)
         return self._bytes - before

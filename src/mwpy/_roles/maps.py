@@ -10,6 +10,7 @@ from mwpy._roles.map_run import MapOptions, MapRun, algorithm_of_call, most_of
 from mwpy._roles.parts import MasterParts
 from mwpy._roles.portions import MOST_ITEMS, Call, MapItems, items_of, with_terms
 from mwpy._roles.progress import Progress, ShowProgress, progress_of
+from mwpy._roles.terms import check_map_key
 from mwpy._roles.watching import Watching
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.max_failures import FailureLimit, MaxFailures
@@ -221,6 +222,7 @@ class Maps(Watching):
             ...     print(result.algorithm, result.value)
         """
         TaskPolicy.of(**policy)
+        check_map_key(policy)
 
         def named(some: Sequence[TaskCall[R]]) -> Iterator[Call]:
             for call in some:
@@ -280,4 +282,4 @@ class Maps(Watching):
     ) -> Generator[Any, None, None]:
         parts = self._parts
         shared = parts.access, parts.inbox, parts.held, parts.codec
-        return MapRun(*shared, items, ordered, values, progress, limit, most).start()
+        return MapRun(*shared, items, ordered, values, progress, limit, most, parts.keys).start()

@@ -14,6 +14,7 @@ import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from queue import SimpleQueue
 
 from attrs import evolve
@@ -24,7 +25,7 @@ from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ShutDo
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
-from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, Trail
+from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, RecordStore, Trail
 from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
 from mwpy._roles.progress import OpenProgress
@@ -32,7 +33,7 @@ from mwpy._roles.resource_keeper import ResourceKeeper
 from mwpy._transport import wire
 from mwpy._transport.link import Frames, Happened, Malformed, NotAccepted, StrangerSeen, Unreachable
 from mwpy._values import records
-from mwpy._values.errors import ProtocolError
+from mwpy._values.errors import ProtocolError, RunDatabaseError
 from mwpy.resource_file import ResourceFile
 
 __all__ = ["MasterIo", "updated"]
@@ -73,6 +74,11 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
     )
 
 
+def _hand_over(outcomes: Sequence[tuple[SimpleQueue[Actions | BaseException], Actions]]) -> None:
+    for queue, actions in outcomes:
+        queue.put(actions)
+
+
 class MasterIo:
     """The loop of the I/O thread.
 
@@ -82,10 +88,17 @@ class MasterIo:
         audit: the audit file.
         clock: the time.
         start: the function that starts a process.
+        store: where records are stored for a restart; None for nowhere.
     """
 
     def __init__(
-        self, core: MasterCore, link: MasterConnections, audit: Trail, clock: Clock, start: ProcessStarter
+        self,
+        core: MasterCore,
+        link: MasterConnections,
+        audit: Trail,
+        clock: Clock,
+        start: ProcessStarter,
+        store: RecordStore | None = None,
     ) -> None:
         self.core = core
         self.link = link
@@ -94,7 +107,8 @@ class MasterIo:
             start, clock, lambda text: self._notice([text]), lambda: members.slaves_seen, members.has_process
         )
         """The agents on this machine."""
-        self.submissions = Submissions(core.state.jar)
+        self._store = store
+        self.submissions = Submissions(core.state.jar, keyed=store is not None)
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
         self.submitting = threading.RLock()
         """Held to submit tasks. The garbage collection may submit while the same thread holds it."""
@@ -118,6 +132,8 @@ class MasterIo:
         """Whether the core holds tasks back until the algorithm fetches results. Wake the link when it does."""
         self._handed_bytes = 0
         """About how many bytes of results were handed over to it."""
+        self.store_failure: RunDatabaseError | None = None
+        """Why nothing can be stored any more."""
         self.interrupted = False
         """Whether the algorithm was stopped for lack of time. Then the computation is not finished."""
         self.on_slaves: Callable[[], None] | None = None
@@ -260,8 +276,20 @@ class MasterIo:
         ended = actions.results or actions.stretches or actions.unrunnable
         fetchable = ended or actions.connected or actions.disconnected
         self._handed_bytes += actions.result_bytes
-        if fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None:
+        news = fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None
+        if self._store is not None:
+            self._save(self._store, actions, bool(news))
+        elif news:
             self._news = actions
+
+    def _save(self, store: RecordStore, actions: Actions, news: bool) -> None:
+        """Store what happened. The threads that use the master get the outcomes when they are in the file."""
+        outcomes = [(self.outcomes, actions)] if news else []
+        outcomes += self.executors.take()
+        if actions.records or outcomes:
+            calls = {call.task_id: call.payload for call in actions.failed}
+            then = partial(_hand_over, outcomes) if outcomes else None
+            store.write(actions.records, self.core.state.wall, then, calls)
 
     def _deliver(self) -> None:
         """Hand over what the algorithm's thread may be waiting for."""
@@ -285,6 +313,8 @@ class MasterIo:
             self._notice(self.resource.close(self._content(self.resource)))
         self.local.close()
         self.link.close(LINGER_S)
+        if self._store is not None:
+            self._store.close()
         self._audit.close()
 
     def runnable(self) -> int:
@@ -294,6 +324,13 @@ class MasterIo:
             return self.submissions.runnable()
         with self.submitting:
             return self.submissions.total - executors.submitted - executors.ended_others
+
+    def store_failed(self, reason: str) -> None:
+        """Nothing can be stored any more: the algorithm's thread raises this instead of getting outcomes. Any thread
+        may call this."""
+        self.store_failure = RunDatabaseError(reason)
+        self.outcomes.put(self.store_failure)
+        self.executors.fail(self.store_failure)
 
     def command(self, command: Command) -> None:
         """Send a command to the core. The algorithm's thread calls this."""

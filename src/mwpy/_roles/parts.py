@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
 from attrs import frozen
 
+from mwpy._core.master.commands import Tell
 from mwpy._core.master.failed_calls import FailedCalls
 from mwpy._roles.access import Access
 from mwpy._roles.cells import CellTasks, follow_cells
@@ -16,6 +21,10 @@ from mwpy._roles.terms import TermsOf
 from mwpy._system.modules import is_interactive
 from mwpy._transport.codec import Codec
 from mwpy._values.policy import Policies
+from mwpy._values.records import AlgorithmDefined
+
+if TYPE_CHECKING:
+    from mwpy._roles.task_keys import TaskKeys
 
 __all__ = ["MasterParts"]
 
@@ -31,6 +40,8 @@ class MasterParts:
     inbox: Inbox
     held: HeldResults
     cell: CellTasks
+    keys: TaskKeys | None
+    """What makes the keys of tasks; None without a run database."""
 
     @classmethod
     def of(
@@ -48,11 +59,21 @@ class MasterParts:
             failed: keeps the calls that fail; None for a new object, in which `mwpy.replay` looks from now on.
         """
         watch = CodeWatch(access) if main_by_value and is_interactive() else None
-        definitions = Definitions(codec, main_by_value, watch, numbers=access.io.algorithm_numbers)
+        keys, with_code = _keys_of(access) if access.io.submissions.keyed else (None, None)
+        definitions = Definitions(codec, main_by_value, watch, with_code, numbers=access.io.algorithm_numbers)
         inbox = Inbox(access, access.io.core.state.settings, failed or calls_of_newest_master())
-        terms = TermsOf(definitions, for_all, codec)
+        terms = TermsOf(definitions, for_all, codec, keys is not None)
         held = HeldResults(access, inbox)
         cell = CellTasks(access, inbox, held)
         if main_by_value:
             follow_cells(cell)
-        return cls(access, codec, definitions, terms, inbox, held, cell)
+        return cls(access, codec, definitions, terms, inbox, held, cell, keys)
+
+
+def _keys_of(access: Access) -> tuple[TaskKeys, Callable[[AlgorithmDefined, Callable[..., Any]], AlgorithmDefined]]:
+    from mwpy._roles.task_keys import TaskKeys, with_code  # only here, because it loads what compares code
+
+    def notice(text: str) -> None:
+        access.io.command(Tell(text))
+
+    return TaskKeys(notice), partial(with_code, notice=notice)

@@ -11,9 +11,10 @@ from mwpy._core.master.algorithms import Defined
 from mwpy._roles.definitions import Definitions
 from mwpy._transport.codec import Codec, with_condition, with_seed
 from mwpy._values.algorithm import Algorithm, algorithm_of
+from mwpy._values.errors import UsageError
 from mwpy._values.policy import Policies, TaskPolicy, condition_in
 
-__all__ = ["Extras", "Terms", "TermsOf"]
+__all__ = ["Extras", "Terms", "TermsOf", "check_map_key"]
 
 
 @frozen
@@ -24,6 +25,8 @@ class Extras:
     """The seed of its policy, from which the seed of the task is made."""
     condition: bytes
     """The pickled condition under which it is tried again; empty if there is none."""
+    key: Any = None
+    """With a run database: the key of the task, or the function that makes it; None if the arguments count."""
 
     def add(self, call: bytes, seed: int | None) -> bytes:
         """Add the condition to an encoded call, and the seed of the task if it has one."""
@@ -44,11 +47,13 @@ class TermsOf:
         definitions: those of this master.
         for_all: the policies of all tasks.
         codec: pickles conditions.
+        keyed: whether keys of tasks count, because there is a run database.
     """
 
     definitions: Definitions
     for_all: Policies
     codec: Codec
+    keyed: bool = False
     default: tuple[TaskPolicy, Extras | None] = field(init=False)
     """The policy of tasks that have no other, and what travels with their arguments."""
 
@@ -77,9 +82,10 @@ class TermsOf:
 
     def _extras(self, policy: Policies) -> Extras | None:
         seed, condition = policy.get("seed"), condition_in(policy)
-        if seed is None and condition is None:
+        key = policy.get("key") if self.keyed else None
+        if seed is None and condition is None and key is None:
             return None
-        return Extras(seed, b"" if condition is None else self.codec.dumps_condition(condition))
+        return Extras(seed, b"" if condition is None else self.codec.dumps_condition(condition), key)
 
     def of(self, algorithm: Algorithm, given: Policies) -> Terms:
         """Return the terms of a call. It raises what `policy` raises."""
@@ -87,4 +93,16 @@ class TermsOf:
 
     def of_map(self, function: Callable[..., Any], given: Policies) -> Terms:
         """Return the terms of all calls of a map. It raises what `policy` raises."""
+        check_map_key(given)
         return self.of(self.definitions.prepare(algorithm_of(function)), given)
+
+
+def check_map_key(given: Policies) -> None:
+    """Check the key that a map is given.
+
+    Raises:
+        UsageError: all items would have the same key; the caller's fault.
+    """
+    key = given.get("key")
+    if key is not None and not callable(key):
+        raise UsageError(f"key={key!r}: a map needs a function that returns the key of an item, such as key=str")

@@ -331,5 +331,34 @@ OPTIONS: tuple[Option, ...] = (
         "The program that the resource file names for starting a slave.",
         "this program",
     ),
+    Option(
+        "run-database",
+        "FILE",
+        _text,
+        "Store what happens in this SQLite file. A master that is started again with the same file uses the results "
+        "that are there, and computes the others.",
+        "nothing is stored",
+    ),
+    Option(
+        "run-database-sync",
+        "normal|full",
+        _one_of("normal", "full"),
+        "How soon the run database is on the disk: within a second, or before the master algorithm gets a result. It "
+        "matters when the machine loses its power.",
+        "normal",
+    ),
+    Option(
+        "rerun",
+        "nothing|failed",
+        _one_of("nothing", "failed"),
+        "Which tasks with a result in the run database run again.",
+        "nothing",
+    ),
+    Option(
+        "reuse-changed-code",
+        "",
+        None,
+        "Use results in the run database also if the code of their task algorithm has changed since.",
+    ),
     Option("examine", "", None, "Do not run an agent. Check whether an agent could run here, for `mwpy doctor`."),
 )

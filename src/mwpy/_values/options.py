@@ -91,6 +91,10 @@ class Options:
     verify: float = 0.0
     progress: bool = False
     summary: bool = False
+    run_database: str | None = None
+    run_database_sync: str = "normal"
+    rerun: str = "nothing"
+    reuse_changed_code: bool = False
     policies: Policies = field(factory=Policies)
     """The policies of all tasks."""
     job_end: float | None = None
@@ -152,6 +156,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("How slaves find the master", ("resource-file", "master-host", "master-port", "member-id", "key-file")),
     ("Slaves", ("slave-processes", "slave-start", "slave-start-timeout", "slave-max-tasks", "slave-max-memory")),
     ("Limits of tasks", ("seconds-max", "seconds-expected", "memory-max", "attempts-max", "after", "max-failures")),
+    ("Restart", ("run-database", "run-database-sync", "rerun", "reuse-changed-code")),
     ("Doubtful machines", ("speculate", "verify")),
     ("Time", ("lifetime", "grace-period", "idle-exit", "client-timeout", "resource-file-update-interval")),
     ("Output", ("progress", "summary", "audit-file", "audit-level", "audit-file-max-size", "help", "version-string")),

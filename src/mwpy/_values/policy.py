@@ -83,6 +83,10 @@ class Policies(TypedDict, total=False):
     """Whether a second attempt of the task may run at the same time, at another agent: if slaves are idle, and the task
     has run for far longer than the other tasks of its algorithm. The first answer counts, and the other attempt is
     killed. False by default, because the task may then run twice at once."""
+    key: Any
+    """With a run database: what the task is recognised by after a restart, instead of its arguments. It is a value of
+    any type, or a function that gets the arguments of the task and returns one; for maps it is such a function. None,
+    the default, for the arguments."""
 
 
 class Limits(Struct, frozen=True, array_like=True):
@@ -125,7 +129,8 @@ class TaskPolicy:
 
     @classmethod
     def of(cls, **policy: Unpack[Policies]) -> TaskPolicy:
-        """Create a policy from its keywords. Seed and `retry_errors` are not parts of it, only that there are some.
+        """Create a policy from its keywords. Seed and `retry_errors` are not parts of it, only that there are some. A
+        key is not part of it either.
 
         Raises:
             UsageError: a keyword is unknown, or has a wrong value; the caller's fault.
@@ -140,6 +145,7 @@ class TaskPolicy:
             if name not in _CHECKS:
                 raise UsageError(f"unknown task policy {name!r}: the policies are {', '.join(_CHECKS)} (and tag)")
             checked[name] = _CHECKS[name](name, value)
+        checked.pop("key", None)  # it is no part of a policy either
         seeded, retries = (checked.pop(name, None) is not None for name in ("seed", "retry_errors"))
         if retries and not checked.get("retry", True):
             raise UsageError(
@@ -261,6 +267,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retry_errors": _condition,
     "after": _pause,
     "speculate": _flag,
+    "key": lambda _, value: value,
 }
 """For each policy the function that checks its value."""
 

@@ -142,6 +142,12 @@ class ReleaseResults(Struct, frozen=True):
     numbers: Sequence[int]
 
 
+class Tell(Struct, frozen=True):
+    """Show the user a message, once."""
+
+    text: str
+
+
 class ShutDown(Struct, frozen=True):
     """End the computation."""
 
@@ -165,6 +171,7 @@ Command = (
     | RenewSlaves
     | ShutDown
     | TakeReports
+    | Tell
 )
 
 

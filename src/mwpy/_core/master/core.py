@@ -56,6 +56,7 @@ from mwpy._core.master.commands import (
     RenewSlaves,
     ShutDown,
     TakeReports,
+    Tell,
     Waiting,
 )
 from mwpy._core.master.corrections import Corrections
@@ -212,6 +213,8 @@ class MasterCore:
                 self.references.give(command)
             case ReleaseResults():
                 self.references.release(command)
+            case Tell(text):
+                self.state.notice(text, key=text)
             case CorrectResults():
                 self.corrections.answer(command)
             case TakeReports():

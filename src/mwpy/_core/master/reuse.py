@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from attrs import define, field
@@ -156,6 +157,8 @@ class Reuse:
     """The algorithms of the generation that is read: name, code and parts, by number."""
     _defined: dict[int, None] = field(factory=dict)
     """The algorithms of this generation that were compared."""
+    _waiting: list[EarlierTasks] = field(factory=list)
+    """Tasks of the generation that is read, since its last answer."""
     _tasks: array[int] = field(factory=lambda: array("q"))
     """The tasks of the generation that is read: the number of the occurrence, by task id; -1 if there is none."""
     _firsts: array[int] = field(factory=lambda: array("q"))
@@ -175,15 +178,22 @@ class Reuse:
             case EarlierAlgorithm():
                 self._names[entry.number] = entry.name, entry.code, entry.parts
             case EarlierTasks():
-                self._add(entry)
+                self._waiting.append(entry)
             case _:
+                self._add_waiting()
                 self._answer(entry)
+
+    @property
+    def answered(self) -> int:
+        """How many answers were read; a task that was answered in several generations counts several times."""
+        return sum(known.answered for known in self._known.values())
 
     def begin(self) -> None:
         """All entries were read. This generation begins."""
         self._begin(self._generation + 1)
 
     def _begin(self, generation: int) -> None:
+        self._add_waiting()
         self._generation = generation
         self._names.clear()
         self._tasks, self._firsts, self._numbers_of = array("q"), array("q"), array("q")
@@ -197,6 +207,13 @@ class Reuse:
             known = self._known[identity] = _Known()
             known.occurrences.begin(self._generation)
         return known
+
+    def _add_waiting(self) -> None:
+        """Add tasks in the order of their submission. Those that were answered at once were recorded before the others
+        that were submitted with them."""
+        for entry in sorted(self._waiting, key=attrgetter("first")):
+            self._add(entry)
+        self._waiting.clear()
 
     def _add(self, entry: EarlierTasks) -> None:
         name, code, _ = self._names[entry.algorithm]

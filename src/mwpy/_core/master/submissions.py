@@ -60,6 +60,8 @@ class Submissions:
 
     def __init__(self, jar: Taskjar, keyed: bool = False) -> None:
         self._jar = jar
+        self.keyed = keyed
+        """Whether each task has a key."""
         self._fields = FIELDS + keyed
         self.total = 0
         """How many tasks were ever added; also the id of the last one."""

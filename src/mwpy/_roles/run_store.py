@@ -1,0 +1,92 @@
+"""The run database of a master: opened at its start, read for what was answered before, and written until its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from mwpy._core.master.core import MasterCore
+from mwpy._core.master.reuse import Reuse
+from mwpy._database.writer import Writer
+from mwpy._roles.stored_values import StoredValues
+from mwpy._values import records
+from mwpy._values.options import Options
+from mwpy._values.phrases import counted
+from mwpy._values.sameness import changes
+
+__all__ = ["RunStore"]
+
+
+class RunStore:
+    """What `MasterIo` writes to.
+
+    Args:
+        path: the file.
+        open_writer: opens it, with the function that is called with a reason when it cannot be written any more.
+    """
+
+    def __init__(self, path: Path, open_writer: Callable[[Callable[[str], None]], Writer]) -> None:
+        self._on_failure: Callable[[str], None] | None = None
+        self._reason = ""
+        self.writer = open_writer(self._fail)
+        self._path = path
+        self.values = StoredValues(path, self.writer.frames)
+
+    @classmethod
+    def open(cls, options: Options, path: str, name: str) -> RunStore:
+        """Open the run database of a computation.
+
+        Args:
+            path: the file.
+            name: the name of this generation.
+
+        Raises:
+            RunDatabaseError: it cannot be used; the message says why.
+        """
+        sync: Literal["normal", "full"] = "full" if options.run_database_sync == "full" else "normal"
+
+        def open_writer(on_failure: Callable[[str], None]) -> Writer:
+            return Writer.open(path, member_id=options.member_id, on_failure=on_failure, sync=sync, name=name)
+
+        return cls(Path(path), open_writer)
+
+    def read_into(self, core: MasterCore, options: Options) -> None:
+        """Let a core use the results that are there.
+
+        Raises:
+            RunDatabaseError: the file is damaged.
+        """
+        read, rerun = self.values.read, options.rerun == "failed"
+        core.reuse = reuse = Reuse(core.state, read, changes, rerun, options.reuse_changed_code)
+        for entry in self.writer.earlier():
+            reuse.apply(entry)
+        reuse.begin()
+        if reuse.answered:
+            core.state.notice(f"the run database {self._path} has the results of {counted(reuse.answered, 'task')}")
+
+    def follow(self, on_failure: Callable[[str], None]) -> None:
+        """Call a function once, in any thread, when nothing can be stored any more. Its argument is the reason."""
+        self._on_failure = on_failure
+        if self._reason:
+            on_failure(self._reason)
+
+    def _fail(self, reason: str) -> None:
+        self._reason = reason
+        if self._on_failure is not None:
+            self._on_failure(reason)
+
+    def write(
+        self,
+        happened: Sequence[records.Record],
+        wall: float,
+        then: Callable[[], None] | None = None,
+        calls: Mapping[int, bytes] | None = None,
+    ) -> None:
+        """Store records; see `Writer.write`."""
+        self.writer.write(happened, wall, then, calls)
+
+    def close(self) -> None:
+        """Store what was given, and let another master open the file."""
+        self.values.close()
+        self.writer.close()

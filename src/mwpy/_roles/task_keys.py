@@ -1,0 +1,110 @@
+"""The keys of tasks and the digests of their code, by which a restarted master finds what was answered before.
+
+They are made in the thread of the master algorithm when a task is submitted, because arguments can change afterwards.
+The key of a task with plain arguments alone follows from its encoded call, so nothing is done for it here.
+
+A task whose arguments or code cannot be compared has no key, and runs again at each start. A notice says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from attrs import define, field
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._roles.terms import Extras
+from mwpy._values.keys import NO_KEY, combined_key, plain_keys
+from mwpy._values.records import AlgorithmDefined
+from mwpy._values.sameness import NotComparable, call_digest, code_of, value_digest
+from mwpy._values.seeds import SEED_BYTES
+from mwpy._values.task import Result, UnrunnableTask
+
+__all__ = ["TaskKeys", "with_code"]
+
+_LISTS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+"""The first bytes of encoded calls with plain arguments alone."""
+
+NOT_COMPARED = (
+    "tasks of {name} run again at each start, because their arguments cannot be compared with those of an earlier run: "
+    "{reason}. Give them a key (key=), or pass arguments of other types"
+)
+
+NO_CODE = (
+    "tasks of {name} run again at each start, because its code cannot be compared with that of an earlier run: {reason}"
+)
+
+
+def with_code(
+    record: AlgorithmDefined, function: Callable[..., Any], notice: Callable[[str], None]
+) -> AlgorithmDefined:
+    """Return the definition of an algorithm with the digest of its code."""
+    try:
+        code = code_of(function)
+    except NotComparable as error:
+        notice(NO_CODE.format(name=record.definition.name, reason=error))
+        return record
+    return AlgorithmDefined(record.definition, record.packed, code.digest.hex(), code.parts)
+
+
+@define(eq=False)
+class TaskKeys:
+    """Makes the keys of the tasks of one master.
+
+    Args:
+        notice: shows the user a message, once.
+    """
+
+    notice: Callable[[str], None]
+    _referable: dict[int, tuple[Defined, bytes | None, bytes]] = field(factory=dict)
+    """The tasks to whose results others may refer, by id: their algorithm, their key if it was made here, and the
+    encoded call, from which the key follows otherwise."""
+
+    def of(
+        self,
+        defined: Defined,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: bytes,
+        extras: Extras | None,
+        seed: int | None,
+    ) -> bytes | None:
+        """Return the key of a task; None if it follows from the encoded call.
+
+        Args:
+            call: the encoded call, before anything was added to it.
+            extras: what travels with it.
+            seed: its seed, if it has one.
+        """
+        try:
+            if extras is not None and extras.key is not None:
+                key = extras.key
+                return combined_key(b"key", value_digest(key(*args, **kwargs) if callable(key) else key))
+            if seed is None:
+                return None if call[0] in _LISTS else call_digest(args, kwargs, self._identity)
+            digest = plain_keys([call])[0] if call[0] in _LISTS else call_digest(args, kwargs, self._identity)
+        except NotComparable as error:
+            self.notice(NOT_COMPARED.format(name=defined.name, reason=error))
+            return NO_KEY
+        return combined_key(b"seed", seed.to_bytes(SEED_BYTES, "big"), digest)
+
+    def submitted(self, number: int, defined: Defined, key: bytes | None, call: bytes) -> None:
+        """A task was submitted, to whose result others may refer until it is fetched."""
+        self._referable[number] = defined, key, b"" if key is not None else call
+
+    def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
+        """The ends of tasks were fetched."""
+        for each in ended:
+            self._referable.pop(each.task_id, None)
+
+    def _identity(self, number: int) -> bytes:
+        """What identifies a task to which another one refers: its algorithm and its key."""
+        found = self._referable.get(number)
+        if found is None:
+            raise NotComparable(f"the key of task {number}, to which they refer, is not known")
+        defined, key, call = found
+        key = plain_keys([call])[0] if key is None else key
+        if key == NO_KEY or not defined.record.code:
+            raise NotComparable(f"task {number}, to which they refer, cannot be compared")
+        return combined_key(b"task", key, defined.record.code.encode(), defined.name.encode())

@@ -1,0 +1,300 @@
+"""A master that was killed, and is started again with its run database."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.apps.stage import Running, Stage, until
+
+import mwpy
+
+OPTIONS = ("--mw-local", "2", "--mw-run-database", "run.db")
+
+
+def _lines(stage: Stage, name: str) -> list[str]:
+    path = stage.folder / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _has_seen(stage: Stage, count: int) -> bool:
+    return len(_lines(stage, "seen")) >= count
+
+
+def _start(stage: Stage, *arguments: object, script: str = "") -> Running:
+    """Start the application, or a script of the test."""
+    if not script:
+        return stage.start("restarted.py", *arguments, *OPTIONS)
+    path = stage.folder / "script.py"
+    path.write_text(script)
+    return stage.start("", *arguments, *OPTIONS, program=[sys.executable, str(path)])
+
+
+def _expected(count: int) -> dict[str, int]:
+    squares = [number * number for number in range(count) if number % 10 != 7]
+    return {"total": sum(squares), "failed": count - len(squares), "sizes": 7 * count, "sum": 5}
+
+
+def test_a_master_that_is_killed_at_several_moments_gives_the_exact_result(stage: Stage) -> None:
+    """No task runs again whose result the master algorithm has seen. At the end, a restart runs nothing."""
+    count, seen = 120, set[str]()
+    for moment in (20, 60, 100):
+        before = Counter(_lines(stage, "ran"))
+        running = _start(stage, count, 5)
+        until(partial(_has_seen, stage, moment), f"{moment} results")
+        running.send(signal.SIGKILL)
+        running.end()
+        stage.no_process_left()
+        again = Counter(_lines(stage, "ran")) - before
+        assert not seen & again.keys(), "a task ran again although its result had been handed out"
+        seen = {*_lines(stage, "seen")}
+        (stage.folder / "seen").unlink()
+    running = _start(stage, count, 5)
+    assert running.end() == 0, running.err
+    report = running.report
+    ran = report.pop("ran")
+    assert report == _expected(count)
+    running = _start(stage, count, 5)
+    assert running.end() == 0, running.err
+    assert running.report == {**_expected(count), "ran": ran}
+    assert "has the results of" in running.err
+
+
+def test_failed_tasks_run_again_only_if_this_is_asked_for(stage: Stage) -> None:
+    for arguments, ran in (((), 23), ((), 23), (("--mw-rerun", "failed"), 24)):
+        running = _start(stage, 10, 0, *arguments)
+        assert running.end() == 0, running.err
+        assert running.report == {**_expected(10), "ran": ran}
+
+
+SCRIPT = """
+import sys, mwpy
+from restarted import append
+FACTOR = 2
+def scaled(x):
+    append("ran", x)
+    return FACTOR * x
+@mwpy.master_algorithm
+def master(mw, argv):
+    print(sum(mw.map(scaled, range(10))))
+    return 0
+sys.exit(mwpy.main())
+""".replace("restarted import", "tests.integration.apps.restarted import")
+
+
+def test_results_of_changed_code_are_not_used_and_a_notice_says_what_changed(stage: Stage) -> None:
+    def run(script: str, *options: str) -> tuple[str, str]:
+        running = stage.start(
+            "",
+            *OPTIONS,
+            *options,
+            program=[sys.executable, str(stage.folder / "script.py")],
+            variables={"PYTHONPATH": f"{Path(__file__).parents[2] / 'src'}:{Path(__file__).parents[2]}"},
+        )
+        assert running.end() == 0, running.err
+        return running.out.strip(), running.err
+
+    path = stage.folder / "script.py"
+    path.write_text(SCRIPT)
+    assert run(SCRIPT)[0] == "90"
+    path.write_text(SCRIPT.replace("# no comment", "") + "# a comment that changes nothing\n")
+    assert run(SCRIPT)[0] == "90"
+    assert len(_lines(stage, "ran")) == 10
+    path.write_text(SCRIPT.replace("FACTOR = 2", "FACTOR = 3"))
+    out, notices = run(SCRIPT)
+    assert out == "135"
+    assert "scaled has answers in the run database from other code: " in notices
+    assert "FACTOR changed from 2 to 3" in notices
+    assert len(_lines(stage, "ran")) == 20
+    path.write_text(SCRIPT.replace("FACTOR = 2", "FACTOR = 4"))
+    assert run(SCRIPT, "--mw-reuse-changed-code")[0] == "135"
+    assert len(_lines(stage, "ran")) == 20
+
+
+# ---- in this process -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Callable[[], int]:
+    """How many tasks have run."""
+
+    def count() -> int:
+        return len((tmp_path / "ran").read_text()) if (tmp_path / "ran").exists() else 0
+
+    return count
+
+
+def _mark(path: str) -> None:
+    with Path(path).open("a") as file:
+        file.write("x")
+
+
+def test_sets_dicts_closures_and_keys_are_recognised(tmp_path: Path, ran: Callable[[], int]) -> None:
+    mark, database, factor = str(tmp_path / "ran"), tmp_path / "run.db", 3
+
+    def scaled(thing: Any) -> int:
+        _mark(mark)
+        return factor * len(thing)
+
+    def timed(moment: float, name: str) -> str:
+        _mark(mark)
+        return name
+
+    things: list[Any] = [{"b", "a", "c"}, {"x": 1, "y": {2.5}}, [1, [2]], "text", (None,)]
+    for start in range(2):
+        with mwpy.local_master(slaves=1, run_database=database) as mw:
+            ordered = [*reversed(things)] if start else things
+            assert [*mw.map(scaled, ordered)] == ([3, 12, 6, 6, 9] if start else [9, 6, 6, 12, 3])
+            mw.submit(mwpy.task(timed, float(start), "a"), key="a")
+            named = mw.map_results(timed, [float(start)], ["b"], key=lambda _, name: name)
+            assert [result.value for result in named] == ["b"]
+            while not (results := mw.results()):
+                mw.loop()
+            assert [result.value for result in results] == ["a"]
+        things[0] = {"c", "a", "b"}
+        assert ran() == 7
+
+
+def test_an_answer_from_the_file_has_its_old_provenance_and_outlives_the_master(tmp_path: Path) -> None:
+    def at_end(count: int) -> list[Any]:
+        with mwpy.open(slaves=1, run_database=tmp_path / "run.db") as mw:
+            return list(mw.map_results(bytes, range(count), ordered=True))
+
+    first, second = at_end(5), at_end(6)
+    for old, new in zip(first, second, strict=False):
+        assert (old.value, old.sid, old.host, old.attempts) == (new.value, new.sid, new.host, new.attempts)
+        assert new.compute_seconds == pytest.approx(old.compute_seconds)
+        assert new.finished == pytest.approx(old.finished, abs=1e-3)
+
+
+def test_large_values_and_seeds_are_recognised(tmp_path: Path, ran: Callable[[], int]) -> None:
+    mark = str(tmp_path / "ran")
+
+    def drawn(count: int) -> tuple[int, bytes]:
+        _mark(mark)
+        return mwpy.task_seed(), bytes(count)
+
+    values = []
+    for seed in (1, 1, 2):
+        with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db", seed=seed) as mw:
+            values.append(list(mw.map(drawn, [10, 10, 3_000_000])))
+    assert values[0] == values[1] != values[2]
+    assert ran() == 6
+
+
+def test_an_executor_continues(tmp_path: Path, ran: Callable[[], int]) -> None:
+    mark = str(tmp_path / "ran")
+
+    def square(number: int) -> int:
+        _mark(mark)
+        return number * number
+
+    for _ in range(2):
+        with mwpy.Executor(slaves=1, run_database=tmp_path / "run.db") as executor:
+            assert list(executor.map(square, range(5))) == [0, 1, 4, 9, 16]
+        assert ran() == 5
+
+
+def test_a_task_that_cannot_be_compared_runs_again_and_a_notice_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], ran: Callable[[], int]
+) -> None:
+    mark = str(tmp_path / "ran")
+
+    def taken(_: Any) -> int:
+        _mark(mark)
+        return 1
+
+    for times in (1, 2):
+        with mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw:
+            assert list(mw.map(taken, [math])) == [1]
+        assert ran() == times
+    assert "run again at each start, because their arguments cannot be compared" in capfd.readouterr().err
+
+
+def test_the_master_algorithm_gets_only_what_is_in_the_file(tmp_path: Path) -> None:
+    """Each result that arrives can be read from the file by another process at that moment."""
+    database = tmp_path / "run.db"
+    with mwpy.local_master(slaves=2, run_database=database) as mw:
+        ids = [mw.submit(mwpy.task(pow, number, 2)) for number in range(200)]
+        got = 0
+        while got < len(ids):
+            mw.loop()
+            got += len(mw.results())
+            reading = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+            [(stored,)] = reading.execute("SELECT sum(count) FROM results")
+            reading.close()
+            assert stored >= got
+
+
+def test_a_map_refuses_a_key_that_is_the_same_for_all_items(tmp_path: Path) -> None:
+    with (
+        mwpy.local_master(slaves=1, run_database=tmp_path / "run.db") as mw,
+        pytest.raises(mwpy.UsageError, match="a map needs a function"),
+    ):
+        mw.map(abs, [1], key="one")
+
+
+def test_tasks_in_the_process_of_the_master_have_no_run_database(tmp_path: Path) -> None:
+    with pytest.raises(mwpy.UsageError, match="a run database needs a slave"):
+        mwpy.local_master(slaves=0, run_database=tmp_path / "run.db")
+
+
+def test_a_second_master_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    database = tmp_path / "run.db"
+    with (
+        mwpy.local_master(slaves=1, run_database=database),
+        pytest.raises(mwpy.RunDatabaseError, match="another master"),
+    ):
+        mwpy.local_master(slaves=1, run_database=database)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk_ends_the_computation_and_a_restart_continues(tmp_path: Path, ran: Callable[[], int]) -> None:
+    """What the algorithm got before is in the file."""
+    mark, disk, got = str(tmp_path / "ran"), tmp_path / "disk", list[int]()
+    disk.mkdir()
+
+    def large(number: int) -> bytes:
+        _mark(mark)
+        return bytes([number]) * 200_000
+
+    with Mounted(disk, "6m"):
+        with mwpy.local_master(slaves=1, run_database=disk / "run.db") as mw:
+            results = (result.tag for result in mw.map_results(large, range(200)))
+            with pytest.raises(mwpy.RunDatabaseError, match=r"because the disk is full|a large value"):
+                got.extend(results)
+        before = ran()
+        Mounted.resize(disk, "200m")
+        with mwpy.local_master(slaves=1, run_database=disk / "run.db") as mw:
+            values = list(mw.map(large, range(200)))
+        assert values == [bytes([number]) * 200_000 for number in range(200)]
+        again = ran() - before
+        assert len(got) + again <= 200
+
+
+class Mounted:
+    """A disk in memory."""
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self.folder = folder
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+
+    @staticmethod
+    def resize(folder: Path, size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", folder], check=True)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "-l", self.folder], check=True)
