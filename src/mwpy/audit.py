@@ -387,7 +387,7 @@ class AuditFile:
         path: the file, to which lines are appended; `-` is standard output, and None is no file.
         level: which records become lines of the file.
         max_bytes: the size at which the file is rotated.
-        shows_events: whether the records of `Level.EVENTS` are shown on standard error.
+        shows_events: whether the other records of `Level.EVENTS` are shown on standard error, too.
 
     Raises:
         UsageError: the file cannot be written; the message names the option.
@@ -411,12 +411,13 @@ class AuditFile:
 
     def write(self, happened: Sequence[records.Record], now: float) -> None:
         """Write records that happened at Unix time `now`."""
+        if self._writer is not None and (text := lines_of(happened, now, self._level)):
+            self._writer.write(text)
         if records.Notice in map(type, happened):
             for record in happened:
                 if isinstance(record, records.Notice):
                     self._say(record.text)
-        if self._writer is not None and (text := lines_of(happened, now, self._level)):
-            self._writer.write(text)
+            happened = [record for record in happened if not isinstance(record, records.Notice)]
         if self._shows_events and (text := lines_of(happened, now, Level.EVENTS)):
             self._screen.write(text)
 

@@ -170,7 +170,10 @@ def test_without_a_file_only_notices_are_shown(capsys: pytest.CaptureFixture[str
 
 
 def test_standard_error_shows_what_a_person_wants_to_see(capsys: pytest.CaptureFixture[str]) -> None:
-    """A slave that died during a task is shown. A slave that ended without a task is not, and no group of tasks is."""
+    """A slave that died during a task is shown. A slave that ended without a task is not, and no group of tasks is.
+
+    A notice is shown once.
+    """
     died = records.SlaveEnded(SID, Cause.CRASH, "killed", "task 12 (max), attempt 1", NO_WORDS)
     ended = records.SlaveEnded(SID, Cause.CRASH, "exit code 0", "", NO_WORDS)
     groups = records.TasksAllocated(SID, TASKS)
@@ -179,8 +182,7 @@ def test_standard_error_shows_what_a_person_wants_to_see(capsys: pytest.CaptureF
         "",
         "mwpy: n\n"
         "1970-01-01T00:00:00.500Z [A] A -> left: why\n"
-        "1970-01-01T00:00:00.500Z [A] SLAVE-0 -> gone while it ran task 12 (max), attempt 1, crash: killed\n"
-        "1970-01-01T00:00:00.500Z [A] NOTICE n\n",
+        "1970-01-01T00:00:00.500Z [A] SLAVE-0 -> gone while it ran task 12 (max), attempt 1, crash: killed\n",
     )
 
 
