@@ -184,7 +184,9 @@ def _prepare_process(agent_pid: int, fault: int) -> None:
     if BREAKPOINT_VARIABLE not in os.environ:  # a user may name a debugger that needs no terminal
         sys.breakpointhook = _refuse_breakpoint
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what a task prints is visible at once, and survives a kill
+        # A line that a task prints is visible at once, survives a kill, and is not mixed with the lines of others. With
+        # PYTHONUNBUFFERED alone, each argument of a print would be written by itself.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
 def _refuse_breakpoint(*_args: object, **_kwargs: object) -> NoReturn:

@@ -30,6 +30,28 @@ def logs(*arguments: object) -> str:
     ).stdout
 
 
+PARTS = """
+import os, mwpy
+
+def put(_):
+    print("a line", end=" ")
+    os.write(1, b"of another process\\n")
+    print("in parts")
+
+with mwpy.local_master(slaves=1) as mw:
+    list(mw.map(put, [1]))
+"""
+"""Another process writes while a task prints a line."""
+
+
+@pytest.mark.parametrize("variables", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_a_line_of_a_task_is_not_mixed_with_other_lines(stage: Stage, variables: dict[str, str]) -> None:
+    """A slave writes whole lines, also if Python shall not buffer its output."""
+    run = stage.start("", program=[sys.executable, "-c", PARTS], variables={"PYTHONUNBUFFERED": "", **variables})
+    assert run.end() == 0, run.err
+    assert run.out == "of another process\na line in parts\n"
+
+
 @pytest.mark.parametrize(
     ("how", "cause", "fault"),
     [
