@@ -126,8 +126,8 @@ def read(path: str | Path) -> ResourceFile:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise NotWhole(
-            f"cannot read the resource file {path}: {getattr(error, 'strerror', None) or error}; start the master "
-            f"first, with --mw-resource-file {path}"
+            f"cannot read the resource file {Path(path).absolute()}: {getattr(error, 'strerror', None) or error}; "
+            f"correct its name, or start the master first, with --mw-resource-file {path}"
         ) from error
     try:
         document = json.loads(text)

@@ -58,6 +58,13 @@ def test_a_missing_file_says_to_start_the_master(tmp_path: Path) -> None:
         read(tmp_path / "rsc")
 
 
+def test_a_missing_file_is_named_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command was perhaps typed in the wrong folder."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ResourceFileError, match=f"file {tmp_path}/rsc: No such file or directory; correct its name"):
+        read("rsc")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
