@@ -38,7 +38,6 @@ BY_HAND = "by hand"
 CANNOT_RUN = {
     "make test": "it is what runs this test",
     "make bench-peers ROUNDS=5 WORKLOADS=W1,W4a PEERS=joblib,ray": "it installs other libraries",
-    "pip install mwpy-cluster": "it needs a package index",
     ".venv/bin/pip install mwpy-cluster": "it needs a package index",
     "python3 -m venv .venv": "the test has an environment already",
     "make check": "it runs tests that run beside this one",
