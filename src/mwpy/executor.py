@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from attrs import evolve
@@ -238,6 +239,14 @@ class Executor(concurrent.futures.Executor):
         self._thread.close(cancel_futures)
         if wait:
             self._thread.join()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the block as `shutdown` does. Ctrl-C also ends the tasks: it does not reach the slaves by itself."""
+        if isinstance(error, KeyboardInterrupt):
+            self._thread.give_up()
+        self.shutdown()
 
     def terminate_workers(self) -> None:
         """Shut down at once: all tasks are cancelled, and the slaves that run one are killed."""

@@ -375,6 +375,26 @@ def test_the_progress_counts_failures_and_not_cancelled_tasks(capfd: pytest.Capt
     assert "Traceback" not in err
 
 
+def test_an_interrupt_of_a_block_ends_its_tasks(tmp_path: Path) -> None:
+    """It does not reach the slaves, and a task may run for long. Other exceptions wait for the tasks."""
+    futures: list[Future[object]] = []
+
+    def run(error: BaseException) -> None:
+        with mwpy.Executor(slaves=1) as executor:
+            futures.extend(executor.submit(chores.wait_for, str(tmp_path / "gate"), number) for number in range(4))
+            until((tmp_path / "gate.0.runs").exists, "a task that runs")
+            raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        run(KeyboardInterrupt())
+    assert all(future.cancelled() for future in futures)
+    futures.clear()
+    (tmp_path / "gate").touch()
+    with pytest.raises(LookupError):
+        run(LookupError())
+    assert [future.result(0) for future in futures] == [0, 1, 2, 3]
+
+
 FORGETFUL = """
 import sys, mwpy
 from tests.integration.apps import chores

@@ -271,7 +271,8 @@ def master(mw, argv):
     futures = [executor.submit(square, number) for number in range(10)]
     print([future.result() for future in futures], flush=True)
     if argv:
-        executor.submit(chores.wait_for, argv[0], 0).result()
+        with mw.executor() as other:
+            other.submit(chores.wait_for, argv[0], 0).result()
     executor.submit(chores.append, "written", "at the end")
     return 0
 
