@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -536,6 +537,19 @@ def test_a_file_is_remembered_as_it_was_when_it_was_needed_first(module: Modules
     assert code_of(loaded.g) == expected
 
 
+def test_source_in_a_zip_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = set()
+    for number, source in enumerate(("def f(): return 1", "def f():\n    # one\n    return 1")):
+        name = f"zipped{number}"
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as file:
+            file.writestr(f"{name}.py", source)
+        monkeypatch.syspath_prepend(tmp_path / f"{name}.zip")
+        function = importlib.import_module(name).f
+        assert sources.SOURCES.of_function(function.__code__, vars(sys.modules[name])) is not None
+        digests.add(code_of(function).digest)
+    assert len(digests) == 1
+
+
 # ---- the code that is kept
 
 
@@ -719,6 +733,8 @@ def test_the_name_of_the_script_is_that_of_its_file_or_module(monkeypatch: pytes
     monkeypatch.setattr(main, "__spec__", None)
     monkeypatch.setattr(main, "__file__", "/some/where/app.py", raising=False)
     assert homes.name_of_module("__main__") == "app"
+    monkeypatch.setattr(main, "__file__", "<stdin>")
+    assert homes.name_of_module("__main__") == "__main__"
     monkeypatch.setattr(main, "__spec__", importlib.machinery.ModuleSpec("package.__main__", None))
     assert homes.name_of_module("__main__") == "package"
     assert homes.name_of_module("other") == "other"

@@ -52,7 +52,7 @@ def code_of(function: Callable[..., Any]) -> Code:
     """
     known = _KEPT.get(id(function))
     if known is not None and known[1].is_unchanged():
-        _KEPT.move_to_end(id(function))
+        _KEPT[id(function)] = _KEPT.pop(id(function), known)  # another thread may have removed it
         return known[2]
     reached = Reached()
     root = reached.root(function)

@@ -97,4 +97,5 @@ def name_of_module(name: str) -> str:
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
-    return os.path.splitext(os.path.basename(file))[0] if isinstance(file, str) else "__main__"
+    known = isinstance(file, str) and not file.startswith("<")
+    return os.path.splitext(os.path.basename(str(file)))[0] if known else "__main__"

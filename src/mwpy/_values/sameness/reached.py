@@ -132,7 +132,7 @@ class Reached:
             node = self._library(function, f"{module}.{function.__code__.co_qualname}")
             self._waiting.append((self._follow_wrapper, node, function))
             return node
-        tree = SOURCES.of_function(function.__code__)
+        tree = SOURCES.of_function(function.__code__, function.__globals__)
         if tree is None:
             content = hash_of(
                 b"instructions", f"{homes.PYTHON.version}".encode() + instructions_digest(function.__code__)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import __future__
 
 import ast
-import inspect
+import dis
 import linecache
-import sys
 import warnings
 from collections.abc import Iterator
 from functools import reduce
@@ -32,12 +31,8 @@ __all__ = ["SOURCES", "Sources", "instructions_digest"]
 _FUTURES = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 """The flags of code that say how its source is compiled."""
 
-_FLAGS_DOCSTRINGS, _HAS_DOCSTRING = sys.version_info >= (3, 13), 0x4000000
-"""Since Python 3.13, a flag of code says that its first constant is a docstring. Before, the first constant of a
-function is its docstring or None."""
-
-_GENERATED = "<"
-"""How the names of lambdas and comprehensions begin. They have no docstring."""
+_HAS_DOCSTRING = 0x4000000
+"""A flag of code, since Python 3.13."""
 
 FILES_KEPT = 1000
 """How many files are kept compiled."""
@@ -130,8 +125,13 @@ class Sources:
     _files: dict[str, tuple[str, _File | None]] = field(factory=dict)
     """Their texts, and what they contain; None if they cannot be compiled."""
 
-    def of_function(self, code: CodeType) -> ast.AST | None:
-        """Return the definition of a function; None if it has no source, or if its source was changed."""
+    def of_function(self, code: CodeType, space: dict[str, Any]) -> ast.AST | None:
+        """Return the definition of a function; None if it has no source, or if its source was changed.
+
+        Args:
+            space: its globals. They say how to read a file inside a zip file.
+        """
+        linecache.lazycache(code.co_filename, space)
         for again in (False, True):
             file = self._file(code.co_filename, code.co_flags & _FUTURES, again)
             found = file.definition(code) if file is not None else None
@@ -183,29 +183,17 @@ SOURCES = Sources()
 
 
 def instructions_digest(code: CodeType) -> bytes:
-    """Return a digest of code: its instructions, names and constants. Lines and the name of its file do not count.
+    """Return a digest of code: its instructions, names and constants.
 
-    It is the same only in the same minor version of Python.
+    Lines, the name of its file and its docstring do not count. It is the same only in the same minor version of Python.
     """
-    constants = code.co_consts
-    if _has_docstring(code):
-        constants = constants[1:]
-    return hash_of(
-        b"instructions",
-        digest_of(
-            (
-                code.co_name,
-                code.co_code,
-                [instructions_digest(each) if isinstance(each, CodeType) else each for each in constants],
-                (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
-                (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_HAS_DOCSTRING),
-                code.co_exceptiontable,
-            )
-        ),
-    )
-
-
-def _has_docstring(code: CodeType) -> bool:
-    of_function = code.co_flags & inspect.CO_NEWLOCALS and not code.co_name.startswith(_GENERATED)
-    first = bool(of_function and code.co_consts and isinstance(code.co_consts[0], str | None))
-    return bool(code.co_flags & _HAS_DOCSTRING) if _FLAGS_DOCSTRINGS else first
+    instructions, constants = [], []
+    for each in dis.get_instructions(code):
+        constant = each.opcode in dis.hasconst
+        instructions += [each.opcode, None if constant else each.arg]
+        if constant:
+            value = each.argval
+            constants.append(instructions_digest(value) if isinstance(value, CodeType) else value)
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_HAS_DOCSTRING
+    names = code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return hash_of(b"instructions", digest_of((instructions, constants, counts, names, code.co_exceptiontable)))
