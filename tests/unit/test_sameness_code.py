@@ -298,6 +298,15 @@ def test_a_change_is_reported_where_it_is(
     assert code_of(module(source).f) == code_of(module(source).f)
 
 
+def test_functions_that_a_decorator_generates_do_not_count(module: Modules) -> None:
+    """They follow from the source, and differ between versions of Python and of the library."""
+    source = (
+        "import dataclasses, attrs\n@dataclasses.dataclass\nclass A:\n    x: int\n@attrs.define\nclass B:\n    x: int\n"
+    )
+    found = parts(module(source + "def f(): return A, B").f)
+    assert {*found} == {"Python", "class app.A", "class app.B", "function app.f", "package attrs"}
+
+
 @pytest.mark.parametrize(
     "use",
     [
