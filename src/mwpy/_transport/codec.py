@@ -51,7 +51,6 @@ from mwpy._values.messagepack import (
 )
 from mwpy._values.policy import Condition
 from mwpy._values.references import GIVEN, NOTED, Reference, ReferringBuffers, ResultReference
-from mwpy._values.sameness.structure import digest_of
 from mwpy._values.seeds import SEED_BYTES
 from mwpy._values.task import unpickle_with
 
@@ -121,6 +120,8 @@ class Codec:
         Raises:
             Exception: as `dumps_value`.
         """
+        from mwpy._values.sameness.structure import digest_of  # few slaves need it
+
         entry, buffers = self.dumps_value(value)
         try:
             digested = Digested(digest_of(value), "", entry)
