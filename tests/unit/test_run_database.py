@@ -177,7 +177,12 @@ def test_tasks_that_were_answered_from_the_file_have_their_old_slave(path: Path)
     writer.close()
     with RunDatabase(path) as run:
         found = [(t["task"], t["state"], t["host"], t["seconds"], t["error"]) for t in run.tasks()]
-        assert run.summary()["tasks"]["reused"] == 2
+        summary = run.summary()
+    expected = {"submitted": 3, "reused": 2, "finished": 1, "failed": 1, "not ended": 1}
+    assert {state: count for state, count in summary["tasks"].items() if count} == expected
+    assert [(each["error"], each["count"]) for each in summary["failures"]] == [("ValueError", 1)]
+    line = "tasks: 3 submitted; 1 finished, 1 failed, 1 not ended; 2 of them were answered before"
+    assert line in [*runs.shown(summary)]
     assert found == [
         (1, "finished", "node1", 3.0, None),
         (2, "failed", "node1", 4.0, "ValueError"),

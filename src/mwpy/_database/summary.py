@@ -44,6 +44,7 @@ def _tasks(connection: Connection, generation: int) -> dict[str, int]:
 
     submitted = count("SELECT sum(count) FROM submissions WHERE generation = ?")
     reused = count("SELECT sum(count) FROM reused WHERE generation = ?")
+    old_failed = count("SELECT sum(json_array_length(failed)) FROM reused WHERE generation = ?")
     answered = count("SELECT sum(count) FROM results WHERE generation = ? AND NOT kept")
     failed = count("SELECT sum(failed) FROM results WHERE generation = ? AND NOT kept")
     ends = dict(
@@ -52,8 +53,8 @@ def _tasks(connection: Connection, generation: int) -> dict[str, int]:
     return {
         "submitted": submitted + reused,
         "reused": reused,
-        "finished": answered - failed,
-        "failed": failed + ends.get("failed", 0),
+        "finished": answered - failed + reused - old_failed,
+        "failed": failed + old_failed + ends.get("failed", 0),
         "unrunnable": ends.get("unrunnable", 0),
         "cancelled": ends.get("cancelled", 0),
         "not ended": max(0, submitted - answered - sum(ends.values())),
@@ -71,8 +72,10 @@ def _algorithms(connection: Connection, generation: int) -> dict[str, int]:
 
 
 def _failures(connection: Connection, generation: int) -> list[dict[str, Any]]:
+    old = "SELECT 1 FROM reused WHERE failed IS NOT NULL AND generation = ? LIMIT 1"
+    source = "(SELECT generation, error AS type, task, message, arguments FROM tasks WHERE error IS NOT NULL)"
     query = (
-        "SELECT type, count(*), task, message, arguments FROM failures WHERE generation = ? "
+        f"SELECT type, count(*), task, message, arguments FROM {source if connection.rows(old, (generation,)) else 'failures'} WHERE generation = ? "
         f"GROUP BY type ORDER BY count(*) DESC LIMIT {KINDS_SHOWN}"
     )
     names = "error", "count", "task", "message", "arguments"

@@ -39,6 +39,9 @@ EXIT_CODES: dict[int, str] = {
     ExitCode.USAGE: "a bad option, no run database, or a master uses the file (--prune)",
 }
 
+SUMS = "submitted", "reused"
+"""What the summary of tasks has beside the states."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Show or export a run database, or make it smaller; return the exit code."""
@@ -97,8 +100,9 @@ def shown(summary: Mapping[str, Any]) -> Iterator[str]:
             f"  {each['generation']}: {clock.date(each['started'])} {end}{why}; process {each['pid']} on {each['host']}"
         )
     tasks = summary["tasks"]
-    states = ", ".join(f"{count} {name}" for name, count in tasks.items() if count and name != "submitted")
-    yield f"tasks: {tasks['submitted']} submitted{f'; {states}' if states else ''}"
+    states = ", ".join(f"{count} {name}" for name, count in tasks.items() if count and name not in SUMS)
+    reused = f"; {tasks['reused']} of them were answered before" if tasks["reused"] else ""
+    yield f"tasks: {tasks['submitted']} submitted{f'; {states}' if states else ''}{reused}"
     for name, count in summary["algorithms"].items():
         yield f"  {name}: {counted(count, 'task')}"
     if summary["failures"]:
