@@ -49,8 +49,9 @@ class RunDatabase:
         Returns:
             `member_id`; `generations`, each with its number, host, process, command, start, end and reason of the end
             (an end of None: it was killed, or runs); `tasks` of the last generation by state, and how many of them were
-            `reused`, which means answered from former generations; `algorithms` with the number of their tasks; its `failures`, by error, each with an example; `hosts` with their slaves, results
-            and compute time in seconds; and `lost`, the attempts and the seconds that were lost for each cause.
+            `reused`, which means answered from former generations; `algorithms` with the number of their tasks; its
+            `failures`, by error, each with an example; `hosts` with their slaves, results and compute time in seconds;
+            and `lost`, the attempts and the seconds that were lost for each cause.
 
         Examples:
             >>> RunDatabase("run.db").summary()["tasks"]["failed"]     # doctest: +SKIP

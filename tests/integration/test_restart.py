@@ -70,6 +70,20 @@ def test_a_master_that_is_killed_at_several_moments_gives_the_exact_result(stage
     assert "has the results of" in running.err
 
 
+def test_a_run_database_that_was_cut_off_is_used_as_far_as_it_can_be_read(stage: Stage) -> None:
+    running = _start(stage, 60, 1)
+    assert running.end() == 0, running.err
+    path = stage.folder / "run.db"
+    os.truncate(path, path.stat().st_size - 3 * 4096)
+    running = _start(stage, 60, 1)
+    assert running.end() == 0, running.err
+    report = running.report
+    del report["ran"]
+    assert report == _expected(60)
+    assert "the run database run.db was damaged. " in running.err
+    assert (stage.folder / "run.db.damaged").exists()
+
+
 def test_failed_tasks_run_again_only_if_this_is_asked_for(stage: Stage) -> None:
     for arguments, ran in (((), 23), ((), 23), (("--mw-rerun", "failed"), 24)):
         running = _start(stage, 10, 0, *arguments)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mwpy._database.connection import Connection, Damaged, open_damaged, open_for_writing
+from mwpy._database.connection import Connection, open_damaged, open_for_writing
 from mwpy._database.packing import unpack
 from mwpy._database.schema import TABLES_BY_SEQ
 from mwpy._values.errors import RunDatabaseError
@@ -22,11 +22,7 @@ LOGS = ("-wal", "-shm")
 
 
 def salvage(path: Path) -> str:
-    """Replace a damaged run database by one with what can be read of it. Return a message about it.
-
-    Raises:
-        RunDatabaseError: nothing can be read.
-    """
+    """Replace a damaged run database by one with what can be read of it. Return a message about it."""
     damaged, saved = path.with_name(f"{path.name}.damaged"), path.with_name(f".{path.name}.saved")
     copy = path.with_name(f".{path.name}.copy")
     _remove(saved, copy)
@@ -35,17 +31,15 @@ def salvage(path: Path) -> str:
             shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
     try:
         rows = _copy_rows(copy, saved)
-        if not rows:
-            raise Damaged(f"nothing can be read of the run database {path}: move it away to start from the beginning")
         for suffix in ("", "-wal"):
             if Path(f"{path}{suffix}").exists():
                 Path(f"{path}{suffix}").replace(f"{damaged}{suffix}")
         saved.replace(path)
     finally:
         _remove(saved, copy)
+    used = "What could be read of it is used, and the other tasks run again" if rows else "Nothing of it could be read"
     return (
-        f"the run database {path} was damaged. What could be read of it is used, and the other tasks run again. The "
-        f"damaged file is {damaged}: delete it when you do not need it"
+        f"the run database {path} was damaged. {used}. The damaged file is {damaged}: delete it if you do not need it"
     )
 
 

@@ -149,8 +149,8 @@ class Writer:
             name: the name of this generation, as the resource file has it.
 
         Raises:
-            RunDatabaseError: another master has the file; or nothing of it can be read, it is of a newer mwpy, or it
-                cannot be written.
+            RunDatabaseError: another master has the file; or it is no run database, is of a newer mwpy, or cannot be
+                written.
         """
         path = Path(path)
         shared = is_network(kind_of_file_system(path.parent))
@@ -395,8 +395,10 @@ def _last_seq(connection: Connection) -> int:
 
 def _begin(connection: Connection, member_id: str, name: str) -> int:
     """Begin the next generation; return its number."""
-    known = connection.rows("SELECT generation, member_id FROM generations ORDER BY generation DESC LIMIT 1")
-    generation = known[0][0] + 1 if known else 1
+    last = [connection.rows("SELECT coalesce(max(generation), 0) FROM generations")]
+    for table in TABLES_BY_SEQ:  # if the file was damaged, rows of a generation may be left that is not known
+        last.append(connection.rows(f"SELECT generation FROM {table} ORDER BY seq DESC LIMIT 1"))
+    generation: int = max(number for rows in last for (number,) in rows) + 1
     try:
         version = metadata.version("mwpy-cluster")
     except metadata.PackageNotFoundError:  # the sources are on the path, without an installation

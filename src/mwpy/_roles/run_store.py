@@ -62,6 +62,8 @@ class RunStore:
         for entry in self.writer.earlier():
             reuse.apply(entry)
         reuse.begin()
+        if self.writer.remark:
+            core.state.notice(self.writer.remark)
         if reuse.answered:
             core.state.notice(f"the run database {self._path} has the results of {counted(reuse.answered, 'task')}")
 
