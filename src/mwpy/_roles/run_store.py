@@ -49,7 +49,7 @@ class RunStore:
         def open_writer(on_failure: Callable[[str], None]) -> Writer:
             return Writer.open(path, member_id=options.member_id, on_failure=on_failure, sync=sync, name=name)
 
-        return cls(Path(path), open_writer)
+        return cls(Path(path).absolute(), open_writer)
 
     def read_into(self, core: MasterCore, options: Options) -> None:
         """Let a core use the results that are there.
