@@ -46,6 +46,14 @@ CANNOT_RUN = {
 }
 """Commands that are shown but not run, and why. Their comments are left out."""
 
+SQLITE_SHELL = """\
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[-2])
+for statement in sys.argv[-1].split(";"):
+    print(*connection.execute(statement), sep="\\n")
+"""
+"""Runs queries where the shell of SQLite is not installed."""
+
 IN_A_CLONE = ("Makefile", "pyproject.toml", "examples", "src", "tests", "docs", "condor", "slurm", "README.md")
 """The parts of the repository that are copied into the folder of the commands."""
 
@@ -185,6 +193,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     for name, command in (("python", [sys.executable]), ("mwpy", [sys.executable, "-m", "mwpy"])):
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         (programs / name).chmod(0o755)
+    if shutil.which("sqlite3") is None:
+        (programs / "sqlite3").write_text(f"#!{sys.executable}\n{SQLITE_SHELL}")
+        (programs / "sqlite3").chmod(0o755)
     for stamp in ("pyvenv.cfg", "installed", "installed-for-tests"):
         (tmp_path / ".venv" / stamp).touch()
     with Stage(tmp_path) as stage:
