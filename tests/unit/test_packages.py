@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from mwpy._system import packages
+from mwpy._values.installed import package_of
 
 VERSION = {name: metadata.version(name) for name in ("attrs", "cloudpickle", "msgspec", "pyzmq", "pytest")}
 
@@ -34,6 +35,14 @@ def test_all_imports_of_the_module_of_a_function_count(monkeypatch: pytest.Monke
     module = in_a_module(monkeypatch, source + "del Encoder\ndef f(): return 1\n")
     expected = {name: VERSION[name] for name in ("pyzmq", "cloudpickle", "msgspec")}
     assert packages.used_by(module.f, by_value=False) == expected
+
+
+def test_an_installed_module_that_no_package_lists_has_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, somebody has copied it to the folder of the packages."""
+    module = types.ModuleType("copied_module")
+    module.__file__ = "/usr/lib/python3/dist-packages/copied_module.py"
+    monkeypatch.setitem(sys.modules, "copied_module", module)
+    assert package_of("copied_module") == ""
 
 
 def test_imports_of_modules_without_a_package_count(monkeypatch: pytest.MonkeyPatch) -> None:

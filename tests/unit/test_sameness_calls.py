@@ -86,6 +86,10 @@ def test_many_calls_have_the_same_digests_as_each_alone(many: list[tuple[Any, ..
     assert call_digests(mixed) == b"".join([*alone, digest({"x"})])
 
 
+def test_a_number_that_is_too_large_for_the_quick_way_has_a_digest_among_others() -> None:
+    assert call_digests([(1,), (2**70,)]) == digest(1) + digest(2**70)
+
+
 @given(st.lists(st.integers(-(2**63), 2**63) | st.floats() | st.binary(), max_size=20))
 def test_a_portion_has_the_digests_of_its_calls(items: list[Any]) -> None:
     """Whether the arguments alone or lists of them are encoded, and whether all or a part of them is needed."""
