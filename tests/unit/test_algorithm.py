@@ -153,7 +153,7 @@ def test_a_missing_function_or_module_is_reported_with_the_remedy() -> None:
     """The message says what to install, or how to start the slave."""
     with pytest.raises(AlgorithmUnavailable, match="install the module 'no_such_module' there"):
         find("no_such_module:f", "")
-    with pytest.raises(AlgorithmUnavailable, match="with the master's script"):
+    with pytest.raises(AlgorithmUnavailable, match="with the script of the master"):
         find("__main__:no_such_function", "")
 
 

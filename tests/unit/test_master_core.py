@@ -233,7 +233,7 @@ def test_the_notice_of_silence_names_agents_without_slaves_and_agents_that_left(
     core.submit(_tasks(1))
     _receive(core, messages.Hello("m", "g", "host", 1, "3.11", 1))
     _notices(core, 0.0)
-    assert "1 agents are connected, but their slaves are not ready yet" in _notices(core, 6.0)
+    assert "1 agent is connected, but its slaves are not ready yet" in _notices(core, 6.0)
     _receive(core, messages.Goodbye("evicted", Cause.EVICTED))
     assert "All agents left, most often (1) because: evicted" in _notices(core, 60.0)
 

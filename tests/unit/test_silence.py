@@ -330,13 +330,13 @@ CAUSES = [
     _Cause(_a_stranger_connects, "Refused connections: 1, the last from 10.0.0.9", "give it a fresh resource file"),
     _Cause(
         _an_agent_connects_without_slaves,
-        "1 agents are connected, but their slaves are not ready yet",
+        "1 agent is connected, but its slaves are not ready yet",
         "see what they write on standard error",
         _a_slave_becomes_ready,
     ),
     _Cause(
         _slaves_end_before_they_are_ready,
-        "1 agents are connected, but their slaves are not ready yet",
+        "1 agent is connected, but its slaves are not ready yet",
         "see what they write on standard error",
         _a_slave_becomes_ready,
     ),

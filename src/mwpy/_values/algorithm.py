@@ -146,7 +146,7 @@ def _look_up(module: str, qualname: str) -> object:
             found = getattr(found, part)
     except (ModuleNotFoundError, AttributeError, ValueError) as error:
         hint = (
-            "start the slave as `python app.py --mw-slave`, with the master's script"
+            "start the slave with the script of the master: `python SCRIPT --mw-slave ...`"
             if module == "__main__"
             else f"install the module {module!r} there"
         )

@@ -227,10 +227,8 @@ class Silence:
         if self.state.members.slaves:
             return "All connected slaves are leaving: start others"
         if agents := len(self.state.members.agents):
-            return (
-                f"{agents} agents are connected, but their slaves are not ready yet: see what they "
-                f"write on standard error"
-            )
+            connected = "1 agent is connected, but its" if agents == 1 else f"{agents} agents are connected, but their"
+            return f"{connected} slaves are not ready yet: see what they write on standard error"
         if departures := self.losses.departures:
             reason, times = max(departures.items(), key=lambda item: item[1])
             again = "Correct that, and start the computation again" if only_here else "Start slaves again"
