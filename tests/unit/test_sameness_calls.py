@@ -25,18 +25,13 @@ from hypothesis import strategies as st
 from mwpy._transport.codec import Codec
 from mwpy._transport.shared_objects import share
 from mwpy._values.ids import TaskId
-from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.references import result
 from mwpy._values.sameness import (
-    NO_DIGEST,
     NotComparable,
     call_digest,
-    call_digests,
     calls,
-    portion_digests,
     structure,
     value_digest,
-    value_digests,
 )
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -76,28 +71,6 @@ def double(x: int) -> int:
 
 def digest(*args: Any, **kwargs: Any) -> bytes:
     return call_digest(args, kwargs)
-
-
-@given(st.lists(st.lists(PLAIN, max_size=3).map(tuple), max_size=20))
-def test_many_calls_have_the_same_digests_as_each_alone(many: list[tuple[Any, ...]]) -> None:
-    alone = [call_digest(each, {}) for each in many]
-    assert call_digests(many) == b"".join(alone)
-    mixed: list[tuple[Any, ...]] = [*many, ({"x"},)]
-    assert call_digests(mixed) == b"".join([*alone, digest({"x"})])
-
-
-def test_a_number_that_is_too_large_for_the_quick_way_has_a_digest_among_others() -> None:
-    assert call_digests([(1,), (2**70,)]) == digest(1) + digest(2**70)
-
-
-@given(st.lists(st.integers(-(2**63), 2**63) | st.floats() | st.binary(), max_size=20))
-def test_a_portion_has_the_digests_of_its_calls(items: list[Any]) -> None:
-    """Whether the arguments alone or lists of them are encoded, and whether all or a part of them is needed."""
-    rows = [(each,) for each in items]
-    expected = call_digests(rows)
-    assert portion_digests(PackedCalls.of(ARGUMENTS, items)) == expected
-    assert portion_digests(PackedCalls.of(ROWS, rows)) == expected
-    assert portion_digests(PackedCalls.of(ROWS, rows)[1:]) == expected[16:]
 
 
 @given(st.lists(PLAIN, min_size=1, max_size=3), st.lists(PLAIN, min_size=1, max_size=3))
@@ -164,7 +137,7 @@ def test_equal_arguments_are_the_same() -> None:
     assert digest([part, part]) == digest([[1], [1]])
     assert digest(nan) == digest(-nan) != digest(inf)
     assert digest([nan], {"a": nan}) == digest([-nan], {"a": -nan})
-    assert call_digests([(-nan,), (inf,)]) == call_digests([(nan,)]) + call_digests([(inf,)])
+    assert digest(-nan, inf) == digest(nan, inf) != digest(inf, nan)
     assert digest(1, b=2) == digest(1, b=2) != digest(1, 2)
     assert digest(2**70) != digest(2**71)
     assert digest("\ud800") != digest("\ud801")
@@ -206,7 +179,6 @@ def test_a_reference_counts_as_the_task_to_which_it_refers() -> None:
     digests = [call_digest((result(TaskId(each)),), {}, keys.__getitem__) for each in (3, 4)]
     assert digests[0] != digests[1]
     assert call_digest((result(TaskId(7)),), {}, lambda _: b"three") == digests[0]
-    assert call_digests([(result(TaskId(3)),), (1,)], keys.__getitem__) == digests[0] + digest(1)
     with pytest.raises(NotComparable, match=r"mwpy.result\(3\) has a meaning only in the arguments"):
         value_digest(result(TaskId(3)))
 
@@ -242,7 +214,6 @@ def test_an_argument_that_cannot_be_compared_gives_the_reason(make: Callable[[],
     value = make()
     with pytest.raises(NotComparable, match=reason):
         digest([value])
-    assert call_digests([(1,), (value,), (2,)]) == digest(1) + NO_DIGEST + digest(2)
 
 
 def test_an_argument_with_a_function_that_cannot_be_compared_gives_the_reason() -> None:
@@ -259,5 +230,4 @@ def test_keys_are_compared_by_value(one: Any, other: Any) -> None:
     """No key is the same as the arguments of a call."""
     same = (type(one), repr(one)) == (type(other), repr(other))
     assert (value_digest(one) == value_digest(other)) == same
-    assert value_digest(one) not in (digest(one), digest(), NO_DIGEST)
-    assert value_digests([one, other]) == value_digest(one) + value_digest(other)
+    assert value_digest(one) not in (digest(one), digest(), bytes(16))

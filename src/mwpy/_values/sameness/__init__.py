@@ -11,26 +11,17 @@ objects are shared.
 """
 
 from mwpy._values.sameness.calls import (
-    NO_DIGEST,
     call_digest,
-    call_digests,
-    portion_digests,
     value_digest,
-    value_digests,
 )
-from mwpy._values.sameness.changes import changes, not_compared
+from mwpy._values.sameness.changes import changes
 from mwpy._values.sameness.code import Code, NotComparable, code_of
 
 __all__ = [
-    "NO_DIGEST",
     "Code",
     "NotComparable",
     "call_digest",
-    "call_digests",
     "changes",
     "code_of",
-    "not_compared",
-    "portion_digests",
     "value_digest",
-    "value_digests",
 ]

@@ -1,34 +1,28 @@
 """Digests of calls: whether a task has the same arguments as a task of an earlier run.
 
 Arguments count by value. Objects of the user's own classes count with the code of their class, because a task can call
-its methods; functions count by their code. The digest of plain arguments is that of their encoding, which a portion
-has at hand.
+its methods; functions count by their code. The digest of plain arguments follows from their encoding, as the keys in
+`_values/keys.py` do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
-from itertools import chain
+from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
 from attrs import define
 
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
-from mwpy._values.packed import PackedCalls
 from mwpy._values.references import ResultReference
 from mwpy._values.sameness import homes
 from mwpy._values.sameness.code import NotComparable, code_of
-from mwpy._values.sameness.plain import DIGEST_BYTES, hash_of, may_have_nan, short_digest, without_nan
+from mwpy._values.sameness.plain import hash_of, may_have_nan, short_digest, without_nan
 from mwpy._values.sameness.structure import NoStructure, digest_of, full_name, reason_of
 from mwpy._values.sameness.things import library_name, module_of
 from mwpy._values.shares import Shared
 
-__all__ = ["NO_DIGEST", "Resolve", "call_digest", "call_digests", "portion_digests", "value_digest", "value_digests"]
-
-NO_DIGEST = bytes(DIGEST_BYTES)
-"""What `call_digests` has for a call that cannot be compared. No call has this digest."""
+__all__ = ["Resolve", "call_digest", "value_digest"]
 
 LIBRARY_KEPT = 10_000
 """How many functions and classes of libraries have their digests kept."""
@@ -61,54 +55,6 @@ def call_digest(args: Sequence[Any], kwargs: dict[str, Any], resolve: Resolve | 
     return hash_of(b"call", b"".join(digests))
 
 
-def call_digests(calls: Sequence[Sequence[Any]], resolve: Resolve | None = None) -> bytes:
-    """Return the digests of calls with positional arguments, joined.
-
-    Args:
-        calls: the arguments of each call.
-
-    Returns:
-        `DIGEST_BYTES` for each call: what `call_digest` returns, or `NO_DIGEST` if the call cannot be compared.
-    """
-    if PLAIN.issuperset(map(type, chain.from_iterable(calls))):
-        try:
-            entries = [*map(encode, calls)]
-        except NOT_ENCODABLE:
-            pass
-        else:
-            if not may_have_nan(b"".join(entries)):
-                return _short_digests(entries)
-    return b"".join([_digest_or_none(call, resolve) for call in calls])
-
-
-def portion_digests(packed: PackedCalls) -> bytes:
-    """Return what `call_digests` returns, for calls that are encoded already."""
-    if may_have_nan(packed.data):
-        from mwpy._values.messagepack import decode
-
-        return call_digests([decode(call) for call in packed])  # type: ignore[misc]  # each is a list
-    return _short_digests([*packed])
-
-
-def _short_digests(entries: Sequence[bytes]) -> bytes:
-    """Return what `short_digest` returns for each entry, joined. This takes half the time of calling it."""
-    return b"".join(
-        [
-            entry.ljust(DIGEST_BYTES, b"\0")
-            if len(entry) <= DIGEST_BYTES
-            else blake2b(entry, digest_size=DIGEST_BYTES).digest()
-            for entry in entries
-        ]
-    )
-
-
-def _digest_or_none(call: Sequence[Any], resolve: Resolve | None) -> bytes:
-    try:
-        return call_digest(call, {}, resolve)
-    except NotComparable:
-        return NO_DIGEST
-
-
 def value_digest(value: object) -> bytes:
     """Return the digest of a value that the user gives as the key of a task. It replaces that of the arguments.
 
@@ -116,15 +62,6 @@ def value_digest(value: object) -> bytes:
         NotComparable: as `call_digest`.
     """
     return hash_of(b"key", _digest(value, None))
-
-
-def value_digests(values: Iterable[object]) -> bytes:
-    """Return the digests of keys, joined.
-
-    Raises:
-        NotComparable: as `call_digest`.
-    """
-    return b"".join(map(value_digest, values))
 
 
 def _digest(value: object, resolve: Resolve | None) -> bytes:

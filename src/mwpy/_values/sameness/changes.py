@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mwpy._values.sameness.graph import UNKNOWN
 
-__all__ = ["changes", "not_compared"]
+__all__ = ["changes"]
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -31,12 +31,3 @@ def _difference(part: str, old: str, new: str) -> str:
     if old.startswith("#") or new.startswith("#"):
         return f"{part} changed"
     return f"{part} changed from {old} to {new}"
-
-
-def not_compared(parts: Mapping[str, str]) -> list[str]:
-    """Return one sentence for each part of code whose changes nobody would notice."""
-    return [
-        f"{part} cannot be compared: {text.removeprefix(UNKNOWN)}"
-        for part, text in parts.items()
-        if text.startswith(UNKNOWN)
-    ]
