@@ -271,8 +271,9 @@ def _text_of_tasks(record: records.Record) -> str:
         case records.AttemptsEnded(sid, tasks, reason, charges):
             ended = counted(_count(tasks), "attempt")
             return f"{sid} -> {ended} ended beside others ({_names(tasks)}){_causes(charges)}: {reason}"
-        case records.ResultsReceived(sid, results):
-            return f"{sid} -> {counted(sum(results.counts), 'result')}"
+        case records.ResultsReceived(sid, results, _, agent):
+            kept = f", {counted(len(results.kept), 'value')} KEPT at {agent}" if results.kept else ""
+            return f"{sid} -> {counted(sum(results.counts), 'result')}{kept}"
         case records.ResultsReused(reused):
             return f"REUSED {counted(_count(reused), 'stored result')} ({_names(reused)})"
         case records.AnswersKept(sid, host, results):
@@ -301,6 +302,14 @@ def _text_of_tasks(record: records.Record) -> str:
             return "; ".join(f"BLOCKED task {each.first}: it needs {_results_of(each.refers)}" for each in blocked)
         case records.TasksUnblocked(tasks):
             return f"UNBLOCKED {_names(tasks)}"
+        case records.TasksBlocked(tasks):
+            return f"BLOCKED again, because values are lost: {_names(tasks)}"
+        case records.TasksRecomputed(tasks):
+            return f"RECOMPUTE {_names(tasks)}: its value is lost and needed"
+        case records.ValuesLost(agent, numbers, reason):
+            return f"LOST {_values_of(numbers)} at {agent}: {reason}"
+        case records.ValuesReleased(numbers, cause):
+            return f"FORGOTTEN {_values_of(numbers)}{f': {cause}' if cause else ''}"
         case records.ResultsHeld(numbers):
             return f"HELD for later tasks: {_results_of(numbers)}"
         case records.ResultGiven(number, frames, cause):
@@ -327,6 +336,10 @@ def _text_of_tasks(record: records.Record) -> str:
 
 def _ids_in(ranges: Sequence[tuple[int, int]]) -> str:
     return ", ".join(f"{first}-{first + count - 1}" if count > 1 else f"{first}" for first, count in ranges)
+
+
+def _values_of(numbers: Sequence[int]) -> str:
+    return f"the value of {first_of((f'task {number}' for number in numbers), len(numbers))}"
 
 
 def _results_of(numbers: Sequence[int]) -> str:

@@ -96,6 +96,8 @@ class Master(Maps):
             payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
         io = self._access.io
         with io.submitting:
+            if checked.keep:
+                self._held.keep(io.submissions.total + 1)
             if refers:
                 task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers)
             else:
@@ -152,6 +154,26 @@ class Master(Maps):
         """
         self._access.check()
         return cast(T, shared_objects.share(obj, self._codec))
+
+    def release(self, task_ids: Iterable[TaskId]) -> None:
+        """Release the values of tasks with the policy `keep`: no later task refers to them.
+
+        A value is dropped as soon as all tasks that refer to it have ended. Tasks that were submitted before this call
+        can use it.
+
+        Args:
+            task_ids: what `submit` returned, or the `task_id` of results of a map.
+
+        Raises:
+            UsageError: a task does not have this policy, or its value is released already; the caller's fault.
+
+        Examples:
+            >>> table = mw.submit(load.task("a"), keep=True)   # doctest: +SKIP
+            >>> for row in range(100):                         # doctest: +SKIP
+            ...     mw.submit(look_up.task(mwpy.result(table), row))
+            >>> mw.release([table])                            # doctest: +SKIP
+        """
+        self._held.release(task_ids)
 
     def with_task_policy(
         self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]

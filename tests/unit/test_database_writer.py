@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.stored import (
     NOON,
     SLAVE,
@@ -189,6 +190,31 @@ def test_kept_answers_count_when_the_algorithm_gets_them(path: Path) -> None:
     assert [each.results.tasks for each in answers] == [[2]]
     assert entries(*writer.frames(answers[0].row))[0] == [4]
     writer.close()
+
+
+def test_values_that_stay_at_agents_are_no_answers(path: Path) -> None:
+    """The other results of the group are. A task that runs again has still ended once."""
+    group = received({1: 1, 2: None, 3: 9})
+    assert isinstance(group, records.ResultsReceived)
+    results = replace(group.results, kept=[(1, 64)], plain=False)
+    partly = records.ResultsReceived(SLAVE, results, group.frames, "AGENT-0")
+    again = received({2: None}, attempt=2)
+    assert isinstance(again, records.ResultsReceived)
+    wholly = records.ResultsReceived(
+        SLAVE, replace(again.results, kept=[(0, 64)], plain=False), again.frames, "AGENT-0"
+    )
+    stopped = records.TasksCancelled(None, [named(2, attempt=2)], "because nobody needs it")
+    run(path, algorithm(), *slave(), submitted(1, 3), allocated(named(1, 3)), partly, wholly, stopped)
+    writer = opened(path)
+    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    assert [each.results.tasks for each in answers] == [[1, 3]]
+    writer.close()
+    with sqlite3.connect(path) as connection:
+        states = connection.execute("SELECT task, state, attempt FROM tasks ORDER BY task").fetchall()
+        outcomes = connection.execute("SELECT task, outcome FROM attempts ORDER BY task").fetchall()
+    connection.close()
+    assert states == [(1, "finished", 1), (2, "kept", 1), (3, "finished", 1)]
+    assert outcomes == [(1, "finished"), (2, "finished"), (3, "finished")]
 
 
 def test_a_second_master_in_the_same_process_is_refused(path: Path) -> None:

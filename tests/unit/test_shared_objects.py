@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from mwpy._transport.shared_objects import KNOWN, Store
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
-from mwpy._values.share_messages import Share
-from mwpy._values.shares import Shared
+from mwpy._values.references import ResultReference
+from mwpy._values.share_messages import PART_BYTES, Share, share_of_result
+from mwpy._values.shares import Shared, places_of
 
 CODEC = Codec()
 
@@ -179,3 +181,53 @@ def test_an_object_is_not_kept_if_the_machine_has_too_little_memory(monkeypatch:
         share(np.zeros(1 << 18))
     with pytest.raises(OSError, match="are needed"):
         Store().open(Share("large", 2 << 20))
+
+
+def test_a_result_that_stays_at_an_agent_is_read_by_its_slaves_and_in_parts() -> None:
+    """Each task gets an object of its own, with the same arrays. Another agent writes the parts."""
+    array = np.arange(10_000.0)
+    entry, buffers = CODEC.dumps_value({"table": array})
+    parts = [entry, *map(bytes, buffers)]
+    share = share_of_result(7, 2, places_of([*map(len, parts)])[-1])
+    store, other = shared_objects.Store(), shared_objects.Store()
+    location = store.keep(share, parts)
+    other.open(share)
+    other.write(share.digest, 0, store.read(share.digest, 0, PART_BYTES))
+    with pytest.raises(SharedObjectMissing, match="the result of task 7, which stayed at an agent, is missing"):
+        shared_objects.load_result(7)
+    given = shared_objects.give(replace(share, location=location), "")
+    call, own = CODEC.dumps_call((ResultReference(7),), {}, "f")
+    (first,), _ = loads_call(decode(call), own)
+    (second,), _ = loads_call(decode(call), own)
+    assert first is not second
+    assert (first["table"] == array).all()
+    assert not first["table"].flags.writeable
+    for each in (store, other):
+        each.close()
+    del given, first, second
+
+
+def test_a_slave_says_why_a_result_is_missing_or_cannot_be_unpickled() -> None:
+    missing = shared_objects.give(share_of_result(8, 1, 64), "no memory")
+    with pytest.raises(SharedObjectMissing, match="no memory"):
+        shared_objects.load_result(8)
+    store = shared_objects.Store()
+    share = share_of_result(9, 1, places_of([4])[-1])
+    broken = shared_objects.give(replace(share, location=store.keep(share, [b"\xc7\x01\x01x"])), "")
+    with pytest.raises(pickle.UnpicklingError) as caught:
+        shared_objects.load_result(9)
+    assert caught.value.__notes__ == ["(mwpy.result: the result of task 9 cannot be unpickled here)"]
+    store.close()
+    del missing, broken
+
+
+def test_a_file_that_cannot_be_written_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no memory")
+
+    before = len([*Path("/proc/self/fd").iterdir()])
+    monkeypatch.setattr(shared_objects, "write_all", fail)
+    store = shared_objects.Store()
+    with pytest.raises(OSError, match="no memory"):
+        store.keep(share_of_result(7, 1, 64), [b"x"])
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

@@ -8,9 +8,9 @@ import pytest
 from attrs import define, field
 from tests.master_state import Books
 
+from mwpy._core.master.lifecycle import TRANSITIONS, TaskEvent
 from mwpy._core.master.members import ConnectedSlave
 from mwpy._core.master.spans import Span
-from mwpy._core.master.taskjar import TRANSITIONS, TaskEvent
 from mwpy._values import records
 from mwpy._values.causes import Cause
 from mwpy._values.errors import InternalError
@@ -34,14 +34,14 @@ class Story:
 
     def __attrs_post_init__(self) -> None:
         self.slaves += [self.books.slave(), self.books.slave()]
-        self.books.submit(1, policy=TaskPolicy(speculate=True), refers=self.refers)
+        self.books.submit(1, policy=TaskPolicy(speculate=True, keep=True), refers=self.refers)
         for number in self.refers:
             self.books.state.record(records.ResultGiven(number, [b"\0"], "", 0))
 
     @property
     def live(self) -> list[Span]:
         """What is in the jar of the task: one span, or several if several attempts live."""
-        return [*self.books.state.jar.spans()]
+        return [*self.books.state.jar.spans(), *self.books.state.jar.kept.tasks.values()]
 
     def named(self, attempt: int | None = None) -> TaskRange:
         """The task in an attempt, by default in its oldest live one."""
@@ -67,6 +67,38 @@ def _results(story: Story) -> records.Record:
 def _kept(story: Story) -> records.Record:
     group = Results(1, [1], [1], [story.named().attempt], [0.1], [])
     return records.AnswersKept(story.slaves[0].sid, "host", group, [payload(1, [b"\0"])])
+
+
+def _stored(story: Story) -> records.Record:
+    group = Results(1, [1], [1], [story.named().attempt], [0.1], [], kept=[(0, 64)])
+    return records.ResultsReceived(story.slaves[0].sid, group, [payload(1, [b"\xc0"])], "AGENT-0")
+
+
+def _cancelled(story: Story, *, again: bool) -> records.Record:
+    """The same record is another event if the task runs again."""
+    if story.live[0].runs_again is not again or story.live[0].state is _S.KEPT:
+        raise KeyError
+    return records.TasksCancelled(story.slaves[0].sid if story.holds else None, [story.named()], "why")
+
+
+def _lost(story: Story) -> None:
+    """If the task is kept, its value is lost."""
+    jar = story.books.state.jar
+    if 1 in jar.kept.tasks and 1 not in jar.blocked.lost:
+        story.books.state.record(records.ValuesLost("AGENT-0", [1], "why"))
+
+
+def _again(story: Story, *, waits: bool) -> records.Record:
+    """A kept task is pending again, or waits for lost values to which it refers."""
+    if story.live[0].state is not _S.KEPT:
+        if waits and story.live[0].state is _S.PENDING:
+            return records.TasksBlocked([story.named()])
+        raise KeyError
+    _lost(story)
+    if waits:
+        story.books.state.record(records.ResultsHeld([18]))
+        story.live[0].refers = [18]
+    return records.TasksRecomputed([story.named()])
 
 
 def _sent(story: Story, *, again: bool) -> records.Record:
@@ -97,9 +129,12 @@ RECORDS: dict[TaskEvent, Callable[[Story], records.Record]] = {
     _E.END_ONE: lambda story: records.AttemptsEnded(story.slaves[0].sid, [story.named()], "why"),
     _E.GIVE_UP: lambda story: records.TasksGivenUp(story.slaves[0].sid, story.holds, [story.named()], "why"),
     _E.LET_FINISH: lambda story: records.TasksCancelling(story.slaves[0].sid, [story.named()]),
-    _E.CANCEL: lambda story: records.TasksCancelled(
-        story.slaves[0].sid if story.holds else None, [story.named()], "why"
-    ),
+    _E.CANCEL: lambda story: _cancelled(story, again=False),
+    _E.STORE: _stored,
+    _E.RELEASE: lambda story: records.ValuesReleased([1]),
+    _E.RECOMPUTE: lambda story: _again(story, waits=False),
+    _E.WAIT: lambda story: _again(story, waits=True),
+    _E.STOP: lambda story: _cancelled(story, again=True),
 }
 """How each event is recorded, except those of new tasks."""
 
@@ -112,6 +147,7 @@ WAYS: dict[str, tuple[TaskState, list[TaskEvent]]] = {
     "cancelling": (_S.CANCELLING, [_E.ALLOCATE, _E.LET_FINISH]),
     "answered": (_S.ANSWERED, [_E.ALLOCATE, _E.KEEP]),
     "repeating": (_S.REPEATING, [_E.ALLOCATE, _E.KEEP, _E.VERIFY]),
+    "kept": (_S.KEPT, [_E.ALLOCATE, _E.STORE]),
 }
 """How a task gets into each state in the jar."""
 
@@ -124,7 +160,7 @@ def test_an_event_moves_a_task_with_one_attempt_as_the_table_says(way: str, even
     story = Story(refers=[17] if way.endswith("blocked") else ())
     for each in events:
         story.happen(each)
-    target = None if event is _E.END_ONE else TRANSITIONS[event].get(state)
+    target = None if event in (_E.END_ONE, _E.STOP) else TRANSITIONS[event].get(state)
     if target is None:
         with pytest.raises((InternalError, KeyError)):
             story.happen(event)
@@ -132,8 +168,38 @@ def test_an_event_moves_a_task_with_one_attempt_as_the_table_says(way: str, even
     moved = story.happen(event)
     assert [span.state for span in moved or story.live] == [target]
     story.books.state.jar.check()
-    ends = target in (_S.FINISHED, _S.UNRUNNABLE, _S.CANCELLED)
+    ends = target in (_S.FINISHED, _S.UNRUNNABLE, _S.CANCELLED, _S.RELEASED)
     assert len(story.live) == (0 if ends else 2 if event is _E.REPEAT else 1)
+
+
+def _allocate_again(story: Story) -> None:
+    story.books.state.record(records.TasksAllocated(story.slaves[1].sid, [story.named(2)]))
+
+
+WAYS_BACK: dict[TaskState, Callable[[Story], None]] = {
+    _S.PENDING: lambda story: None,
+    _S.BLOCKED: lambda story: None,
+    _S.ALLOCATED: _allocate_again,
+    _S.DELAYED: lambda story: (
+        _allocate_again(story),
+        story.books.state.record(records.TasksReturned(story.slaves[1].sid, [story.named(2)], "why", (), 1.0)),
+    )[0],
+}
+"""How a task that runs again gets into each state."""
+
+
+@pytest.mark.parametrize("state", WAYS_BACK, ids=lambda state: state.value)
+def test_a_task_that_runs_again_is_kept_when_this_is_stopped(state: TaskState) -> None:
+    assert TRANSITIONS[_E.STOP] == dict.fromkeys(WAYS_BACK, _S.KEPT)
+    story = Story()
+    for event in (_E.ALLOCATE, _E.STORE, _E.WAIT if state is _S.BLOCKED else _E.RECOMPUTE):
+        story.happen(event)
+    WAYS_BACK[state](story)
+    assert story.live[0].state is state
+    sid = story.live[0].sid
+    story.books.state.record(records.TasksCancelled(sid, [story.named()], "why"))
+    assert story.live[0].state is _S.KEPT
+    story.books.state.jar.check()
 
 
 @pytest.mark.parametrize("cancelling", [False, True])

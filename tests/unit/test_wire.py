@@ -168,8 +168,8 @@ def test_a_list_is_counted_before_it_is_built() -> None:
 @pytest.mark.parametrize(
     ("route", "receiver", "kinds"),
     [
-        (wire.FROM_AGENT, "a master", 16),
-        (wire.FROM_MASTER, "an agent", 15),
+        (wire.FROM_AGENT, "a master", 18),
+        (wire.FROM_MASTER, "an agent", 16),
         (wire.FROM_SLAVE, "an agent", 7),
         (wire.TO_INQUIRER, "an inquirer", 5),
     ],

@@ -19,7 +19,7 @@ from mwpy._database.failed import failure_rows
 from mwpy._database.packing import PackedResults, ResultColumns, columns_of, each_attempt, pack
 from mwpy._values import records
 from mwpy._values.bounds import shortened
-from mwpy._values.groups import select
+from mwpy._values.groups import each_task, select
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import Results
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
@@ -27,6 +27,9 @@ from mwpy._values.records import Charge, TaskRange
 from mwpy.audit import text_of
 
 __all__ = ["COLUMNS", "Batch", "RowNumbers", "Rows", "StoredGroup"]
+
+COMPARED, STAYS = 1, 2
+"""Why a stored result is no answer: it waits for the result of another host, or its value stayed at an agent."""
 
 TEXT_CHARACTERS = 2000
 """The longest message or reason that is kept, in characters. Of a longer one, the middle is left out."""
@@ -74,7 +77,8 @@ class StoredGroup(Struct, gc=False):
     sid: str
     columns: ResultColumns
     failed: int
-    kept: bool
+    kept: int
+    """Why it has no answer for a later generation: `COMPARED` or `STAYS`; 0 if it has one."""
     packed: PackedResults
 
 
@@ -134,6 +138,8 @@ class TaskRows:
     numbers: RowNumbers
     _held: dict[str, _Held] = field(factory=dict)
     """Slaves with tasks."""
+    _stay: dict[int, None] = field(factory=dict)
+    """The tasks whose values stayed at agents."""
     makers: dict[type, Maker] = field(init=False, repr=False)
 
     @makers.default
@@ -206,8 +212,25 @@ class TaskRows:
             self.numbers.add(batch, "allocations", at, sid, 0, count, first.attempt, attempts, reason)
 
     def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
-        self._group(record.sid, record.results, record.frames, at, batch, kept=False)
+        if record.results.kept:
+            self._values_stay(record, at, batch)
+        else:
+            self._group(record.sid, record.results, record.frames, at, batch)
         self._heard(record.sid, sum(record.results.counts), at)
+
+    def _values_stay(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
+        """Some values stay at their agent. Their results are no answers for later generations."""
+        results = record.results
+        stay = [place for place, _ in results.kept]
+        rest = [place for place in range(sum(results.counts)) if place not in {*stay}]
+        if rest:
+            self._group(record.sid, *select(results, record.frames, rest), at, batch)
+        own, frames = select(results, record.frames, stay)
+        self._group(record.sid, own, frames, at, batch, kept=STAYS)
+        for task, attempt in each_task(own):
+            if task not in self._stay:
+                self._stay[task] = None
+                self.numbers.add(batch, "ends", at, task, 1, attempt, "kept", record.sid, f"at {record.agent}")
 
     def _answers_kept(self, record: records.AnswersKept, at: float, batch: Batch) -> None:
         """Each result has a row of its own, because it may be given to the algorithm without the others."""
@@ -215,11 +238,11 @@ class TaskRows:
         count = sum(results.counts)
         for place in range(count):
             one, own = (results, frames) if count == 1 else select(results, frames, [place])
-            self._group(record.sid, one, own, at, batch, kept=True)
+            self._group(record.sid, one, own, at, batch, kept=COMPARED)
         self._heard(record.sid, count, at)
 
     def _group(
-        self, sid: SlaveId, results: Results, frames: Sequence[Buffer], at: float, batch: Batch, *, kept: bool
+        self, sid: SlaveId, results: Results, frames: Sequence[Buffer], at: float, batch: Batch, *, kept: int = 0
     ) -> None:
         packed = pack(results, frames)
         batch.groups.append(
@@ -277,6 +300,8 @@ class TaskRows:
         self, tasks: Sequence[TaskRange], state: str, sid: SlaveId | None, reason: str, at: float, batch: Batch
     ) -> None:
         for each in tasks:
+            if each.first in self._stay:
+                continue  # it has ended before, and ran again
             self.numbers.add(batch, "ends", at, each.first, each.count, each.attempt, state, sid, _short(reason))
 
 

@@ -200,7 +200,7 @@ FROM results r, json_each(coalesce(r.seconds, ZEROS(r.count))) j;
 CREATE VIEW attempts AS
 SELECT a.generation, a.task, a.attempt, a.sid, g.host, a.at AS sent, coalesce(r.at, l.at) AS ended,
     CASE WHEN r.task IS NULL THEN coalesce(l.cause, 'no end is known')
-        WHEN r.kept THEN 'compared' WHEN f.task IS NULL THEN 'finished' ELSE 'failed' END AS outcome,
+        WHEN r.kept = 1 THEN 'compared' WHEN f.task IS NULL THEN 'finished' ELSE 'failed' END AS outcome,
     r.seconds
 FROM (
     SELECT a.generation, a.base + j.key AS task, a.sid, a.at,

@@ -21,7 +21,7 @@ from attrs import evolve
 
 from mwpy import resource_file
 from mwpy._core.master.attendance import Attendance
-from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ShutDown, Waiting
+from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
 from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
@@ -259,7 +259,7 @@ class MasterIo:
             self.core.obey(command)
 
     def _waits_for_task(self, command: Command) -> bool:
-        if not (self.submissions and isinstance(command, CancelTasks | HoldResults)):
+        if not (self.submissions and isinstance(command, CancelTasks | HoldResults | ReleaseResults)):
             return False
         return command.last > self.submissions.taken
 

@@ -6,15 +6,24 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from mwpy._core.agent.events import DropShare, OpenShare, ShareNotKept, ShareOpened, WriteShare
+from mwpy._core.agent.events import (
+    DropShare,
+    KeepShare,
+    OpenShare,
+    PartRead,
+    ReadShare,
+    ShareNotKept,
+    ShareOpened,
+    WriteShare,
+)
 from mwpy._roles.edges import ShareStore
 
 __all__ = ["changed"]
 
 
 def changed(
-    store: ShareStore, changes: Sequence[OpenShare | WriteShare | DropShare]
-) -> Iterator[ShareOpened | ShareNotKept]:
+    store: ShareStore, changes: Sequence[OpenShare | WriteShare | KeepShare | ReadShare | DropShare]
+) -> Iterator[ShareOpened | ShareNotKept | PartRead]:
     """Change files in this order, and yield what the core must know."""
     for change in changes:
         try:
@@ -24,8 +33,12 @@ def changed(
                     yield ShareOpened(replace(share, location=location), is_complete)
                 case WriteShare(digest, start, part):
                     store.write(digest, start, part)
+                case KeepShare(share, parts):
+                    yield ShareOpened(replace(share, location=store.keep(share, parts)), is_complete=True)
+                case ReadShare(digest, start, count):
+                    yield PartRead(digest, start, store.read(digest, start, count))
                 case DropShare(digest):
                     store.drop(digest)
         except OSError as error:
-            digest = change.share.digest if isinstance(change, OpenShare) else change.digest
+            digest = change.share.digest if isinstance(change, OpenShare | KeepShare) else change.digest
             yield ShareNotKept(digest, f"a shared object cannot be kept at the agent: {error}")

@@ -15,6 +15,7 @@ from attrs import Factory, define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
 from mwpy._simulation.host_checker import HostChecker
+from mwpy._simulation.kept_checker import KeptChecker
 from mwpy._simulation.live_attempts import AttemptChecker
 from mwpy._simulation.overrun_checker import OverrunChecker
 from mwpy._simulation.reference_checker import ReferenceChecker
@@ -28,7 +29,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import Result, UnrunnableTask
+from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
 
 __all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
 
@@ -146,6 +147,7 @@ class HistoryChecker:
         default=Factory(lambda me: StateChecker(me._last_attempts, me.unheard, me.retries.answered), takes_self=True)
     )
     references: ReferenceChecker = field(factory=ReferenceChecker)
+    kept: KeptChecker = field(default=Factory(lambda self: KeptChecker(self.references, self.ended), takes_self=True))
     verify: VerifyChecker = field(
         default=Factory(lambda self: VerifyChecker(self._policies, self.lost, self.retries), takes_self=True)
     )
@@ -182,7 +184,8 @@ class HistoryChecker:
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
-        for part in (self.stops, self.hosts, self.attempts, self.verify):
+        again = {*self.kept.again} if isinstance(record, records.TasksCancelled) else ()
+        for part in (self.stops, self.hosts, self.attempts, self.verify, self.kept):
             part.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
@@ -227,8 +230,15 @@ class HistoryChecker:
                     self._back(agent, (task for task in _each(tasks) if task in self._at[agent]))
             case records.TasksGivenUp(sid, True, tasks):
                 self._back(self._agent_of[sid], _each(tasks))
+            case records.TasksRecomputed(tasks):
+                self.states.restarted(tasks)
+                for task in _each(tasks):
+                    self._last_attempts.pop(task, None)
             case records.TasksCancelled(sid, tasks):
-                self._must_not_start(tasks)
+                if tasks[0].first in again:  # nobody needs its value any more
+                    self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
+                else:
+                    self._must_not_start(tasks)
                 if sid is not None:
                     self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelling(sid, tasks):
@@ -322,8 +332,10 @@ class HistoryChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
-        for part in () if is_cancelled(result) else (self.references, self.retries, self.verify):
+        for part in () if is_cancelled(result) else (self.references, self.retries):
             part.finished(result)
+        if not (is_cancelled(result) or encoded_in(result)[0] is KEPT):
+            self.verify.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:
@@ -363,7 +375,7 @@ class HistoryChecker:
         over_from = _over_from(self._policies[task], began, grown_at)
         in_time = now < max(over_from, frozen_until) + KILLED_WITHIN_S
         assert in_time, f"task {task} ran on although it was over its limit from {over_from} on"
-        if task in self.killed_tasks and peer not in self.unheard:
+        if task in self.killed_tasks and peer not in self.unheard and task not in self.references.unsure:
             in_time = now < max(self.killed_tasks[task], frozen_until) + KILLED_WITHIN_S
             assert in_time, f"task {task} ran on although it was cancelled"
 
@@ -404,9 +416,11 @@ class HistoryChecker:
         """The computation is over."""
         assert sorted(self.ended) == list(range(1, total + 1)), "a task was lost"
         self.attempts.check_end()
+        self.kept.check_end()
         for task in (*self.killers, *self.agent_killers):
             ran = self.runs.get(task, 0)  # a call that is too large fails without being run
-            assert self.ended[task] != "result" or not ran, f"task {task} kills, but it has a result"
+            has_value = self.ended[task] == "result" and task not in self.references.causes
+            assert not (has_value and ran), f"task {task} kills, but it has a result"
 
 
 def _check_reports(

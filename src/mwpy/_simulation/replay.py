@@ -66,9 +66,13 @@ def _tasks(jar: Taskjar) -> dict[str, Any]:
         "addressed": {sid: _each(queue) for sid, queue in jar.pending.addressed.items()},
         "blocked": _each(jar.blocked.tasks.values()),
         "results": {
-            number: (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root)
+            number: (
+                (each.is_held, each.waiting, [*map(bytes, each.frames)], each.cause, each.root),
+                (each.stays, each.share, each.agent, each.users),
+            )
             for number, each in jar.blocked.results.items()
         },
+        "kept": (_each(jar.kept.tasks.values()), jar.kept.again, jar.blocked.lost),
         "delayed": _each(jar.delayed.tasks.values()),
         "answered": _each(jar.answered.tasks.values()),
         "answers": {number: _answers(own) for number, own in jar.answered.answers.items()},
@@ -94,7 +98,7 @@ def _each(spans: Iterable[Span]) -> list[tuple[Any, ...]]:
             span.policy,
             bytes(payload),
             [bytes(buffer) for buffer in (span.buffers[place] if span.buffers else ())],
-            (span.state, span.attempt, span.sent, span.sid, span.pause_s),
+            (span.state, span.attempt, span.sent, span.sid, span.pause_s, span.runs_again, [*span.refers]),
             None if span.left is None else ([*map(bytes, span.left.frames)], span.left.attempt, span.left.num_lost),
             [(death.sid, death.attempt, death.cause, death.reason, death.words) for death in span.deaths],
         )

@@ -196,8 +196,9 @@ class SimulatedSlave:
         self.code: int | None = None
         """Its exit code, or the negative number of the signal that ended it."""
         checkers = work.checker.states, work.checker.references
-        self._states = StatesOfSlave(self._world, *checkers, work.peer, number, self._send, self.channel.reply)
         self._shares = SharesOfSlave(work.store)
+        acts = self._send, self.channel.reply, self._shares.value_of
+        self._states = StatesOfSlave(self._world, *checkers, work.peer, number, *acts)
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""

@@ -17,6 +17,8 @@ from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import REFERRING, Pickled
 from mwpy._values.records import TaskCheckpointed, TaskRange
+from mwpy._values.references import GIVEN
+from mwpy._values.task import KEPT
 
 __all__ = ["StateChecker", "StatesOfSlave"]
 
@@ -38,6 +40,8 @@ class StateChecker:
     """The tasks with an answer that is compared. They are repeated without their states."""
     _arrived: dict[int, Progress] = field(factory=dict)
     """The newest state of each task that reached the master, from any of its attempts."""
+    _restarted: dict[int, int] = field(factory=dict)
+    """The tasks that ran again because their values were lost: the last attempt before that."""
     _newest: dict[tuple[int, int], Progress] = field(factory=dict)
     """The newest state of each task and attempt that reached the master."""
     _unkept: dict[int, list[Progress]] = field(factory=dict)
@@ -64,7 +68,9 @@ class StateChecker:
         assert (task, attempt) == (message.task, message.attempt), f"the state {state} is said to be of another task"
         before = self._newest.get((task, attempt)) or self._expected[task, attempt] or (task, 0, 0)
         assert state == before or number > before[2], f"task {task} went back from {before} to {state}"
-        self._arrived[task] = self._newest[task, attempt] = state
+        self._newest[task, attempt] = state
+        if attempt > self._restarted.get(task, 0):
+            self._arrived[task] = state
         self._unkept.setdefault(task, []).append(state)
 
     def died(self, peer: bytes, message: messages.SlaveDied) -> None:
@@ -72,9 +78,15 @@ class StateChecker:
         state = self._left.get((peer, message.slave))
         if state is None or state[0] in self.answered:
             return
-        if message.running == state[0] and state[0] not in self.cancelled:
+        if message.running == state[0] and state[0] not in self.cancelled and state[0] not in self._restarted:
             arrived = self._newest.get(state[:2])
             assert arrived == state, f"the state {state} is lost: its slave is dead, and {arrived} has arrived"
+
+    def restarted(self, tasks: Sequence[TaskRange]) -> None:
+        """Tasks run again without their states, because their values were lost."""
+        for each in tasks:
+            self._restarted[each.first] = each.attempt
+            self._arrived.pop(each.first, None)
 
     def recorded(self, record: TaskCheckpointed) -> None:
         """The master keeps a state."""
@@ -110,10 +122,14 @@ class StatesOfSlave:
     """Sends the results of earlier tasks to the agent."""
     _reply: Callable[[messages.Message, Sequence[Buffer]], None]
     """Sends a message to the agent."""
+    _value_of: Callable[[int], object]
+    """Returns the value of a task that stayed at an agent."""
     _running: tuple[int, int] | None = None
     """The task and the attempt that runs and may leave states."""
     _reported: int = 0
     """How many reports its tasks have made."""
+    _given: dict[tuple[int, int], dict[int, object]] = field(factory=dict)
+    """The values that each task got, by task and attempt. Those that stayed at agents are `KEPT`."""
     _restored: dict[tuple[int, int], Progress] = field(factory=dict)
     """The state that each task got, by task and attempt."""
 
@@ -123,8 +139,10 @@ class StatesOfSlave:
         for named, entry, own in zip(groups.each_task(group), entries, buffers or repeat(()), strict=False):
             call, rest, left = split_resumed(entry, own)
             if type(call) is Pickled and call.kind == REFERRING:
+                GIVEN.load_kept = lambda _: KEPT
                 (numbers, *values), _ = loads_call(call, rest)
-                self._references.saw(named[0], dict(zip(numbers, values, strict=True)))
+                del GIVEN.load_kept
+                self._given[named] = dict(zip(numbers, values, strict=True))
             else:
                 assert not rest, f"task {named[0]} got buffers of another task"
             if left:
@@ -133,6 +151,10 @@ class StatesOfSlave:
     def begin(self, task: int, attempt: int, algorithm: int, seconds: float) -> None:
         """An attempt begins, and lasts some seconds. Tasks of some algorithms leave states."""
         self._running = task, attempt
+        given = self._given.pop((task, attempt), None)
+        if given is not None:
+            kept = {number: self._value_of(number) for number, value in given.items() if value is KEPT}
+            self._references.saw(task, given | kept, [*kept])
         state = self._restored.pop((task, attempt), None)
         self._checker.forget(self._peer, self._number)
         self._checker.began(task, attempt, state)

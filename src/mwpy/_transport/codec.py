@@ -370,14 +370,16 @@ def loads_call(entry: Any, buffers: Sequence[Buffer] = ()) -> tuple[Sequence[Any
 
 
 def _loads_referring(data: bytes, buffers: Sequence[Buffer]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Load a call with the values of the results to which it refers."""
+    """Load a call with the values of the results to which it refers, except those that stayed at an agent."""
     own = int.from_bytes(data[:SIZE_BYTES], "big")
-    index: Any = decode(buffers[own])
     values: dict[int, object] = {}
-    start = own + 1
-    for number, count in index:
-        values[number] = _loads_value(number, buffers[start : start + count])
-        start += count
+    start = own
+    while start < len(buffers):
+        index: Any = decode(buffers[start])
+        start += 1
+        for number, count in index:
+            values[number] = _loads_value(number, buffers[start : start + count])
+            start += count
     GIVEN.values = values
     try:
         return loads_call(decode(data[SIZE_BYTES:]), buffers[:own])

@@ -5,7 +5,8 @@ they all use the same memory. A location names a file: the boot of the host, the
 of the file, which proves that the file is the right one.
 
 The file contains the pickle of the object and its large buffers, each behind the other. So NumPy arrays use the memory
-of the file. They are read-only.
+of the file. They are read-only. A result that stays at its agent has such a file, too, with its entry in place of the
+pickle.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ import os
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import accumulate
 from stat import S_ISREG
 from weakref import WeakValueDictionary, finalize
 
 from attrs import define, field
 
 from mwpy._system import memory
-from mwpy._transport.codec import Codec, loads_shared
+from mwpy._transport.codec import Codec, loads, loads_shared
 from mwpy._transport.shared import write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
+from mwpy._values.messagepack import decode
 from mwpy._values.phrases import amount
+from mwpy._values.references import load_kept_with
 from mwpy._values.share_messages import Share
-from mwpy._values.shares import Shared, SharedObject
+from mwpy._values.shares import SIZE_FORMAT, Shared, SharedObject, places_of
 
-__all__ = ["Store", "give", "is_known", "keep", "load", "share"]
+__all__ = ["Store", "give", "is_known", "keep", "load", "load_result", "share"]
 
 DIGEST_DIGITS = 32
 """Hexadecimal digits of a digest. Two different contents never have the same digest."""
@@ -42,16 +44,17 @@ UNPICKLED_BYTES = 256 << 20
 """Bytes of pickles, without their large buffers, whose objects a process keeps. Those that were used least recently are
 unpickled again when a task needs them. The manual names this number."""
 
-LINE_BYTES = 64
-"""The pickle and each buffer begin at a multiple of this, the size of a cache line."""
-
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
-_SIZE = struct.Struct("=Q")
+_SIZE = struct.Struct(f"={SIZE_FORMAT}")
 
 KNOWN: WeakValueDictionary[str, SharedObject] = WeakValueDictionary()
 """The shared objects of this process, by digest. It is global because an unpickled reference has no other way to find
 its object, and because all masters of a process share what is equal."""
+
+RESULTS: WeakValueDictionary[int, SharedObject] = WeakValueDictionary()
+"""Those of them that are results of tasks, by the id of the task: the newest one of each task. It is global for the
+same reason."""
 
 _recent: OrderedDict[str, int] = OrderedDict()
 """The objects that are unpickled, and the sizes of their pickles. The first one was used least recently."""
@@ -78,7 +81,7 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     """
     parts = [pickled, *buffers]
     sizes = [*map(len, parts)]
-    head = b"".join(map(_SIZE.pack, (len(sizes), *sizes)))
+    head = _head_of(parts)
     hasher = hashlib.sha256(head)
     for part in parts:
         hasher.update(part)
@@ -86,13 +89,9 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
     known = KNOWN.get(digest)
     if known is not None and not known.reason:
         return known
-    places = _places(sizes)
-    file = _new_file(places[-1])
+    file = _file_of(head, parts)
     try:
-        for part, place in zip((head, *parts), (0, *places), strict=False):
-            write_all(file, memoryview(part), place)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
-        shared = _kept(Share(digest, places[-1], _location(file)), file)
+        shared = _kept(Share(digest, places_of(sizes)[-1], _location(file)), file)
         finalize(shared, os.close, file)  # until then, other processes find it at this descriptor
         return shared
     except BaseException:
@@ -100,10 +99,23 @@ def keep(pickled: bytes, buffers: Sequence[Buffer]) -> SharedObject:
         raise
 
 
-def _places(sizes: Sequence[int]) -> list[int]:
-    """Where the pickle and the buffers begin in a file, and the size of the file."""
-    rounded = [-(-size // LINE_BYTES) * LINE_BYTES for size in (_SIZE.size * (1 + len(sizes)), *sizes)]
-    return [*accumulate(rounded)]
+def _head_of(parts: Sequence[Buffer]) -> bytes:
+    """Return the beginning of a file with these parts: how many they are, and their sizes."""
+    return b"".join(map(_SIZE.pack, (len(parts), *map(len, parts))))
+
+
+def _file_of(head: bytes, parts: Sequence[Buffer]) -> int:
+    """Make a sealed file with these parts."""
+    places = places_of([*map(len, parts)])
+    file = _new_file(places[-1])
+    try:
+        for part, place in zip((head, *parts), (0, *places), strict=False):
+            write_all(file, memoryview(part), place)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
 
 
 def _new_file(size: int) -> int:
@@ -120,7 +132,13 @@ def _new_file(size: int) -> int:
 def _kept(share: Share, file: int) -> SharedObject:
     """Map a complete file. This process knows the object from now on."""
     content = memoryview(mmap.mmap(file, share.size, prot=mmap.PROT_READ))
-    shared = KNOWN[share.digest] = SharedObject(share, content)
+    return _known(SharedObject(share, content))
+
+
+def _known(shared: SharedObject) -> SharedObject:
+    KNOWN[shared.share.digest] = shared
+    if shared.share.task:
+        RESULTS[shared.share.task] = shared
     return shared
 
 
@@ -149,11 +167,34 @@ def load(digest: str) -> object:
     return shared.loaded[0]
 
 
+def load_result(task_id: int) -> object:
+    """Return the value of a task that stayed at an agent. Each call returns an object of its own, except arrays, which
+    use the shared memory.
+
+    Raises:
+        SharedObjectMissing: its content is not in this process.
+        Exception: any error of unpickling.
+    """
+    shared = RESULTS.get(task_id)
+    if shared is None or shared.reason:
+        reason = "it is not in this process" if shared is None else shared.reason
+        raise SharedObjectMissing(f"the result of task {task_id}, which stayed at an agent, is missing: {reason}")
+    entry, *buffers = _parts(memoryview(shared.content))
+    try:
+        return loads(decode(bytes(entry)), buffers)
+    except Exception as error:
+        error.add_note(f"(mwpy.result: the result of task {task_id} cannot be unpickled here)")
+        raise
+
+
+load_kept_with(load_result)
+
+
 def _parts(content: memoryview) -> list[memoryview]:
     """The pickle and the buffers in a file."""
     (count,) = _SIZE.unpack_from(content)
     sizes = [_SIZE.unpack_from(content, _SIZE.size * (1 + place))[0] for place in range(count)]
-    return [content[place : place + size] for place, size in zip(_places(sizes), sizes, strict=False)]
+    return [content[place : place + size] for place, size in zip(places_of(sizes), sizes, strict=False)]
 
 
 # ---- the same memory in several processes --------------------------------------------------------------------------
@@ -206,8 +247,7 @@ def give(share: Share, reason: str) -> SharedObject:
         finally:
             os.close(file)
     reason = reason or "a shared object is at the agent, but this slave cannot open it through /proc"
-    shared = KNOWN[share.digest] = SharedObject(share, b"", reason=reason)
-    return shared
+    return _known(SharedObject(share, b"", reason=reason))
 
 
 def is_known(digest: str) -> bool:
@@ -249,6 +289,26 @@ class Store:
         if not self._missing[digest]:
             del self._missing[digest]
             fcntl.fcntl(self._files[digest], fcntl.F_ADD_SEALS, SEALS)
+
+    def keep(self, share: Share, parts: Sequence[Buffer]) -> str:
+        """Make a complete file of a result that stays at this agent: its entry and its large buffers.
+
+        Returns:
+            The location of the file.
+
+        Raises:
+            OSError: out of file descriptors or memory.
+        """
+        file = self._files[share.digest] = _file_of(_head_of(parts), parts)
+        return _location(file)
+
+    def read(self, digest: str, start: int, count: int) -> bytes:
+        """Read a part of a file that is complete.
+
+        Raises:
+            OSError: an error of the operating system.
+        """
+        return os.pread(self._files[digest], count, start)
 
     def drop(self, digest: str) -> None:
         """Drop a file, if there is one. Its memory is free as soon as no slave uses it."""

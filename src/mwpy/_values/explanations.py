@@ -16,6 +16,7 @@ _FATES: dict[Fate, str] = {
     Fate.DELAYED: "pauses before its next attempt, as `after` in its policy says",
     Fate.AT_SLAVE: "is at a slave",
     Fate.CANCELLING: "is at a slave and is cancelled unless it has started",
+    Fate.KEPT: "has ended, and its value is kept for later tasks",
     Fate.ANSWERED: "has a result, which waits until another host has computed it, too",
 }
 
@@ -41,6 +42,8 @@ _REASONS: dict[Why, str] = {
     Why.NOT_ALONE: "the task must run alone, and {tasks} are there",
     Why.BUSY: "all slaves are busy, with {tasks}",
     Why.IDLE: "a slave is idle: the task is sent when it is its turn",
+    Why.VALUE_AT: "the value is at {text}",
+    Why.VALUE_LOST: "the value is lost: it is computed again when a task needs it",
 }
 
 

@@ -85,6 +85,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
     raw = split_list(frames[0])
     named = list(each_task(group))
     failed, again, peaks = frozenset(group.failed), frozenset(group.again), dict(group.peaks)
+    at_agent = dict(group.kept)
     firsts, counts, attempts = spans_of([named[at][0] for at in kept], [named[at][1] for at in kept])
     smaller = Results(
         slave=group.slave,
@@ -97,6 +98,7 @@ def select(group: Results, frames: Sequence[Buffer], kept: Sequence[int]) -> tup
         again=[new for new, at in enumerate(kept) if at in again],
         peaks=[(new, peaks[at]) for new, at in enumerate(kept) if at in peaks],
         plain=group.plain,
+        kept=[(new, at_agent[at]) for new, at in enumerate(kept) if at in at_agent],
     )
     own = list(pairwise(accumulate(group.buffers or [0] * len(raw), initial=1)))
     buffers = [buffer for at in kept for buffer in frames[slice(*own[at])]]

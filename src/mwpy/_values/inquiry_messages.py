@@ -130,6 +130,8 @@ class Fate(PlainEnum):
     CANCELLING = "cancelling"
     ANSWERED = "answered"
     """It has a result, and waits for another host to compute it, too."""
+    KEPT = "kept"
+    """It has ended, and its value stays at an agent."""
     FAILED = "failed"
     ENDED = "ended"
     UNKNOWN = "unknown"
@@ -160,6 +162,8 @@ class Why(PlainEnum):
     NOT_ALONE = "not alone"
     BUSY = "busy"
     IDLE = "idle"
+    VALUE_AT = "value at"
+    VALUE_LOST = "value lost"
 
 
 class Reason(Struct, frozen=True):

@@ -38,6 +38,8 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
             _check_group(message, frames, count, fits)
             if message.digests:
                 _check_places("Tasks: `digests`", message.digests, count)
+            if message.keeps:
+                _check_places("Tasks: `keeps`", message.keeps, count)
         case Results():
             count = _num_tasks(message)
             _check_group(message, frames, count, len(message.seconds) in (count, min(count, 1)))
@@ -45,6 +47,12 @@ def check(message: Message, frames: Sequence[Buffer]) -> None:
                 _check_places("Results: `failed`", message.failed, count)
             if message.peaks:
                 _check_places("Results: `peaks`", [place for place, _ in message.peaks], count)
+            if message.kept:
+                places = [place for place, _ in message.kept]
+                _check_places("Results: `kept`", places, count)
+                is_right = min(size for _, size in message.kept) > 0 and not {*places} & {*message.failed}
+                if not is_right or message.plain:
+                    raise ProtocolError("Results: a result stays at the agent that is a failure, plain or empty")
             if message.again and message.again != sorted({*message.again} & {*message.failed}):
                 raise ProtocolError("Results: `again` names positions that are not failures")
             if message.plain and (message.failed or message.buffers):

@@ -160,6 +160,8 @@ class Tasks(Struct, frozen=True):
     portions: list[int] = field(default_factory=list)
     """For each span of a portion what its entries are, see `packed.py`; else 0. Empty if no span is of a portion. The
     arguments are plain, and the tasks may be run as a stretch."""
+    keeps: list[int] = field(default_factory=list)
+    """The positions in this group of the tasks whose results stay at the agent, in ascending order."""
 
 
 class Results(Struct, frozen=True):
@@ -181,6 +183,9 @@ class Results(Struct, frozen=True):
     """The tasks whose memory the agent has measured: position, in ascending order, and the most memory, in bytes."""
     plain: bool = False
     """Whether all results are values that `decode_plain` reads."""
+    kept: Peaks = field(default_factory=list)
+    """The results that stay at the agent: position, in ascending order, and the size of the content as a shared object,
+    in bytes. The value of each is empty here. Only an agent sets this."""
 
 
 class Checkpoint(Struct, frozen=True):

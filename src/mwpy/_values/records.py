@@ -80,17 +80,21 @@ __all__ = [
     "TaskCheckpointed",
     "TaskRange",
     "TasksAllocated",
+    "TasksBlocked",
     "TasksCancelled",
     "TasksCancelling",
     "TasksDue",
     "TasksFailed",
     "TasksGivenUp",
     "TasksReceived",
+    "TasksRecomputed",
     "TasksReturned",
     "TasksSubmitted",
     "TasksUnaddressed",
     "TasksUnblocked",
     "Total",
+    "ValuesLost",
+    "ValuesReleased",
     "decode",
     "encode",
 ]
@@ -177,6 +181,8 @@ class ResultsReceived(Struct, frozen=True, tag=True):
     sid: SlaveId
     results: Results
     frames: Sequence[Any]
+    agent: str = ""
+    """The agent at which values stay, if any do (`Results.kept`)."""
 
 
 class ResultsReused(Struct, frozen=True, tag=True):
@@ -286,6 +292,37 @@ class ResultsReleased(Struct, frozen=True, tag=True):
     numbers: Sequence[int]
 
 
+class ValuesLost(Struct, frozen=True, tag=True):
+    """Values of results that stayed at an agent are lost. A value is computed again when a task needs it."""
+
+    agent: str
+    numbers: Sequence[int]
+    """The ids of the tasks."""
+    reason: str
+
+
+class ValuesReleased(Struct, frozen=True, tag=True):
+    """Values of results that stayed at agents are not kept any more: nothing refers to them, or they are lost and
+    cannot be computed again."""
+
+    numbers: Sequence[int]
+    cause: str = ""
+    """Why they cannot be computed again; empty if they are released."""
+
+
+class TasksRecomputed(Struct, frozen=True, tag=True):
+    """Tasks whose values are lost run again, because other tasks need the values. They are pending, or blocked if they
+    refer to results. The algorithm has their results."""
+
+    tasks: Sequence[TaskRange]
+
+
+class TasksBlocked(Struct, frozen=True, tag=True):
+    """Pending tasks are blocked again, because values are lost to which they refer."""
+
+    tasks: Sequence[TaskRange]
+
+
 class TasksReturned(Struct, frozen=True, tag=True):
     """Tasks that a slave held came back unfinished and are pending again. `charges` are added to their histories."""
 
@@ -316,7 +353,8 @@ class TasksGivenUp(Struct, frozen=True, tag=True):
 
 
 class TasksCancelled(Struct, frozen=True, tag=True):
-    """Tasks were cancelled. No task is charged with anything."""
+    """Tasks were cancelled. No task is charged with anything. If a task ran again to compute a value that was lost,
+    only this ends."""
 
     sid: SlaveId | None
     """The slave that held the tasks; None if they were pending."""
@@ -420,6 +458,10 @@ Record = (
     | TasksCancelling
     | TasksUnaddressed
     | TasksUnblocked
+    | ValuesLost
+    | ValuesReleased
+    | TasksRecomputed
+    | TasksBlocked
     | ResultsHeld
     | ResultGiven
     | ResultsReleased

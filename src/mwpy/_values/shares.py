@@ -7,6 +7,7 @@ by value refers to it: plain references count its uses. Agents fetch it in parts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NoReturn
 
 from attrs import define, field
@@ -15,7 +16,21 @@ from mwpy._values.ids import Buffer
 from mwpy._values.references import Reference, ReferringBuffers
 from mwpy._values.share_messages import Share
 
-__all__ = ["Shared", "SharedObject", "shares_in"]
+__all__ = ["SIZE_FORMAT", "Shared", "SharedObject", "places_of", "shares_in"]
+
+SIZE_FORMAT = "Q"
+"""How `struct` writes the number of the parts of a content and the size of each, at the beginning of the content."""
+
+SIZE_BYTES = 8
+
+LINE_BYTES = 64
+"""Each part of a content begins at a multiple of this, the size of a cache line."""
+
+
+def places_of(sizes: Sequence[int]) -> list[int]:
+    """Return where the parts of a content begin that have these sizes, and the size of the content."""
+    rounded = [-(-size // LINE_BYTES) * LINE_BYTES for size in (SIZE_BYTES * (1 + len(sizes)), *sizes)]
+    return [*accumulate(rounded)]
 
 
 @define(eq=False)

@@ -1,7 +1,8 @@
 """The agent's core: every event enters through `handle`, and everything to do leaves through `take_actions`.
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
-`Shares`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`, `Departure`
+`Shares`, `Keeping`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
+`Departure`
 and `Dues`. This module only distributes the events.
 """
 
@@ -33,6 +34,7 @@ from mwpy._core.agent.events import (
     MemoryRead,
     NotForked,
     Outgoing,
+    PartRead,
     Recalled,
     Resumed,
     ShareNotKept,
@@ -43,6 +45,7 @@ from mwpy._core.agent.events import (
     StreamEnded,
     Terminated,
 )
+from mwpy._core.agent.keeping import Keeping
 from mwpy._core.agent.late import LateResults
 from mwpy._core.agent.output import StartOutput
 from mwpy._core.agent.reports import Reports
@@ -74,8 +77,9 @@ class AgentCore:
         self._starts = Starts(self._state)
         self._checkpoints = Checkpoints(self._state)
         self._reports = Reports(self._state)
-        self._traffic = Traffic(self._state, self._checkpoints)
         self._shares = Shares(self._state)
+        self._keeping = Keeping(self._shares)
+        self._traffic = Traffic(self._state, self._checkpoints, self._keeping)
         self._watch = Watch(self._state)
         self._late = LateResults(self._state, self._checkpoints, self._watch)
         self._trust = Trust(self._state)
@@ -144,7 +148,7 @@ class AgentCore:
                 self._trust.broken_stream(self.children[number], reason)
             case MemoryBroken(number, reason):
                 self._trust.broken_memory(self.children[number], reason)
-            case ShareOpened() | ShareNotKept():
+            case ShareOpened() | ShareNotKept() | PartRead():
                 self._shares.reported(event)
             case LookedUp(packages):
                 self._starts.looked_up(packages)
@@ -168,7 +172,7 @@ class AgentCore:
                 self._traffic.cancel(message)
             case messages.CheckpointRead(number) | messages.ReportRead(number) if number in self.children:
                 self.children[number].note_read(message)
-            case messages.SharePart() | messages.ShareGone():
+            case messages.SharePart() | messages.ShareGone() | messages.ShareWanted():
                 self._shares.heard(message, frames)
             case messages.Welcome():
                 self._welcome(message, now)
@@ -198,6 +202,8 @@ class AgentCore:
             self._traffic.pass_on(child, *admitted)
             if group.shares:
                 self._shares.passed_on(child, group)
+            if group.keeps:
+                self._keeping.passed_on(child, group)
             if group.limits or child.memory_limit is not None:
                 self._enforcement.passed_on(child, admitted[0].limits, now)
             if was_idle:
@@ -228,7 +234,7 @@ class AgentCore:
         if child.condemned or self._traffic.passes_logged(*heard) or self._reports.takes(*heard):
             return
         match message:
-            case messages.Results(child.number):
+            case messages.Results(child.number) if not message.kept:
                 self._traffic.results(child, message, frames)
             case messages.SlaveReady(child.number) if not child.is_ready:
                 self._slave_ready(child, message, frames)
@@ -295,6 +301,7 @@ class AgentCore:
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
         self._checkpoints.slave_ended(child)
         self._shares.slave_ended(child)
+        self._keeping.slave_ended(child)
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)

@@ -29,6 +29,7 @@ __all__ = [
     "Forked",
     "Heard",
     "JournalRead",
+    "KeepShare",
     "LookedUp",
     "Measured",
     "MemoryBroken",
@@ -36,6 +37,8 @@ __all__ = [
     "NotForked",
     "OpenShare",
     "Outgoing",
+    "PartRead",
+    "ReadShare",
     "Recalled",
     "Resumed",
     "ShareNotKept",
@@ -237,6 +240,14 @@ class ShareNotKept(Struct, frozen=True):
     reason: str
 
 
+class PartRead(Struct, frozen=True):
+    """A part of a result that stays at this agent was read for the master."""
+
+    digest: str
+    start: int
+    part: Buffer
+
+
 class LookedUp(Struct, frozen=True):
     """The installed versions of the requested packages; empty for a package that is not installed."""
 
@@ -281,6 +292,7 @@ AgentEvent = (
     | Recalled
     | ShareOpened
     | ShareNotKept
+    | PartRead
     | LookedUp
     | Terminated
     | Resumed
@@ -315,6 +327,23 @@ class WriteShare(Struct, frozen=True):
     part: Buffer
 
 
+class KeepShare(Struct, frozen=True):
+    """Keep a result of a slave, and report `ShareOpened` or `ShareNotKept`."""
+
+    share: Share
+    parts: Sequence[Buffer]
+    """The entry and its large buffers."""
+
+
+class ReadShare(Struct, frozen=True):
+    """Read a part of a result that stays here, and report `PartRead` or `ShareNotKept`."""
+
+    digest: str
+    start: int
+    count: int
+    """How many bytes."""
+
+
 class DropShare(Struct, frozen=True):
     """Drop the content of a shared object, if there is any."""
 
@@ -340,7 +369,7 @@ class AgentActions(Struct):
     """When the tasks of all slaves must have ended: write this time into the memory that is shared with them."""
     limit_memory: list[tuple[int, int | None]] = []
     """Pairs (slave, bytes): let the kernel limit the memory of the slave and its descendants, if it can."""
-    share_files: list[OpenShare | WriteShare | DropShare] = []
+    share_files: list[OpenShare | WriteShare | KeepShare | ReadShare | DropShare] = []
     to_slaves: list[tuple[int, Outgoing]] = []
     recall: list[tuple[int, int | messages.Cancel | None]] = []
     """Pairs (slave, `Recalled.wanted`): report `Recalled` for each slave that still exists."""

@@ -4,8 +4,11 @@ A group of tasks names the shared objects that its tasks need. The group is pass
 it until the agent gives it these objects. So nothing here delays a recall. The agent asks for an object part by part,
 and only a few parts are on their way at a time. So other messages pass between them.
 
-The agent decides by itself what it keeps: objects that tasks of its slaves need, and others up to a limit, those that
-were used last. It fetches an object again that it has dropped. The master only answers.
+A result of a slave may stay at the agent (the policy `keep`). It is a shared object, too, which the agent keeps until
+the master releases it. Other agents get its parts through the master.
+
+The agent decides by itself what else it keeps: objects that tasks of its slaves need, and others up to a limit, those
+that were used last. It fetches an object again that it has dropped. The master only answers.
 """
 
 from __future__ import annotations
@@ -16,14 +19,31 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from mwpy._core.agent.child import Child
-from mwpy._core.agent.events import DropShare, OpenShare, ShareNotKept, ShareOpened, WriteShare
+from mwpy._core.agent.events import (
+    DropShare,
+    KeepShare,
+    OpenShare,
+    Outgoing,
+    PartRead,
+    ReadShare,
+    ShareNotKept,
+    ShareOpened,
+    WriteShare,
+)
 from mwpy._core.agent.state import AgentState
 from mwpy._values import messages
 from mwpy._values.ids import Buffer
 from mwpy._values.phrases import amount
 from mwpy._values.share_messages import PART_BYTES, Share
 
-__all__ = ["PARTS_COMING", "Shares"]
+__all__ = ["KEPT_BYTES", "KEPT_MAX", "PARTS_COMING", "Shares"]
+
+KEPT_BYTES = 4 << 30
+"""How many bytes of results stay at an agent at most; of an agent whose job has a limit of memory, at most half of this
+limit. The manual names this number."""
+
+KEPT_MAX = 500
+"""How many results stay at an agent at most, because each of them is an open file. The manual names this number."""
 
 PARTS_COMING = 4
 """How many parts are on their way at a time. Together, they are the longest wait for other messages."""
@@ -47,6 +67,8 @@ class _Kept:
     """The slaves that were passed tasks that need it: the position of the last one of these tasks, by slave."""
     given: dict[int, None] = field(factory=dict)
     """The slaves that know it."""
+    stays: bool = False
+    """Whether it is a result that stays here until the master releases it."""
 
 
 @define(eq=False)
@@ -56,6 +78,8 @@ class Shares:
     _state: AgentState
     _kept: OrderedDict[str, _Kept] = field(factory=OrderedDict)
     """All of them, by digest. The first one was used least recently."""
+    _has_failed: bool = False
+    """Whether a result could not be kept. Then no other result is kept."""
 
     def passed_on(self, child: Child, group: messages.Tasks) -> None:
         """A slave was passed tasks that need shared objects."""
@@ -73,10 +97,10 @@ class Shares:
     def _begin(self, share: Share) -> _Kept:
         """Ask for room for a new one, and drop others that are not needed."""
         settings = self._state.settings
-        here = sum(each.share.size for each in self._kept.values() if not each.reason)
+        here = sum(each.share.size for each in self._kept.values() if not (each.reason or each.stays))
         excess = here + share.size - settings.max_share_bytes
         for kept in [*self._kept.values()]:
-            if excess > 0 and not self._is_needed(kept):
+            if excess > 0 and not (kept.stays or self._is_needed(kept)):
                 excess -= kept.share.size
                 self._drop(kept)
         limit = settings.memory_bytes
@@ -101,23 +125,57 @@ class Shares:
             if child.number in kept.given:
                 self._state.to_slave(child, messages.ShareForgotten(digest))
 
+    # ---- results that stay here ---------------------------------------------------------------------------------
+
+    def keep(self, share: Share, parts: Sequence[Buffer]) -> bool:
+        """Keep a result, if there is room for it. Return whether it is kept."""
+        results = [kept.share.size for kept in self._kept.values() if kept.stays]
+        limit = self._state.settings.memory_bytes
+        most = KEPT_BYTES if limit is None else min(KEPT_BYTES, limit // 2)
+        if self._has_failed or len(results) == KEPT_MAX or sum(results) + share.size > most:
+            return False
+        self._kept[share.digest] = _Kept(share, stays=True)
+        self._state.actions.share_files.append(KeepShare(share, parts))
+        return True
+
+    def wanted(self, message: messages.ShareWanted) -> None:
+        """The master wants a part of a result."""
+        kept = self._kept.get(message.digest)
+        if kept is None or not (kept.stays and kept.is_here):
+            self._state.to_master(messages.ShareGone(message.digest))
+        else:
+            self._state.actions.share_files.append(ReadShare(message.digest, message.start, PART_BYTES))
+
+    def _not_stored(self, kept: _Kept) -> None:
+        """A result cannot be kept: it is lost. The master takes back the tasks that need it."""
+        self._has_failed = True
+        self._drop(kept)
+        self._state.to_master(messages.ShareGone(kept.share.digest))
+
     def slave_ended(self, child: Child) -> None:
         """A slave has ended: it needs and knows nothing more."""
         for kept in self._kept.values():
             kept.needed.pop(child.number, None)
             kept.given.pop(child.number, None)
 
-    def reported(self, event: ShareOpened | ShareNotKept) -> None:
-        """There is room for an object, or there is none."""
-        if isinstance(event, ShareOpened):
+    def reported(self, event: ShareOpened | ShareNotKept | PartRead) -> None:
+        """There is room for an object, or there is none; or a part was read for the master."""
+        if isinstance(event, PartRead):
+            part = messages.SharePart(event.digest, event.start)
+            self._state.actions.to_master.append(Outgoing(part, [event.part]))
+        elif isinstance(event, ShareOpened):
             self._opened(event.share, event.is_complete)
         else:
             self._not_kept(event.digest, event.reason)
 
-    def heard(self, message: messages.SharePart | messages.ShareGone, frames: Sequence[Buffer]) -> None:
-        """The master has answered."""
+    def heard(
+        self, message: messages.SharePart | messages.ShareGone | messages.ShareWanted, frames: Sequence[Buffer]
+    ) -> None:
+        """The master has answered, or asks."""
         if isinstance(message, messages.SharePart):
             self._part(message, frames[1])
+        elif isinstance(message, messages.ShareWanted):
+            self.wanted(message)
         else:
             self._gone(message.digest)
 
@@ -135,7 +193,9 @@ class Shares:
     def _not_kept(self, digest: str, reason: str) -> None:
         """One cannot be kept. The tasks that need it fail."""
         kept = self._kept.get(digest)
-        if kept is not None and not kept.reason:
+        if kept is not None and kept.stays:
+            self._not_stored(kept)
+        elif kept is not None and not kept.reason:
             kept.reason = reason
             kept.coming.clear()
             self._give_to_all(kept)
@@ -154,9 +214,15 @@ class Shares:
         self._ask()
 
     def _gone(self, digest: str) -> None:
-        """The master sends no part of one, because its tasks have ended."""
+        """The master sends no part of one, because its tasks have ended. If it stays here, it is released."""
         kept = self._kept.get(digest)
-        if kept is not None and not kept.is_here:
+        if kept is None:
+            return
+        if kept.stays:
+            kept.stays = False
+            if not self._is_needed(kept):
+                self._drop(kept)
+        elif not kept.is_here:
             self._drop(kept)
             self._ask()
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from mwpy._core.agent.checkpoints import Checkpoints
 from mwpy._core.agent.child import Child, ChildState
 from mwpy._core.agent.events import Outgoing
+from mwpy._core.agent.keeping import Keeping
 from mwpy._core.agent.state import AgentState
 from mwpy._core.holding import TaskIds, divided
 from mwpy._values import groups, messages, records
@@ -47,6 +48,7 @@ class Traffic:
 
     _state: AgentState
     _checkpoints: Checkpoints
+    _keeping: Keeping
 
     def pass_on(self, child: Child, group: messages.Tasks, outgoing: Outgoing) -> None:
         """Pass tasks on to a slave. It is ready, and may run them (see `Wear.admit`)."""
@@ -118,11 +120,12 @@ class Traffic:
         actions = self._state.actions
         count = sum(map(len, kept))
         actions.records.append(records.ResultsSent(child.name, count))
-        if count == sum(group.counts):
-            outgoing = Outgoing(group, received[1:]) if peaks else Outgoing(group, (), received)
-            actions.to_master.append(outgoing)
-        else:
-            actions.to_master.append(Outgoing(*groups.select(group, received[1:], [*chain.from_iterable(kept)])))
+        passed, frames = group, received[1:]
+        if count != sum(group.counts):
+            passed, frames = groups.select(group, frames, [*chain.from_iterable(kept)])
+        passed, frames = self._keeping.take(child, passed, frames)
+        is_whole = passed is group and not peaks
+        actions.to_master.append(Outgoing(passed, (), received) if is_whole else Outgoing(passed, frames))
 
     def passes_logged(self, child: Child, message: messages.Message, received: Sequence[Buffer]) -> bool:
         """Pass on what tasks have logged, if the message is that. It does not end the silence of the slave."""

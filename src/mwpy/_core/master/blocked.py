@@ -6,6 +6,10 @@ handles arguments handles these values, too: sizes, later attempts, and calls th
 
 A result is kept while a blocked task refers to it, and while the algorithm may submit other tasks that do: until it has
 fetched the result. `references.py` decides about blocked tasks.
+
+With the policy `keep`, the algorithm may submit such tasks until it releases the result, and the value stays at its
+agent. A task that refers to it uses it until it has ended. The value may be lost meanwhile. `keeping.py` decides what
+happens then.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from mwpy._values.errors import InternalError
 from mwpy._values.failures import headline
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode, encode, split_list
-from mwpy._values.records import ResultGiven, ResultsHeld, ResultsReleased, TaskRange
+from mwpy._values.records import ResultGiven, ResultsHeld, ResultsReleased, TaskRange, ValuesLost
 from mwpy._values.references import extended
+from mwpy._values.share_messages import Share
 from mwpy._values.task import TaskState
 
 __all__ = ["BlockedTasks", "Referred"]
@@ -43,9 +48,33 @@ class Referred:
     root: int = 0
     """The id of the task that did not end well: this task, or one to which it refers."""
 
+    stays: bool = False
+    """Whether its task is KEPT, or runs again to be so."""
+    share: Share | None = None
+    """The value that stays at an agent, as messages name it; None if there is none, or not yet, or not any more."""
+    agent: str = ""
+    """The name of this agent; empty if there is none."""
+    users: dict[int, None] = field(factory=dict)
+    """The ids of the tasks that refer to it, are not blocked and have not ended."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether there is a value."""
+        return bool(self.frames) or self.share is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody needs it."""
+        return not (self.is_held or self.waiting or self.users)
+
+    @property
+    def size_there(self) -> int:
+        """How many bytes its value takes at its agent."""
+        return 0 if self.share is None else self.share.size
+
     @property
     def size(self) -> int:
-        """How many bytes its value takes."""
+        """How many bytes its value takes in the master."""
         return sum(map(len, self.frames))
 
 
@@ -62,7 +91,15 @@ class BlockedTasks:
     ripe: dict[int, None] = field(factory=dict)
     """The ids of the blocked tasks that need not wait any longer."""
     bytes: int = 0
-    """How many bytes all values take."""
+    """How many bytes all values take in the master."""
+    at: dict[str, dict[int, None]] = field(factory=dict)
+    """The ids of the tasks whose values stay at each agent. No entry is empty."""
+    lost: dict[int, None] = field(factory=dict)
+    """The ids of the kept tasks without values."""
+    bereft: dict[int, None] = field(factory=dict)
+    """The ids of the tasks without values at agents that have users."""
+    free: dict[int, None] = field(factory=dict)
+    """The ids of tasks whose values stay, and were not needed at some moment."""
 
     def add(self, spans: Iterable[Span]) -> None:
         """Block tasks. The span of each has only this task."""
@@ -71,7 +108,7 @@ class BlockedTasks:
             results = [self.results.setdefault(number, Referred()) for number in span.refers]
             for result in results:
                 result.waiting[span.first] = None
-            self.num_missing[span.first] = sum(not result.frames for result in results)
+            self.num_missing[span.first] = sum(not result.is_here for result in results)
             if not self.num_missing[span.first] or any(result.cause for result in results):
                 self.ripe[span.first] = None
 
@@ -99,11 +136,22 @@ class BlockedTasks:
         """Remove tasks, and add the values to which they refer to their buffers."""
         for each in tasks:
             span = self._get(each.first)
-            values = [(number, self.results[number].frames) for number in span.refers]
-            index = encode([(number, len(frames)) for number, frames in values])
-            own = span.buffers[0] if span.buffers else ()
-            span.buffers = [extended(own, [index, *(frame for _, frames in values for frame in frames)])]
-        return self.remove(tasks)
+            values = [(number, self.results[number].frames) for number in span.refers if self.results[number].frames]
+            if values:
+                index = encode([(number, len(frames)) for number, frames in values])
+                own = span.buffers[0] if span.buffers else ()
+                span.has_values = True
+                span.buffers = [extended(own, [index, *(frame for _, frames in values for frame in frames)])]
+            for number in span.refers:
+                if self.results[number].share is not None:
+                    self.results[number].users[span.first] = None
+        spans = self.remove(tasks)
+        for span in spans:
+            span.refers = [number for number in span.refers if self._is_used_by(number, span)]
+        return spans
+
+    def _is_used_by(self, number: int, span: Span) -> bool:
+        return number in self.results and span.first in self.results[number].users
 
     def missing(self, span: Span) -> tuple[int, Referred] | None:
         """The first of the results to which a task refers that has no value and never will."""
@@ -135,7 +183,8 @@ class BlockedTasks:
     def received(self, spans: Sequence[Span], group: messages.Results, frames: Sequence[Buffer]) -> None:
         """Results of tasks have arrived."""
         numbers = [number for number, _ in groups.each_task(group)]
-        places = [place for place, number in enumerate(numbers) if number in self.results]
+        stay = frozenset(place for place, _ in group.kept)
+        places = [place for place, number in enumerate(numbers) if number in self.results and place not in stay]
         if not places:
             return
         encoded, failed = split_list(frames[0]), frozenset(group.failed)
@@ -162,7 +211,7 @@ class BlockedTasks:
 
     def _end(self, number: int, frames: Sequence[Buffer], cause: str, root: int) -> None:
         result = self.results[number]
-        if result.frames or result.cause:
+        if result.is_here or result.cause:
             return  # it is here twice
         result.frames, result.cause, result.root = frames, cause, root
         self.bytes += result.size
@@ -170,13 +219,80 @@ class BlockedTasks:
             self.num_missing[task] -= bool(frames)
             if cause or not self.num_missing[task]:
                 self.ripe[task] = None
+        self._drop(number)
 
     def _drop(self, number: int) -> None:
-        """Forget a result if nobody needs it."""
+        """Forget a result if nobody needs it. If its value stays at an agent, another record does so."""
         result = self.results[number]
-        if not (result.is_held or result.waiting):
+        if not result.is_free:
+            return
+        if result.stays:
+            self.free[number] = None
+        else:
+            self.free.pop(number, None)
             self.bytes -= result.size
             del self.results[number]
+
+    # ---- values that stay at agents -----------------------------------------------------------------------------
+
+    def hold_all(self, numbers: Iterable[int]) -> None:
+        """Keep the results of new tasks until they are released."""
+        for number in numbers:
+            self.results.setdefault(number, Referred()).is_held = True
+
+    def store(self, number: int, agent: str, share: Share) -> None:
+        """The value of a task stays at an agent."""
+        result = self.results.setdefault(number, Referred())  # it may be released already
+        result.share, result.agent, result.stays = share, agent, True
+        self.at.setdefault(agent, {})[number] = None
+        self.bereft.pop(number, None)
+        for task in result.waiting:
+            self.num_missing[task] -= 1
+            if not self.num_missing[task]:
+                self.ripe[task] = None
+        self._drop(number)
+
+    def _take_away(self, number: int) -> None:
+        """The value of a task is not at its agent any more."""
+        result = self.results[number]
+        if result.share is None:
+            return
+        del self.at[result.agent][number]
+        if not self.at[result.agent]:
+            del self.at[result.agent]
+        result.share, result.agent = None, ""
+
+    def lose(self, record: ValuesLost) -> None:
+        """Values are lost."""
+        for number in record.numbers:
+            self._take_away(number)
+            self.lost[number] = None
+            if self.results[number].users:
+                self.bereft[number] = None
+            for task in self.results[number].waiting:
+                self.num_missing[task] += 1
+                if self.missing(self.tasks[task]) is None:
+                    self.ripe.pop(task, None)
+
+    def stop_using(self, span: Span) -> None:
+        """A task has ended, or is blocked again."""
+        for number in span.refers:
+            if number in self.results:
+                self.results[number].users.pop(span.first, None)
+                if not self.results[number].users:
+                    self.bereft.pop(number, None)
+                self._drop(number)
+
+    def forget(self, number: int, cause: str) -> None:
+        """The value of a task is released; or, if there is a cause, it is lost for ever."""
+        self._take_away(number)
+        self.lost.pop(number, None)
+        self.free.pop(number, None)
+        self.results[number].stays = False
+        if cause:
+            self._end(number, (), cause, number)
+        else:
+            self._drop(number)
 
     def check(self) -> None:
         """Recompute the derived values, and compare the tasks with their states."""
@@ -186,7 +302,7 @@ class BlockedTasks:
             assert span.state is TaskState.BLOCKED, f"{span}: it is blocked, but {span.state.name}"
             for number in span.refers:
                 waiting.setdefault(number, set()).add(task)
-            missing = sum(not self.results[number].frames for number in span.refers)
+            missing = sum(not self.results[number].is_here for number in span.refers)
             assert self.num_missing[task] == missing, f"{span}: the results that it needs were miscounted"
             ripe = not missing or self.missing(span) is not None
             assert ripe == (task in self.ripe), f"{span}: it waits without need, or has no values"
@@ -194,4 +310,10 @@ class BlockedTasks:
         assert self.num_missing.keys() == self.tasks.keys(), "a task is counted, but not blocked"
         assert waiting == {n: {*each.waiting} for n, each in self.results.items() if each.waiting}, "a task was lost"
         assert self.bytes == sum(each.size for each in self.results.values()), "the values were miscounted"
-        assert all(each.is_held or each.waiting for each in self.results.values()), "a result is kept for nobody"
+        kept_for_nobody = [n for n, each in self.results.items() if each.is_free and n not in self.free]
+        assert not kept_for_nobody, f"the results of {kept_for_nobody} are kept for nobody"
+        assert not any(each.is_free and not each.stays for each in self.results.values()), "a result is kept for nobody"
+        bereft = {n for n, each in self.results.items() if each.users and each.share is None}
+        assert bereft == self.bereft.keys(), "a task uses a value that is not there"
+        places = [(each.agent, n) for n, each in self.results.items() if each.share is not None]
+        assert sorted(places) == sorted((a, n) for a, own in self.at.items() for n in own), "a place is wrong"

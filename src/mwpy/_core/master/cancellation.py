@@ -11,6 +11,8 @@ the task is CANCELLING. If such a task comes back unfinished for any reason, it 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from attrs import define
 
 from mwpy._core.holding import TaskIds
@@ -40,8 +42,17 @@ class Cancellation:
     verification: Verification
 
     def cancel(self, command: CancelTasks) -> None:
-        """Cancel the tasks that have not ended, and answer which these are."""
-        ids, discard = TaskIds(command.ranges), command.running is Running.DISCARD
+        """Cancel the tasks that have not ended, and answer which these are. For the algorithm, a task that runs again
+        to compute a lost value has ended."""
+        again = self.state.jar.kept.again
+        ranges = [*_without(command.ranges, sorted(again))] if again else command.ranges
+        found = self.end(TaskIds(ranges), command.running)
+        unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
+        self.state.actions.cancelled.append((command, sorted(unended)))
+
+    def end(self, ids: TaskIds, running: Running) -> list[TaskRange]:
+        """Cancel those tasks with these ids that have not ended, and return them."""
+        discard = running is Running.DISCARD
         waiting = named(self.state.jar.pending.spans(), ids)
         if waiting:
             self.handback.cancel(None, waiting, "before it was sent to a slave", discard=discard)
@@ -53,7 +64,7 @@ class Cancellation:
             self.handback.cancel(None, blocked, "while it waited for the results of other tasks", discard=discard)
         found = [*waiting, *delayed, *blocked]
         if self.state.jar.answered.tasks:
-            found += self._end_answered(ids, command.running)
+            found += self._end_answered(ids, running)
         for agent in self.state.members.agents.values():
             held: list[TaskRange] = []
             for slave in agent.slaves.values():
@@ -61,7 +72,7 @@ class Cancellation:
                 if not mine:
                     continue
                 held += mine
-                if command.running is Running.FINISH:
+                if running is Running.FINISH:
                     self._let_finish(slave, ids)
                 else:
                     when = f"while {slave.sid} had it"
@@ -71,10 +82,9 @@ class Cancellation:
             if held:
                 ascending = sorted(held, key=lambda each: each.first)
                 firsts, counts = [each.first for each in ascending], [each.count for each in ascending]
-                self.state.send(agent, messages.Cancel(firsts, counts, kill=command.running is not Running.FINISH))
+                self.state.send(agent, messages.Cancel(firsts, counts, kill=running is not Running.FINISH))
             found += held
-        unended = {TaskId(each.first + at) for each in found for at in range(each.count)}
-        self.state.actions.cancelled.append((command, sorted(unended)))
+        return found
 
     def _end_answered(self, ids: TaskIds, running: Running) -> list[TaskRange]:
         """Give out the answers that are compared if tasks may finish. Otherwise cancel those tasks that no slave has,
@@ -93,3 +103,16 @@ class Cancellation:
         tasks = named((span for span in slave.held.spans if span.state is TaskState.ALLOCATED), ids)
         if tasks:
             self.state.record(records.TasksCancelling(slave.sid, tasks))
+
+
+def _without(ranges: Sequence[tuple[int, int]], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Leave these ids out of ranges of ids: first id and count of each."""
+    for first, count in ranges:
+        start = first
+        for number in numbers:
+            if start <= number < first + count:
+                if number > start:
+                    yield start, number - start
+                start = number + 1
+        if start < first + count:
+            yield start, first + count - start

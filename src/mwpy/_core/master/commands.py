@@ -137,9 +137,11 @@ class TakeReports(Struct, frozen=True, eq=False):
 
 
 class ReleaseResults(Struct, frozen=True):
-    """The algorithm has fetched these results, so that it submits no more tasks that refer to them."""
+    """The algorithm has fetched or released these results, so that it submits no more tasks that refer to them."""
 
     numbers: Sequence[int]
+    last: int = 0
+    """The id of the last task that was submitted before this command: it may refer to these results."""
 
 
 class Tell(Struct, frozen=True):

@@ -9,6 +9,7 @@ The core has one `MasterState` (tasks, agents, slaves, actions) and parts that c
 - `Admission` accepts agents and slaves.
 - `Definitions` sends algorithms to agents, and forgets those that are not used.
 - `Shares` names shared objects to agents, and sends them.
+- `Keeping` decides about values that stay at agents, and `Relay` passes them on to other agents.
 - `Dispatch` sends tasks, and takes tasks back for idle slaves.
 - `Isolation` reserves agents for suspects, which must run alone.
 - `Results` receives results.
@@ -72,6 +73,7 @@ from mwpy._core.master.handback import HandBack
 from mwpy._core.master.hosts import Hosts
 from mwpy._core.master.inquiries import Inquiries
 from mwpy._core.master.isolation import Isolation
+from mwpy._core.master.keeping import Keeping
 from mwpy._core.master.kept_answers import KeptAnswers
 from mwpy._core.master.kinds import SlaveKinds
 from mwpy._core.master.logs import Logs
@@ -106,7 +108,6 @@ UNLIMITED = (
 
 
 OF_SLAVES = (
-    messages.Results,
     messages.Checkpoint,
     messages.Reported,
     messages.Revoked,
@@ -136,6 +137,7 @@ class MasterCore:
         self.verification = Verification(self.state, self.hosts, kept)
         self.corrections = Corrections(self.state, self.verification)
         self.shares = Shares(self.state)
+        self.relay = self.shares.relay
         feeds_with = self.definitions, self.verification, self.shares
         self.dispatch = Dispatch(self.state, self.handback, self.isolation, *feeds_with)
         self.stragglers = Stragglers(self.state, self.dispatch)
@@ -147,6 +149,7 @@ class MasterCore:
         self.losses = Losses(*shared)
         self.cancellation = Cancellation(self.state, self.kinds, self.handback, self.verification)
         self.references = References(self.state, self.handback)
+        self.keeping = Keeping(self.state, self.handback, self.cancellation, self.relay)
         self.feeding = Feeding(self.state)
         self.stop = Stop(self.state, self.cancellation)
         self.silence = Silence(self.state, self.kinds, self.admission, self.losses, self.delays, self.feeding)
@@ -284,6 +287,7 @@ class MasterCore:
         match message:
             case messages.Results(number) if number in agent.slaves:
                 self.results.receive(agent.slaves[number], message, event.frames, now)
+                self.keeping.received(agent, message)
             case messages.Logged():
                 self.logs.receive(agent, message)
             case messages.Checkpoint(number) if number in agent.slaves:
@@ -297,6 +301,10 @@ class MasterCore:
                 self.results.refuse(agent.slaves[number], message)
             case messages.ShareWanted():
                 self.shares.send_part(agent, message)
+            case messages.SharePart():
+                self.relay.part(agent, message, event.frames)
+            case messages.ShareGone():
+                self.keeping.gone(agent, message)
             case messages.SlaveReady(number):
                 self.admission.slave_ready(agent, number)
                 self.hosts.started(agent.host)
@@ -312,8 +320,10 @@ class MasterCore:
                 self.state.record(records.AgentLeft(agent.name, reason))
                 self.losses.agent_gone(agent, reason, cause)
                 self.state.actions.forget.append(event.peer)
+            case messages.Results():
+                self.keeping.received(agent, message)  # this slave is already gone
             case _ if isinstance(message, OF_SLAVES):
-                pass  # this slave is already gone
+                pass  # this one, too
             case messages.Hello():
                 raise ProtocolError("a second Hello on one connection")
             case _:
@@ -343,6 +353,8 @@ class MasterCore:
             if jar.answered.tasks:
                 self.verification.decide(now, out_of_time=self.feeding.out_of_time)
                 self.dispatch.repeat(now)
+            if jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.is_busy:
+                self.keeping.decide()
             if jar.blocked.ripe or jar.blocked.bytes:
                 self.references.decide()
             if feeds:
@@ -353,6 +365,8 @@ class MasterCore:
                 self.dispatch.look_again = self.stragglers.deadline = None
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.references.decide()
+            if jar.kept.again or jar.blocked.free:
+                self.keeping.decide()
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:
@@ -388,6 +402,7 @@ class MasterCore:
             self.verification,
             self.inquiries,
             self.reports,
+            self.relay,
         ):
             part.check()
         self.silence.watch.check()

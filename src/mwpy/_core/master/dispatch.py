@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -16,7 +17,7 @@ from mwpy._core.master.isolation import Isolation
 from mwpy._core.master.members import ConnectedSlave, SlaveEvent
 from mwpy._core.master.peaks import with_expected
 from mwpy._core.master.shares import Shares
-from mwpy._core.master.spans import portion_of
+from mwpy._core.master.spans import Span, portion_of
 from mwpy._core.master.state import MasterState
 from mwpy._core.master.verification import Verification
 from mwpy._values import groups, messages, records
@@ -51,6 +52,8 @@ class Dispatch:
             self._send_suspects(now)
         if pending.addressed:
             self._send_addressed(now)
+        if pending.queues and self.state.jar.blocked.at:
+            self._send_to_values(now)
         if pending.queues:
             self._send_unaddressed(now)
         self.look_again = None
@@ -102,6 +105,28 @@ class Dispatch:
                     break
                 chosen = pending.heads(queue, count, allocation.MAX_GROUP_BYTES, refused)
                 self.feed(slave, records.TasksAllocated(slave.sid, chosen), now)
+
+    def _send_to_values(self, now: float) -> None:
+        """Send tasks that refer to values to idle slaves of the agents that have them, if there are such slaves."""
+        pending, results = self.state.jar.pending, self.state.jar.blocked.results
+        for lane in [*pending.queues]:
+            while (queue := pending.queues.get(lane)) and queue[0].refers:
+                head = queue[0]
+                sizes = Counter[str]()
+                for number in head.refers:
+                    sizes[results[number].agent] += results[number].size_there
+                able = [
+                    slave
+                    for slave in self.state.members.idle.values()
+                    if sizes[slave.agent.name]
+                    and slave.runs_unaddressed
+                    and head.algorithm.number not in slave.refused
+                    and slave.agent.has_time(head, now)
+                ]
+                if not able:
+                    break
+                slave = max(able, key=lambda slave: sizes[slave.agent.name])
+                self.feed(slave, records.TasksAllocated(slave.sid, [head.part(head.first, 1, head.attempt + 1)]), now)
 
     def _send_unaddressed(self, now: float) -> None:
         """Send tasks first to idle slaves, then to busy slaves that have room for more."""
@@ -186,7 +211,7 @@ class Dispatch:
                 unknown[number] = span.algorithm
             elif span.algorithm.size:
                 agent.by_value.move_to_end(number)
-            if span.buffers or span.algorithm.shares:
+            if span.buffers or span.algorithm.shares or span.refers:
                 shares |= self.shares.needed_by(span)
             calls, own = span.payloads, span.buffers
             portions.append(calls.kind if isinstance(calls, PackedCalls) and span.left is None else 0)
@@ -206,9 +231,17 @@ class Dispatch:
         own_limits = limits if any(limits) else []
         portions = portions if any(portions) else []
         columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
-        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions)
+        header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, self._keeps(spans))
         first = groups.payload(num_tasks, payloads)
         state.send(agent, header, [first, *chain.from_iterable(buffers)])
+
+    def _keeps(self, spans: Sequence[Span]) -> list[int]:
+        """The positions of the tasks whose results stay at the agent."""
+        is_off = self.verification.is_on or self.state.settings.in_this_process
+        if is_off or not any(span.policy.keep for span in spans):
+            return []
+        keeps = [span.policy.keep for span in spans for _ in range(span.count)]
+        return [place for place, keep in enumerate(keeps) if keep]
 
     def _take_back(self, now: float) -> None:
         """If slaves are idle, ask the slave with the most work to give tasks back."""

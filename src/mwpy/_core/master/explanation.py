@@ -103,7 +103,7 @@ class ExplanationReport:
 
     def _missing(self, span: Span) -> Reason:
         """Which tasks a blocked task waits for."""
-        missing = [number for number in span.refers if not self.state.jar.blocked.results[number].frames]
+        missing = [number for number in span.refers if not self.state.jar.blocked.results[number].is_here]
         named = ", ".join(map(str, missing[:MISSING_NAMED]))
         return Reason(Why.MISSING, named, len(missing))
 
@@ -156,13 +156,21 @@ class ExplanationReport:
     def _ended(self, task: int) -> Explanation:
         """About a task that is not in the jar."""
         jar = self.state.jar
-        submitted = jar.away + jar.pending.count + len(jar.blocked.tasks)
+        if (kept := jar.kept.tasks.get(task)) is not None:
+            return self._about(kept, Fate.KEPT, task, reasons=[self._place_of_value(task)])
+        unsent = *jar.pending.spans(), *jar.blocked.tasks.values()
+        submitted = jar.away + sum(span.count for span in unsent if not span.runs_again)
         if not 0 < task <= submitted:
             return Explanation(task, Fate.UNKNOWN, text=str(submitted))
         failure = self.failures.newest.get(task)
         if failure is None:
             return Explanation(task, Fate.ENDED)
         return Explanation(task, Fate.FAILED, failure.algorithm, failure.text, failure.host or "")
+
+    def _place_of_value(self, task: int) -> Reason:
+        """Where the value of a kept task is."""
+        result = self.state.jar.blocked.results[task]
+        return Reason(Why.VALUE_AT, result.agent) if result.agent else Reason(Why.VALUE_LOST)
 
     # ---- slaves and agents -----------------------------------------------------------------------------------
 

@@ -51,6 +51,9 @@ class HandBack:
     def _fail(self, single: Span, reason: str) -> None:
         """Fail a task at its submission, or while it is blocked, because it is too large."""
         self.state.record(records.TasksFailed([single.whole], reason))
+        if single.policy.keep and single.state is TaskState.NEW:  # the algorithm may refer to it until it is released
+            cause = f"{single} failed: {reason}"
+            self.state.record(records.ResultGiven(single.first, (), cause, single.first))
         self._give_failure(single, TaskFailed(single.algorithm.name, None, "TaskTooLarge", reason))
 
     def fail_dependent(self, single: Span, number: int, cause: str, root: int) -> None:
@@ -79,6 +82,8 @@ class HandBack:
         return size + added_bytes <= limit
 
     def _give_failure(self, single: Span, failure: TaskFailed) -> None:
+        if single.runs_again:
+            return
         name = single.algorithm.name
         origin = Origin(name, None, None, 0, self.state.wall)
         self.state.actions.results.append(Result(single.first, origin, single.tags[0], 0.0, True, _value=failure))
@@ -99,6 +104,8 @@ class HandBack:
             host: the machine of the slave, if it held the tasks.
         """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
+            if span.runs_again:
+                continue
             buffers = span.buffers or repeat(())
             origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
             self.state.actions.unrunnable.extend(
@@ -117,7 +124,7 @@ class HandBack:
             discard: do not give the tasks to the algorithm.
         """
         for span in self.state.record(records.TasksCancelled(sid, tasks, when)):
-            if not discard:
+            if not (discard or span.runs_again):
                 name = span.algorithm.name
                 text = f"it was cancelled {when}"
                 slave = self.state.members.slaves.get(sid) if sid is not None else None

@@ -149,7 +149,7 @@ def _why_not(span: Span) -> str:
         return "retry=False"
     if policy.sid is not None:
         return "addressed to a slave"
-    if span.refers:
+    if span.refers or span.has_values:
         return "refer to results of other tasks"
     return "must run alone" if span.runs_alone else ""
 

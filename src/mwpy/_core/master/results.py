@@ -37,7 +37,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import FAILURE, Pickled
 from mwpy._values.records import Charge, TaskRange
 from mwpy._values.stretch import Stretch
-from mwpy._values.task import Origin, Result, TaskState
+from mwpy._values.task import KEPT, Origin, Result, TaskState
 
 __all__ = ["Results"]
 
@@ -107,12 +107,16 @@ class Results:
         """Give the results of tasks to the algorithm."""
         actions, num = self.state.actions, len(values)
         size = sum(map(len, frames)) + (VALUE_BYTES if group.plain else RESULT_BYTES) * num
-        actions.result_bytes += size
         failed = [False] * num
         for position in group.failed:
             failed[position] = True
         host = slave.agent.host
-        spans = self.state.record(records.ResultsReceived(slave.sid, group, frames))
+        keeper = slave.agent.name if group.kept else ""
+        for place, _ in group.kept:
+            values[place] = KEPT
+        spans = self.state.record(records.ResultsReceived(slave.sid, group, frames, keeper))
+        given = num - sum(span.count for span in spans if span.runs_again)
+        actions.result_bytes += size * given // num
         if self.verification.is_on:
             self.verification.doubts.given(host, spans)
         seconds_of: defaultdict[int, list[float]] = defaultdict(lambda: [0, 0.0])
@@ -128,8 +132,9 @@ class Results:
                 part = size * span.count // num
                 actions.stretches.append(Stretch(span.first, values[own], span.tags[0], origin, times, part))
             else:
-                columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
-                actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
+                if not span.runs_again:
+                    columns = (span.ids, repeat(origin), span.tags, seconds, failed[own], values[own])
+                    actions.results.extend(map(_result, *columns, buffers[own] or repeat(())))
                 num_failed = sum(failed[own]) if group.failed else 0
             kinds = (
                 [kind_of(values[at].pickle) for at in range(own.start, own.stop) if failed[at]] if num_failed else ()
@@ -143,7 +148,8 @@ class Results:
                 example = headline(values[start + failed[own].index(True)].pickle) if num_failed else ""
                 self.hosts.ended(span, host, span.count, num_failed, example)
             if num_failed:
-                self._keep_calls(span, failed[own])
+                if not span.runs_again:
+                    self._keep_calls(span, failed[own])
                 total_s = sum(each for each, ill in zip(seconds, failed[own], strict=True) if not ill)
             span.algorithm.succeed(span.count - num_failed, total_s)
         self._learn(slave, seconds_of, allocation.STRETCH_OVERHEAD_S if group.plain else allocation.OVERHEAD_S)

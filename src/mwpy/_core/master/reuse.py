@@ -269,7 +269,7 @@ class Reuse:
                 self._compare(span.algorithm.record)
             code = span.algorithm.record.code
             known = self._known.get((span.algorithm.name, "" if self.any_code else code))
-            if known is None or not known.answered or not span.keys:
+            if known is None or not known.answered or not span.keys or span.policy.keep:
                 others.append(span)
             else:
                 self._divide(span, known, others, reused)

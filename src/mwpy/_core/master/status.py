@@ -118,7 +118,7 @@ class StatusReport:
         jar, members = self.state.jar, self.state.members
         few = min(len(jar.blocked.tasks), len(jar.delayed.tasks)) + jar.answered.num_waiting
         algorithms = len(jar.algorithms.defined) + len(self.totals.rows)
-        return few + algorithms + len(members.slaves) + len(members.agents)
+        return few + len(jar.kept.tasks) + algorithms + len(members.slaves) + len(members.agents)
 
     def _tasks(self) -> dict[str, int]:
         jar = self.state.jar
@@ -131,6 +131,7 @@ class StatusReport:
             "succeeded": jar.ended - jar.failed - jar.cancelled,
             "failed": jar.failed,
             "cancelled": jar.cancelled,
+            "kept": len(jar.kept.tasks),
         }
 
     def _algorithms(self) -> dict[str, AlgorithmStatus]:
@@ -142,7 +143,7 @@ class StatusReport:
         for live in jar.allocated.several.values():
             first, *others = live.values()
             at_slaves[first.algorithm.number] -= len(others)
-        answered = _count(jar.answered.spans())
+        answered, kept = _count(jar.answered.spans()), _count(jar.kept.tasks.values())
         blocked_are_fewer = len(jar.blocked.tasks) <= len(jar.delayed.tasks)
         fewer = _count((jar.blocked if blocked_are_fewer else jar.delayed).tasks.values())
         found: dict[str, AlgorithmStatus] = {}
@@ -152,7 +153,7 @@ class StatusReport:
             row.pending += pending
             row.at_slaves += at_slaves[number]
             row.answered += answered[number]
-            more = defined.runnable - pending - at_slaves[number] - answered[number] - fewer[number]
+            more = defined.runnable - kept[number] - pending - at_slaves[number] - answered[number] - fewer[number]
             row.blocked += fewer[number] if blocked_are_fewer else more
             row.delayed += more if blocked_are_fewer else fewer[number]
         for (name, _), total in self.totals.rows.items():

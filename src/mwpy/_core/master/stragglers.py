@@ -81,6 +81,7 @@ class Stragglers:
             and span.first not in self.state.jar.allocated.several
             and span.algorithm.succeeded >= KNOWN
             and span.can_lose(1)
+            and self.state.jar.blocked.bereft.keys().isdisjoint(span.refers)
         )
 
     def _place(self, span: Span, besides: ConnectedAgent, now: float) -> ConnectedSlave | None:

@@ -1,11 +1,10 @@
 """The jar of all tasks that the master has, and the one place where a task changes its state.
 
-The table `TRANSITIONS` is the lifecycle of a task. Records move spans of tasks along it (`Taskjar.changes`). A
-transition that the table does not have is an internal error. Finished, unrunnable and cancelled tasks leave the jar at
-once, so all others are in it.
+Records move spans of tasks along their lifecycle (`lifecycle.py`, `Taskjar.changes`). Finished, unrunnable, cancelled
+and released tasks leave the jar at once, so all others are in it.
 
-Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, all
-others in `Taskjar.held` by their slave.
+Pending tasks are in `Taskjar.pending`, blocked tasks in `Taskjar.blocked`, delayed tasks in `Taskjar.delayed`, tasks
+whose values stay at agents in `Taskjar.kept`, all others in `Taskjar.held` by their slave.
 Tasks with answers that are compared are in `Taskjar.answered`; those that a slave repeats are at this slave, too.
 
 An allocated or cancelling task usually has one live attempt. If it has several, each is a span of this one task, at
@@ -29,81 +28,24 @@ from mwpy._core.master.answered import AnsweredTasks
 from mwpy._core.master.blocked import BlockedTasks
 from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
+from mwpy._core.master.kept_tasks import KeptTasks
 from mwpy._core.master.left_states import LeftStates
+from mwpy._core.master.lifecycle import TRANSITIONS, TaskEvent, move
 from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span
 from mwpy._values import records
-from mwpy._values.errors import InternalError
 from mwpy._values.ids import SlaveId
 from mwpy._values.packed import PackedCalls
-from mwpy._values.plain_enum import PlainEnum
 from mwpy._values.records import TaskRange
 from mwpy._values.task import TaskState
 
-__all__ = ["TRANSITIONS", "TaskEvent", "Taskjar"]
+__all__ = ["Taskjar"]
 
-
-class TaskEvent(PlainEnum):
-    """What can happen to a task."""
-
-    SUBMIT = "submit"
-    BLOCK = "submit with references"
-    UNBLOCK = "get all values"
-    FAIL = "fail before it is pending"
-    ALLOCATE = "allocate"
-    FINISH = "finish"
-    RETURN = "return"
-    DELAY = "return for later"
-    BE_DUE = "be due"
-    REPEAT = "start another attempt"
-    END_ONE = "end one of several attempts"
-    GIVE_UP = "give up"
-    LET_FINISH = "let finish"
-    CANCEL = "cancel"
-    KEEP = "keep its answer"
-    VERIFY = "repeat to compare"
-    REUSE = "be answered from the run database"
-
-
-_NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
-_ANSWERED, _REPEATING = TaskState.ANSWERED, TaskState.REPEATING
-_FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
-_DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
-
-TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
-    TaskEvent.SUBMIT: {_NEW: _PENDING},
-    TaskEvent.BLOCK: {_NEW: _BLOCKED},
-    TaskEvent.UNBLOCK: {_BLOCKED: _PENDING},
-    TaskEvent.FAIL: {_NEW: _FINISHED, _BLOCKED: _FINISHED},
-    TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
-    TaskEvent.FINISH: {
-        _ALLOCATED: _FINISHED,
-        _CANCELLING: _FINISHED,
-        _ANSWERED: _FINISHED,
-        _REPEATING: _FINISHED,
-    },
-    TaskEvent.RETURN: {_ALLOCATED: _PENDING, _REPEATING: _ANSWERED},
-    TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
-    TaskEvent.BE_DUE: {_DELAYED: _PENDING},
-    TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
-    TaskEvent.END_ONE: {_ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},
-    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
-    TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
-    TaskEvent.CANCEL: {
-        _BLOCKED: _CANCELLED,
-        _PENDING: _CANCELLED,
-        _ALLOCATED: _CANCELLED,
-        _CANCELLING: _CANCELLED,
-        _DELAYED: _CANCELLED,
-        _ANSWERED: _CANCELLED,
-        _REPEATING: _CANCELLED,
-    },
-    TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
-    TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
-    TaskEvent.REUSE: {_NEW: _FINISHED},
-}
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
-_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE = _REST
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, *_OTHERS = _REST
+_NEW, _FINISHED = TaskState.NEW, TaskState.FINISHED
+_REPEATING, _KEPT = TaskState.REPEATING, TaskState.KEPT
+"""Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
 Tags = Sequence[list[Any]]
 """The tags of each entry of `TasksSubmitted`; empty if they are unknown."""
@@ -141,6 +83,10 @@ class Taskjar:
     """The same tasks, and which of them have several live attempts."""
     left: LeftStates = field(default=Factory(lambda self: LeftStates(self.allocated), takes_self=True))
     """The states that tasks left for their next attempts."""
+    kept: KeptTasks = field(
+        default=Factory(lambda self: KeptTasks(self.algorithms, self.pending, self.blocked), takes_self=True)
+    )
+    """The tasks whose values stay at agents."""
     speculates: bool = False
     """Whether a task was ever submitted of which a second attempt may be started."""
     deaths: KeptDeaths = field(factory=KeptDeaths)
@@ -175,6 +121,10 @@ class Taskjar:
             records.ResultsHeld: _only(self.blocked.hold),
             records.ResultGiven: _only(self.blocked.give),
             records.ResultsReleased: _only(self.blocked.release),
+            records.ValuesLost: _only(self.blocked.lose),
+            records.ValuesReleased: self.kept.release,
+            records.TasksRecomputed: self.kept.compute_again,
+            records.TasksBlocked: self.kept.block,
             records.AlgorithmDefined: _only(self.algorithms.add),
             records.AlgorithmsForgotten: _only(self.algorithms.forget),
         }
@@ -183,7 +133,7 @@ class Taskjar:
     def num_allocated(self) -> int:
         """How many tasks are at slaves."""
         elsewhere = self.pending.count + len(self.blocked.tasks) + len(self.delayed.tasks)
-        return self.runnable - elsewhere - self.answered.num_waiting
+        return self.runnable + len(self.kept.again) - elsewhere - self.answered.num_waiting
 
     def spans(self) -> Iterator[Span]:
         """All spans: pending, blocked and delayed ones, those with answers, and those that slaves hold."""
@@ -200,7 +150,7 @@ class Taskjar:
         sid = record.sid
         repeats = bool(self.answered.tasks) and self.answered.is_waiting(record.tasks[0].first)
         spans = self.answered.send(record.tasks) if repeats else self.pending.remove(sid, record.tasks)
-        _move(spans, _VERIFY if repeats else _ALLOCATE)
+        move(spans, _VERIFY if repeats else _ALLOCATE)
         held = self.held[sid]
         for span in spans:
             span.attempt = span.sent = span.attempt + 1
@@ -214,10 +164,13 @@ class Taskjar:
     def _received(self, record: records.ResultsReceived, _: Tags) -> list[Span]:
         results = record.results
         spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
-        _move(spans, _FINISH)
-        self._count_ended(spans)
+        if results.kept:
+            spans = self.kept.store(spans, record)
+            self.left.forget([span for span in spans if span.state is _KEPT])
+        move([span for span in spans if span.state is not _KEPT] if results.kept else spans, _FINISH)
         if results.failed:
-            self.failed += len(dict.fromkeys(results.failed))
+            self.failed += len(dict.fromkeys(results.failed)) - self.kept.num_again(results)
+        self._count_ended(spans)
         if self.blocked.results:
             self.blocked.received(spans, results, record.frames)
         return spans
@@ -225,7 +178,7 @@ class Taskjar:
     def _answers_kept(self, record: records.AnswersKept, _: Tags) -> list[Span]:
         results = record.results
         spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
-        _move(spans, _KEEP)
+        move(spans, _KEEP)
         self.left.forget(spans)  # a repetition must not depend on what another host computed
         return self.answered.add(spans, record)
 
@@ -240,7 +193,7 @@ class Taskjar:
             if self.blocked.results:
                 self.blocked.received([span], given.result, given.frames)
             spans.append(span)
-        _move(spans, _FINISH)
+        move(spans, _FINISH)
         self._count_ended(spans)
         return spans
 
@@ -252,26 +205,28 @@ class Taskjar:
             self.algorithms.begin(algorithm, each.count)
             columns = _calls_in(each), each.buffers, own_tags
             spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
+            if each.policy.keep:
+                self.blocked.hold_all(spans[-1].ids)
             self.speculates = self.speculates or each.policy.speculate
         self.runnable += sum(map(count_of, spans))
         new = [span for span in spans if not span.refers]
-        _move(new, _SUBMIT)
+        move(new, _SUBMIT)
         self.pending.add(new)
         if len(new) < len(spans):
             blocked = [span for span in spans if span.refers]
-            _move(blocked, _BLOCK)
+            move(blocked, _BLOCK)
             self.blocked.add(blocked)
         return spans
 
     def _attempts_started(self, record: records.AttemptsStarted, _: Tags) -> list[Span]:
         spans = self.allocated.set_apart(record.beside, record.tasks)
-        _move(spans, _REPEAT)
+        move(spans, _REPEAT)
         new = {each.first: each for each in record.tasks}
         return [self.allocated.start_another(span, record.sid, new[span.first]) for span in spans]
 
     def _attempts_ended(self, record: records.AttemptsEnded, _: Tags) -> list[Span]:
         spans = self.allocated.take(record.sid, *_columns(record.tasks))
-        _move(spans, _END_ONE)
+        move(spans, _END_ONE)
         self.deaths.charge(spans, record.charges)
         self.allocated.end_some(record.sid, spans)
         return spans
@@ -281,10 +236,10 @@ class Taskjar:
         repeats = [span for span in spans if span.state is _REPEATING]
         if repeats:
             spans = [span for span in spans if span.state is not _REPEATING]
-            _move(repeats, _DELAY if record.pause_s else _RETURN)
+            move(repeats, _DELAY if record.pause_s else _RETURN)
             self.deaths.charge(repeats, record.charges)
             self.answered.wait(repeats)
-        _move(spans, _DELAY if record.pause_s else _RETURN)
+        move(spans, _DELAY if record.pause_s else _RETURN)
         for span in spans:
             span.sid, span.attempt = None, span.sent
         self.deaths.charge(spans, record.charges)
@@ -300,7 +255,7 @@ class Taskjar:
 
     def _due(self, record: records.TasksDue, _: Tags) -> list[Span]:
         spans = self.delayed.remove(record.tasks)
-        _move(spans, _BE_DUE)
+        move(spans, _BE_DUE)
         for span in spans:
             self._count_away(span, -span.count)
         self.pending.add(spans)
@@ -308,7 +263,7 @@ class Taskjar:
 
     def _unblocked(self, record: records.TasksUnblocked, _: Tags) -> list[Span]:
         spans = self.blocked.unblock(record.tasks)
-        _move(spans, _UNBLOCK)
+        move(spans, _UNBLOCK)
         self.pending.add(spans)
         return spans
 
@@ -322,9 +277,9 @@ class Taskjar:
             spans = self.pending.remove(sid, tasks)
             for span in spans:
                 self._count_away(span, span.count)
-        _move(spans, _GIVE_UP)
+        move(spans, _GIVE_UP)
+        self.failed += sum(span.count for span in spans if not span.runs_again)
         self._count_ended(spans)
-        self.failed += sum(map(count_of, spans))
         self.deaths.charge(spans, record.charges)
         if self.blocked.results:
             self.blocked.ended(spans, f"is unrunnable: {record.reason}")
@@ -347,7 +302,10 @@ class Taskjar:
             if span.state is _REPEATING:
                 self.answered.remove(span.first)
         check_found(spans, tasks)
-        _move(spans, _CANCEL)
+        if spans[0].runs_again:  # a record names only such tasks, or none
+            self.left.forget(spans)
+            return self.kept.stop(spans)
+        move(spans, _CANCEL)
         self._count_ended(spans)
         self.cancelled += sum(map(count_of, spans))
         if self.blocked.results:
@@ -356,39 +314,49 @@ class Taskjar:
 
     def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
         spans = self.allocated.set_apart(record.sid, record.tasks)
-        _move(spans, _LET_FINISH)
+        move(spans, _LET_FINISH)
         return spans
 
     def _failed(self, record: records.TasksFailed, _: Tags) -> list[Span]:
         spans: list[Span] = []
         for each in record.tasks:
+            is_second = each.first in self.kept.again
             if each.first in self.blocked.tasks:
                 spans += self.blocked.remove([each])
-                self.runnable -= each.count
+                self.left.forget(spans[-1:])  # it was blocked again after an attempt
+                self.runnable -= 0 if is_second else each.count
                 self.algorithms.end(spans[-1].algorithm, each.count)
-            _end_new(self, each)
-            if record.dependency:
-                self.cancelled += each.count
+            if is_second:
+                self.kept.end(each.first)
             else:
-                self.failed += each.count
+                _end_new(self, each)
+                self.cancelled += each.count if record.dependency else 0
+                self.failed += 0 if record.dependency else each.count
             cause, root = record.cause or f"{each} failed: {record.reason}", record.dependency or each.first
             self.blocked.fail(each.first, cause, root)
-        _move(spans, _FAIL)
+        move(spans, _FAIL)
         return spans
 
     def _count_away(self, span: Span, count: int) -> None:
         """Tasks of a span are not pending any more; with a negative number, they are pending again."""
-        span.algorithm.away += count
-        self.away += count
+        if not span.runs_again:
+            span.algorithm.away += count
+            self.away += count
 
     def _count_ended(self, spans: Sequence[Span]) -> None:
         """Spans have ended."""
         for span in spans:
-            self.runnable -= span.count
-            self.ended += span.count
+            if span.runs_again:
+                self.kept.end(span.first)
+            else:
+                self.runnable -= span.count
+                self.ended += span.count
             if span.left is not None:
                 self.left.bytes -= span.left.size
-            self.algorithms.end(span.algorithm, span.count)
+            if span.state is not _KEPT:
+                self.algorithms.end(span.algorithm, span.count)
+            if span.refers:
+                self.blocked.stop_using(span)
 
     # ---- checking ------------------------------------------------------------------------------------------
 
@@ -398,13 +366,15 @@ class Taskjar:
         self.blocked.check()
         self.delayed.check()
         self.answered.check()
+        num_unsent = self.kept.check()
         beside = self.allocated.check()
         allocated = sum(held.count for held in self.held.values()) - beside.total()
         assert allocated == self.num_allocated, "a task is neither pending nor delayed nor answered nor at a slave"
         not_pending = allocated + len(self.delayed.tasks) + self.answered.num_waiting
+        not_pending -= len(self.kept.again) - num_unsent  # their results are given out
         assert not_pending == self.away - self.ended, "the tasks that are not pending any more were miscounted"
         runnable: Counter[int] = Counter()
-        for span in self.spans():
+        for span in (*self.spans(), *self.kept.tasks.values()):
             runnable[span.algorithm.number] += span.count
         self.algorithms.check(runnable - beside)
         self.left.check(self.spans())
@@ -446,14 +416,3 @@ def _only(*changes: Callable[[Any], None]) -> Callable[[Any, Tags], list[Span]]:
 def _columns(tasks: Sequence[TaskRange]) -> Iterator[Sequence[int]]:
     """The first ids, the counts and the attempts of tasks."""
     return zip(*((each.first, each.count, each.attempt) for each in tasks), strict=True)
-
-
-def _move(spans: Sequence[Span], event: TaskEvent) -> None:
-    transitions = TRANSITIONS[event]
-    for span in spans:
-        state = transitions.get(span.state)
-        if state is None:
-            raise InternalError(
-                f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
-            )
-        span.state = state

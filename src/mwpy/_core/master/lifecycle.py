@@ -1,0 +1,104 @@
+"""The lifecycle of a task.
+
+The table `TRANSITIONS` says what each event does to a task in each state. A transition that the table does not have is
+an internal error. Only the taskjar and its parts move tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mwpy._core.master.spans import Span
+from mwpy._values.errors import InternalError
+from mwpy._values.plain_enum import PlainEnum
+from mwpy._values.task import TaskState
+
+__all__ = ["TRANSITIONS", "TaskEvent", "move"]
+
+
+class TaskEvent(PlainEnum):
+    """What can happen to a task."""
+
+    SUBMIT = "submit"
+    BLOCK = "submit with references"
+    UNBLOCK = "get all values"
+    FAIL = "fail before it is pending"
+    ALLOCATE = "allocate"
+    FINISH = "finish"
+    RETURN = "return"
+    DELAY = "return for later"
+    BE_DUE = "be due"
+    REPEAT = "start another attempt"
+    END_ONE = "end one of several attempts"
+    GIVE_UP = "give up"
+    LET_FINISH = "let finish"
+    CANCEL = "cancel"
+    KEEP = "keep its answer"
+    VERIFY = "repeat to compare"
+    REUSE = "be answered from the run database"
+    STORE = "finish, with a value that stays"
+    RELEASE = "release its value"
+    RECOMPUTE = "compute its value again"
+    WAIT = "wait for lost values"
+    STOP = "stop the second computation"
+
+
+_NEW, _BLOCKED, _PENDING, _ALLOCATED = TaskState.NEW, TaskState.BLOCKED, TaskState.PENDING, TaskState.ALLOCATED
+_ANSWERED, _REPEATING = TaskState.ANSWERED, TaskState.REPEATING
+_FINISHED, _UNRUNNABLE = TaskState.FINISHED, TaskState.UNRUNNABLE
+_DELAYED, _CANCELLING, _CANCELLED = TaskState.DELAYED, TaskState.CANCELLING, TaskState.CANCELLED
+_KEPT, _RELEASED = TaskState.KEPT, TaskState.RELEASED
+
+TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
+    TaskEvent.SUBMIT: {_NEW: _PENDING},
+    TaskEvent.BLOCK: {_NEW: _BLOCKED},
+    TaskEvent.UNBLOCK: {_BLOCKED: _PENDING},
+    TaskEvent.FAIL: {_NEW: _FINISHED, _BLOCKED: _FINISHED},
+    TaskEvent.ALLOCATE: {_PENDING: _ALLOCATED},
+    TaskEvent.FINISH: {
+        _ALLOCATED: _FINISHED,
+        _CANCELLING: _FINISHED,
+        _ANSWERED: _FINISHED,
+        _REPEATING: _FINISHED,
+    },
+    TaskEvent.RETURN: {_ALLOCATED: _PENDING, _REPEATING: _ANSWERED},
+    TaskEvent.DELAY: {_ALLOCATED: _DELAYED},
+    TaskEvent.BE_DUE: {_DELAYED: _PENDING},
+    TaskEvent.REPEAT: {_ALLOCATED: _ALLOCATED},
+    TaskEvent.END_ONE: {_ALLOCATED: _ALLOCATED, _CANCELLING: _CANCELLING},
+    TaskEvent.GIVE_UP: {_PENDING: _UNRUNNABLE, _ALLOCATED: _UNRUNNABLE, _DELAYED: _UNRUNNABLE},
+    TaskEvent.LET_FINISH: {_ALLOCATED: _CANCELLING},
+    TaskEvent.CANCEL: {
+        _BLOCKED: _CANCELLED,
+        _PENDING: _CANCELLED,
+        _ALLOCATED: _CANCELLED,
+        _CANCELLING: _CANCELLED,
+        _DELAYED: _CANCELLED,
+        _ANSWERED: _CANCELLED,
+        _REPEATING: _CANCELLED,
+    },
+    TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
+    TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
+    TaskEvent.REUSE: {_NEW: _FINISHED},
+    TaskEvent.STORE: {_ALLOCATED: _KEPT, _CANCELLING: _KEPT},
+    TaskEvent.RELEASE: {_KEPT: _RELEASED},
+    TaskEvent.RECOMPUTE: {_KEPT: _PENDING},
+    TaskEvent.WAIT: {_KEPT: _BLOCKED, _PENDING: _BLOCKED},
+    TaskEvent.STOP: {_BLOCKED: _KEPT, _PENDING: _KEPT, _ALLOCATED: _KEPT, _DELAYED: _KEPT},
+}
+
+
+def move(spans: Sequence[Span], event: TaskEvent) -> None:
+    """Move the tasks of spans along their lifecycle.
+
+    Raises:
+        InternalError: the table has no such transition; the fault of mwpy itself.
+    """
+    transitions = TRANSITIONS[event]
+    for span in spans:
+        state = transitions.get(span.state)
+        if state is None:
+            raise InternalError(
+                f"{span}: {span.state.name} (attempt {span.attempt} on {span.sid}), which cannot {event.value}"
+            )
+        span.state = state

@@ -1,0 +1,97 @@
+"""Checks from outside the values that stay at agents: which are lost, released and computed again, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from mwpy._simulation.reference_checker import ReferenceChecker
+from mwpy._values import groups, records
+
+__all__ = ["KeptChecker"]
+
+
+@define(eq=False)
+class KeptChecker:
+    """Follows values from the tasks that gave them to their release."""
+
+    references: ReferenceChecker
+    """Knows which tasks refer to which."""
+    ended: Mapping[int, str]
+    """The tasks that have ended, as the algorithm knows it."""
+    wanted: dict[int, None] = field(factory=dict)
+    """The tasks whose values should stay at agents."""
+    released: dict[int, None] = field(factory=dict)
+    """The values that the algorithm has released."""
+    places: dict[int, str] = field(factory=dict)
+    """The kept tasks, and the agents that have their values; empty if the value is lost."""
+    again: dict[int, None] = field(factory=dict)
+    """The tasks that run again."""
+    num_again: int = 0
+    """How often a task ran again."""
+    _done: dict[int, None] = field(factory=dict)
+    """The tasks with a result, as the master records it, or that will not run."""
+
+    def recorded(self, record: records.Record) -> None:
+        """The master states a fact."""
+        match record:
+            case records.ResultsReceived(_, results, _, agent):
+                numbers = [task for task, _ in groups.each_task(results)]
+                for task in numbers:
+                    self._ends(task)
+                for place, _ in results.kept:
+                    self.places[numbers[place]] = agent
+            case records.TasksGivenUp(tasks=tasks) | records.TasksFailed(tasks=tasks):
+                for task in _each(tasks):
+                    self._ends(task)
+            case records.TasksCancelled(tasks=tasks):
+                for task in _each(tasks):
+                    if task in self.again:
+                        self.places[task] = ""
+                    self._ends(task)
+            case records.ValuesLost(agent, numbers):
+                for task in numbers:
+                    assert self.places[task] == agent, f"the value of task {task} is not at {agent}"
+                    self.places[task] = ""
+            case records.ValuesReleased(numbers, cause):
+                for task in numbers:
+                    self._released(task, cause)
+            case records.TasksRecomputed(tasks):
+                for task in _each(tasks):
+                    self._runs_again(task)
+
+    def _ends(self, task: int) -> None:
+        self.again.pop(task, None)
+        self._done[task] = None
+
+    def _users(self, task: int) -> list[int]:
+        """The tasks that refer to this one and have not ended."""
+        users = [user for user, numbers in self.references.refers.items() if task in numbers]
+        return [user for user in users if user not in self._done or user in self.again]
+
+    def _released(self, task: int, cause: str) -> None:
+        place = self.places.pop(task)
+        if cause:
+            assert not place, f"the value of task {task} is at {place}, but it is given up: {cause}"
+            self.references.unsure[task] = None
+            return
+        assert task in self.released, f"the value of task {task} is released, and nobody wanted that"
+        assert not self._users(task), f"the value of task {task} is released, but {self._users(task)} need it"
+
+    def _runs_again(self, task: int) -> None:
+        assert self.places.pop(task) == "", f"task {task} runs again, but its value is not lost"
+        assert self._users(task), f"task {task} runs again, and nobody needs it"
+        self.again[task] = self.references.unsure[task] = None
+        self.num_again += 1
+
+    def check_end(self) -> None:
+        """All tasks have ended."""
+        assert not self.again, f"tasks {[*self.again]} run again, and all tasks have ended"
+        left = [task for task in self.places if task in self.released and not self._users(task)]
+        assert not left, f"the values of tasks {left} were released, and are still kept"
+
+
+def _each(tasks: Sequence[records.TaskRange]) -> list[int]:
+    """The ids of all tasks."""
+    return [each.first + place for each in tasks for place in range(each.count)]
