@@ -86,7 +86,9 @@ _TOTAL = re.compile(
 
 def text_of(record: records.Record) -> str:
     """Describe a record in one line; empty for a record that the audit file does not show."""
-    text = _escaped(_text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record))
+    text = _escaped(
+        _text_of_slaves(record) or _text_of_agents(record) or _text_of_tasks(record) or _text_of_values(record)
+    )
     if isinstance(record, records.SlaveEnded):
         text += "".join(f"\t{name}: {_escaped(words)}" for name, words in record.words.streams)
     return text
@@ -302,14 +304,6 @@ def _text_of_tasks(record: records.Record) -> str:
             return "; ".join(f"BLOCKED task {each.first}: it needs {_results_of(each.refers)}" for each in blocked)
         case records.TasksUnblocked(tasks):
             return f"UNBLOCKED {_names(tasks)}"
-        case records.TasksBlocked(tasks):
-            return f"BLOCKED again, because values are lost: {_names(tasks)}"
-        case records.TasksRecomputed(tasks):
-            return f"RECOMPUTE {_names(tasks)}: its value is lost and needed"
-        case records.ValuesLost(agent, numbers, reason):
-            return f"LOST {_values_of(numbers)} at {agent}: {reason}"
-        case records.ValuesReleased(numbers, cause):
-            return f"FORGOTTEN {_values_of(numbers)}{f': {cause}' if cause else ''}"
         case records.ResultsHeld(numbers):
             return f"HELD for later tasks: {_results_of(numbers)}"
         case records.ResultGiven(number, frames, cause):
@@ -330,6 +324,20 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"CORRECTED results that are in doubt: new tasks compute them again, for tasks {_ids_in(ranges)}"
         case records.TasksUnaddressed(sid, tasks):
             return f"{counted(_count(tasks), 'task')} for {sid} may run anywhere ({_names(tasks)})"
+        case _:
+            return ""
+
+
+def _text_of_values(record: records.Record) -> str:
+    match record:
+        case records.TasksBlocked(tasks):
+            return f"BLOCKED again, because values are lost: {_names(tasks)}"
+        case records.TasksRecomputed(tasks):
+            return f"RECOMPUTE {_names(tasks)}: its value is lost and needed"
+        case records.ValuesLost(agent, numbers, reason):
+            return f"LOST {_values_of(numbers)} at {agent}: {reason}"
+        case records.ValuesReleased(numbers, cause):
+            return f"FORGOTTEN {_values_of(numbers)}{f': {cause}' if cause else ''}"
         case _:
             return ""
 

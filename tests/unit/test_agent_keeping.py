@@ -19,11 +19,9 @@ from mwpy._core.agent.events import (
     ReadShare,
     ShareNotKept,
     ShareOpened,
-    SlaveExited,
 )
 from mwpy._values import groups, messages
 from mwpy._values.ids import Buffer
-from mwpy._values.last_words import NO_WORDS
 from mwpy._values.messagepack import encode
 from mwpy._values.share_messages import PART_BYTES, Share, share_of_result
 from mwpy._values.shares import places_of
@@ -89,12 +87,6 @@ def test_a_slave_cannot_say_that_a_value_stays(core: AgentCore) -> None:
     pass_on(core, 1, 1, [])
     group = messages.Results(1, [1], [1], [1], [0.1], [], kept=[(0, 64)])
     assert happen(core, slave_heard(1, group, groups.payload(1, [b"\xc0"]))).kill == [1]
-
-
-def test_the_values_of_a_slave_that_ended_are_not_expected(core: AgentCore) -> None:
-    pass_on(core, 1, 1, [0])
-    happen(core, SlaveExited(1, "killed", NO_WORDS, 1))
-    assert core._keeping._wanted == {}
 
 
 def keep(core: AgentCore, task: int = 1) -> Share:

@@ -447,7 +447,7 @@ def test_a_task_that_is_too_large_leaves_no_task_waiting_for_its_value() -> None
     assert master.core.state.jar.blocked.results == {}
 
 
-def test_an_agent_is_told_to_drop_what_does_not_count() -> None:
+def test_an_agent_must_drop_what_does_not_count() -> None:
     """A result of an attempt that ended meanwhile stays at the agent, and nobody needs it."""
     master = Master()
     task = master.submit(policy=KEEP)

@@ -176,14 +176,16 @@ def _allocate_again(story: Story) -> None:
     story.books.state.record(records.TasksAllocated(story.slaves[1].sid, [story.named(2)]))
 
 
+def _delay_again(story: Story) -> None:
+    _allocate_again(story)
+    story.books.state.record(records.TasksReturned(story.slaves[1].sid, [story.named(2)], "why", (), 1.0))
+
+
 WAYS_BACK: dict[TaskState, Callable[[Story], None]] = {
     _S.PENDING: lambda story: None,
     _S.BLOCKED: lambda story: None,
     _S.ALLOCATED: _allocate_again,
-    _S.DELAYED: lambda story: (
-        _allocate_again(story),
-        story.books.state.record(records.TasksReturned(story.slaves[1].sid, [story.named(2)], "why", (), 1.0)),
-    )[0],
+    _S.DELAYED: _delay_again,
 }
 """How a task that runs again gets into each state."""
 

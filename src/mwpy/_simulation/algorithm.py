@@ -225,7 +225,7 @@ class SimulatedAlgorithm:
         if random.random() < 0.1:
             self._world.note("a module was edited: renew the slaves")
             self._io.commands.append(RenewSlaves(None))
-            self._checker.edited()
+            self._checker.code.edited()
         self._wake()
         if last < self._total:
             self._world.after(random.random() * self._submit_s, self._go_on)

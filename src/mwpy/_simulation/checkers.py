@@ -14,6 +14,7 @@ from typing import Any
 from attrs import Factory, define, field
 
 from mwpy._core.master.commands import CancelTasks, Running
+from mwpy._simulation.code_checker import CodeChecker
 from mwpy._simulation.host_checker import HostChecker
 from mwpy._simulation.kept_checker import KeptChecker
 from mwpy._simulation.live_attempts import AttemptChecker
@@ -29,7 +30,7 @@ from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import KEPT, Result, UnrunnableTask, encoded_in
+from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["LARGE_BYTES", "HistoryChecker", "SimulationFailure", "is_cancelled"]
 
@@ -98,6 +99,8 @@ class HistoryChecker:
     """How many of them may wait when a task is sent."""
     shares: dict[int, list[str]] = field(factory=dict)
     """The digests of the shared objects that tasks need, for tasks that need any."""
+    code: CodeChecker = field(factory=CodeChecker)
+    """Checks which code runs."""
     stops: StopChecker = field(factory=StopChecker)
     """Checks the stops because of failures."""
     hosts: HostChecker = field(factory=HostChecker)
@@ -114,12 +117,6 @@ class HistoryChecker:
     """Agents that the master knows to leave."""
     _policies: dict[int, TaskPolicy] = field(factory=dict)
     tags: dict[int, object] = field(factory=dict)
-    _algorithms: dict[int, records.AlgorithmDefined] = field(factory=dict)
-    """The definition with which each task was submitted."""
-    edits: int = 0
-    """How often a module of the algorithm was edited."""
-    _edits_before: dict[int, int] = field(factory=dict)
-    """How often before each task was submitted."""
     _unaddressed: dict[int, None] = field(factory=dict)
     """Tasks that were addressed to a slave, until the master removed this address."""
     _last: dict[SlaveId, int] = field(factory=dict)
@@ -170,17 +167,12 @@ class HistoryChecker:
             Its tag.
         """
         self._policies[task] = policy
-        self._algorithms[task] = algorithm
-        self._edits_before[task] = self.edits
+        self.code.submitted(task, algorithm)
         self.tags[task] = object()
         self.retries.errors[task] = errors
         if kills:
             (self.killers if kills == "slave" else self.agent_killers)[task] = None
         return self.tags[task]
-
-    def edited(self) -> None:
-        """A module was edited. No slave that has started may run a task that is submitted from now on."""
-        self.edits += 1
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
@@ -232,8 +224,6 @@ class HistoryChecker:
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksRecomputed(tasks):
                 self.states.restarted(tasks)
-                for task in _each(tasks):
-                    self._last_attempts.pop(task, None)
             case records.TasksCancelled(sid, tasks):
                 if tasks[0].first in again:  # nobody needs its value any more
                     self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
@@ -299,17 +289,6 @@ class HistoryChecker:
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
 
-    def has(self, task: int, sid: SlaveId | None, edits: int, algorithm: tuple[str, bytes]) -> None:
-        """A slave is about to start a task.
-
-        Args:
-            edits: how often a module had been edited when the slave process started.
-            algorithm: what the slave has for the task's algorithm: the reference and the pickle.
-        """
-        assert edits >= self._edits_before[task], f"{sid} runs task {task} with a module from before an edit"
-        is_same = algorithm == (self._algorithms[task].definition.reference, self._algorithms[task].packed)
-        assert is_same, f"task {task} runs another function than it was submitted with"
-
     def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
         """A slave starts a task, while the other slaves of its agent run the tasks `beside`."""
         policy = self._policies[task]
@@ -332,10 +311,8 @@ class HistoryChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
-        for part in () if is_cancelled(result) else (self.references, self.retries):
+        for part in () if is_cancelled(result) else (self.references, self.retries, self.verify):
             part.finished(result)
-        if not (is_cancelled(result) or encoded_in(result)[0] is KEPT):
-            self.verify.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
     def given_up(self, task: UnrunnableTask) -> None:

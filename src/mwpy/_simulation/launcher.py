@@ -44,7 +44,7 @@ class SimulatedLauncher:
 
     def start(self, number: int, welcome: messages.Welcome) -> SlaveParts:
         """Start a slave as a fresh interpreter; sometimes fail because memory is missing."""
-        slave = self.make_slave(number, self._workload.checker.edits)
+        slave = self.make_slave(number, self._workload.checker.code.edits)
         if self._world.chance(0.05):
             slave.hang(closes=False)
             self.check_start(slave)
@@ -54,7 +54,7 @@ class SimulatedLauncher:
     def start_template(self, number: int, welcome: messages.Welcome) -> tuple[SimulatedTemplate, SlaveParts]:
         """Start a template and its first slave."""
         assert self._template is None or self._template.is_over, "there are two templates"
-        template = SimulatedTemplate(self._world, self, self._link, self._workload.checker.edits, self._unsafe)
+        template = SimulatedTemplate(self._world, self, self._link, self._workload.checker.code.edits, self._unsafe)
         parts = template.fork(number, welcome)
         template.load(self._workload.start_s)
         self._template = template

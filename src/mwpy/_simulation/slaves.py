@@ -197,8 +197,9 @@ class SimulatedSlave:
         """Its exit code, or the negative number of the signal that ended it."""
         checkers = work.checker.states, work.checker.references
         self._shares = SharesOfSlave(work.store)
-        acts = self._send, self.channel.reply, self._shares.value_of
-        self._states = StatesOfSlave(self._world, *checkers, work.peer, number, *acts)
+        self._states = StatesOfSlave(
+            self._world, *checkers, work.peer, number, self._send, self.channel.reply, self._shares.value_of
+        )
         self.wear = Wear(self._world, number, work.max_tasks, work.max_memory)
         self.printed = ""
         """What it wrote to standard error when it started."""
@@ -390,7 +391,7 @@ class SimulatedSlave:
     def _run(self, task: int, attempt: int, algorithm: int) -> None:
         random = self._world.random
         checker = self._work.checker
-        checker.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
+        checker.code.has(task, self.sid, self._edits, self.algorithms[algorithm][1:])
         checker.started(task, self.sid, self._work.peer, self._work.running())
         self.wear.start(self._work.frozen_until())
         self.running, self._attempt = task, attempt

@@ -87,6 +87,7 @@ class StateChecker:
         for each in tasks:
             self._restarted[each.first] = each.attempt
             self._arrived.pop(each.first, None)
+            self.cancelled.pop(each.first, None)
 
     def recorded(self, record: TaskCheckpointed) -> None:
         """The master keeps a state."""

@@ -14,7 +14,7 @@ from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.ids import SlaveId
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.task import Result, SlaveKind, SlaveState
+from mwpy._values.task import KEPT, Result, SlaveKind, SlaveState, encoded_in
 
 __all__ = ["VerifyChecker"]
 
@@ -170,7 +170,7 @@ class VerifyChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
         task, call = result.task_id, result.tag
-        is_wrong = result.ok and result.value != task
+        is_wrong = result.ok and encoded_in(result)[0] is not KEPT and result.value != task
         if isinstance(call, DoubtedCall) and call.only:
             assert call.only in self._outvoted, f"task {task} corrects a result, and does not count without a reason"
             return  # the algorithm gets a failure

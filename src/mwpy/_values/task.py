@@ -88,7 +88,7 @@ class _Kept:
 
 
 KEPT = _Kept()
-"""Stands in a result for a value that stays at its agent."""
+"""What a result has in place of a value that stays at its agent."""
 
 Loads = Callable[[Any, Sequence[Buffer]], Any]
 """Converts an entry of a group and its out-of-band buffers into the object."""

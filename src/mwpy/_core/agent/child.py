@@ -180,6 +180,8 @@ class Child:
     """The most memory that was measured."""
     peaks: dict[tuple[int, int], int] = field(factory=dict)
     """The most memory that was measured while it ran a task with a limit of memory, by task and attempt."""
+    keeps: dict[tuple[int, int], None] = field(factory=dict)
+    """The tasks and attempts whose results stay at the agent. Some may have been taken back."""
     kills: int = 0
     """How many of its processes the kernel had killed then for lack of memory."""
     memory_limit: int | None = None

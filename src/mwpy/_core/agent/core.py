@@ -2,8 +2,7 @@
 
 The core is one state (`AgentState`: settings, slaves, actions) and parts that receive this state: `Starts`, `Traffic`,
 `Shares`, `Keeping`, `Checkpoints`, `Reports`, `LateResults`, `Watch`, `Trust`, `Enforcement`, `Wear`, `StartOutput`,
-`Departure`
-and `Dues`. This module only distributes the events.
+`Departure` and `Dues`. This module only distributes the events.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ class AgentCore:
         self._checkpoints = Checkpoints(self._state)
         self._reports = Reports(self._state)
         self._shares = Shares(self._state)
-        self._keeping = Keeping(self._shares)
-        self._traffic = Traffic(self._state, self._checkpoints, self._keeping)
+        self._traffic = Traffic(self._state, self._checkpoints, Keeping(self._shares))
         self._watch = Watch(self._state)
         self._late = LateResults(self._state, self._checkpoints, self._watch)
         self._trust = Trust(self._state)
@@ -202,8 +200,6 @@ class AgentCore:
             self._traffic.pass_on(child, *admitted)
             if group.shares:
                 self._shares.passed_on(child, group)
-            if group.keeps:
-                self._keeping.passed_on(child, group)
             if group.limits or child.memory_limit is not None:
                 self._enforcement.passed_on(child, admitted[0].limits, now)
             if was_idle:
@@ -301,7 +297,6 @@ class AgentCore:
         self._state.record(records.SlaveEnded(child.name, cause, reason, named, LastWords(peak_bytes=words.peak_bytes)))
         self._checkpoints.slave_ended(child)
         self._shares.slave_ended(child)
-        self._keeping.slave_ended(child)
         if not child.is_replaced:
             lost = child.lost(started)[:MAX_TASKS]
             died = messages.SlaveDied(child.number, running, cause, shortened(reason), words, lost, child.allowed)

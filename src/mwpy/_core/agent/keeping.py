@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from attrs import define, field
+from attrs import define
 from msgspec.structs import replace
 
 from mwpy._core.agent.child import Child
@@ -24,31 +24,25 @@ from mwpy._values.shares import places_of
 __all__ = ["Keeping"]
 
 NOTHING = encode(None)
-"""What stands in a group for a value that stays."""
+"""What a group has in place of a value that stays."""
 
 
 @define(eq=False)
 class Keeping:
-    """Knows which results stay here."""
+    """Takes the values out of results."""
 
     _shares: Shares
-    _wanted: dict[int, dict[tuple[int, int], None]] = field(factory=dict)
-    """By slave: the tasks and attempts whose results stay here. Tasks that were taken back may be among them."""
 
     def passed_on(self, child: Child, group: messages.Tasks) -> None:
         """A slave was passed tasks whose results stay here."""
         tasks = [*groups.each_task(group)]
-        self._wanted.setdefault(child.number, {}).update((tasks[place], None) for place in group.keeps)
-
-    def slave_ended(self, child: Child) -> None:
-        """A slave has ended."""
-        self._wanted.pop(child.number, None)
+        child.keeps.update((tasks[place], None) for place in group.keeps)
 
     def take(
         self, child: Child, group: messages.Results, frames: Sequence[Buffer]
     ) -> tuple[messages.Results, Sequence[Buffer]]:
         """Take the values out of results of a slave that stay here. Return the group without them, and its frames."""
-        wanted = self._wanted.get(child.number)
+        wanted = child.keeps
         if not wanted:
             return group, frames
         tasks, failed = [*groups.each_task(group)], frozenset(group.failed)

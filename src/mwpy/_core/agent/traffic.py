@@ -57,6 +57,8 @@ class Traffic:
             actions.feed.append(child.number)
         before = child.passed_on
         child.hold(group)
+        if group.keeps:
+            self._keeping.passed_on(child, group)
         actions.records.append(records.TasksReceived(child.name, child.passed_on - before))
         actions.to_slaves.append((child.number, outgoing))
 

@@ -119,7 +119,8 @@ def divide(
     counts = [*group.counts[:whole], more][:end]
     digests = group.digests[: bisect_left(group.digests, count)]
     columns = counts, group.attempts[:end], group.algorithms[:end], buffers, group.limits[:end], digests
-    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end])
+    keeps = group.keeps[: bisect_left(group.keeps, count)]
+    kept = messages.Tasks(group.slave, group.tasks[:end], *columns, group.shares, group.portions[:end], keeps)
     payload_kept = groups.payload(count, split_list(frames[0])[:count])
     firsts = [group.tasks[whole] + more, *group.tasks[whole + 1 :]]
     rest = messages.Revoked(

@@ -147,11 +147,9 @@ class BlockedTasks:
                     self.results[number].users[span.first] = None
         spans = self.remove(tasks)
         for span in spans:
-            span.refers = [number for number in span.refers if self._is_used_by(number, span)]
+            results = [(number, self.results.get(number)) for number in span.refers]
+            span.refers = [number for number, result in results if result is not None and span.first in result.users]
         return spans
-
-    def _is_used_by(self, number: int, span: Span) -> bool:
-        return number in self.results and span.first in self.results[number].users
 
     def missing(self, span: Span) -> tuple[int, Referred] | None:
         """The first of the results to which a task refers that has no value and never will."""
@@ -235,11 +233,6 @@ class BlockedTasks:
 
     # ---- values that stay at agents -----------------------------------------------------------------------------
 
-    def hold_all(self, numbers: Iterable[int]) -> None:
-        """Keep the results of new tasks until they are released."""
-        for number in numbers:
-            self.results.setdefault(number, Referred()).is_held = True
-
     def store(self, number: int, agent: str, share: Share) -> None:
         """The value of a task stays at an agent."""
         result = self.results.setdefault(number, Referred())  # it may be released already
@@ -252,20 +245,10 @@ class BlockedTasks:
                 self.ripe[task] = None
         self._drop(number)
 
-    def _take_away(self, number: int) -> None:
-        """The value of a task is not at its agent any more."""
-        result = self.results[number]
-        if result.share is None:
-            return
-        del self.at[result.agent][number]
-        if not self.at[result.agent]:
-            del self.at[result.agent]
-        result.share, result.agent = None, ""
-
     def lose(self, record: ValuesLost) -> None:
         """Values are lost."""
         for number in record.numbers:
-            self._take_away(number)
+            _take_away(self, number)
             self.lost[number] = None
             if self.results[number].users:
                 self.bereft[number] = None
@@ -284,8 +267,8 @@ class BlockedTasks:
                 self._drop(number)
 
     def forget(self, number: int, cause: str) -> None:
-        """The value of a task is released; or, if there is a cause, it is lost for ever."""
-        self._take_away(number)
+        """The value of a task is released; or, if there is a cause, it is lost forever."""
+        _take_away(self, number)
         self.lost.pop(number, None)
         self.free.pop(number, None)
         self.results[number].stays = False
@@ -317,3 +300,13 @@ class BlockedTasks:
         assert bereft == self.bereft.keys(), "a task uses a value that is not there"
         places = [(each.agent, n) for n, each in self.results.items() if each.share is not None]
         assert sorted(places) == sorted((a, n) for a, own in self.at.items() for n in own), "a place is wrong"
+
+
+def _take_away(blocked: BlockedTasks, number: int) -> None:
+    """The value of a task is not at its agent any more."""
+    result = blocked.results[number]
+    if result.share is not None:
+        del blocked.at[result.agent][number]
+        if not blocked.at[result.agent]:
+            del blocked.at[result.agent]
+        result.share, result.agent = None, ""

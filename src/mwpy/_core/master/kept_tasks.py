@@ -15,6 +15,7 @@ from attrs import define, field
 
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.blocked import BlockedTasks
+from mwpy._core.master.left_states import LeftStates
 from mwpy._core.master.lifecycle import TaskEvent, move
 from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span
@@ -34,6 +35,7 @@ class KeptTasks:
     algorithms: Algorithms
     pending: PendingTasks
     blocked: BlockedTasks
+    left: LeftStates
     tasks: dict[int, Span] = field(factory=dict)
     """The kept tasks, by id. Each has a span of its own."""
     again: dict[int, None] = field(factory=dict)
@@ -47,6 +49,7 @@ class KeptTasks:
         singles = [single for span in spans for single in ([span] if span.count == 1 else span.singles())]
         stored = [span for span in singles if span.first in sizes]
         move(stored, TaskEvent.STORE)
+        self.left.forget(stored)
         for span in stored:
             span.sid, span.attempt = None, span.sent
             self.tasks[span.first] = span
@@ -70,6 +73,7 @@ class KeptTasks:
     def stop(self, spans: Sequence[Span]) -> list[Span]:
         """Tasks run again no longer. They have no values."""
         move(spans, TaskEvent.STOP)
+        self.left.forget(spans)
         for span in spans:
             span.sid, span.attempt = None, span.sent
             self.tasks[span.first] = span

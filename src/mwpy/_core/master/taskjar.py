@@ -22,6 +22,7 @@ from typing import Any
 from attrs import Factory, define, field
 
 from mwpy._core.holding import count_of
+from mwpy._core.master import lifecycle
 from mwpy._core.master.algorithms import Algorithms
 from mwpy._core.master.allocated import AllocatedTasks, HeldTasks, check_found
 from mwpy._core.master.answered import AnsweredTasks
@@ -30,7 +31,7 @@ from mwpy._core.master.deaths import KeptDeaths
 from mwpy._core.master.delayed import DelayedTasks
 from mwpy._core.master.kept_tasks import KeptTasks
 from mwpy._core.master.left_states import LeftStates
-from mwpy._core.master.lifecycle import TRANSITIONS, TaskEvent, move
+from mwpy._core.master.lifecycle import TaskEvent, move
 from mwpy._core.master.pending import PendingTasks
 from mwpy._core.master.spans import Span
 from mwpy._values import records
@@ -84,7 +85,7 @@ class Taskjar:
     left: LeftStates = field(default=Factory(lambda self: LeftStates(self.allocated), takes_self=True))
     """The states that tasks left for their next attempts."""
     kept: KeptTasks = field(
-        default=Factory(lambda self: KeptTasks(self.algorithms, self.pending, self.blocked), takes_self=True)
+        default=Factory(lambda self: KeptTasks(self.algorithms, self.pending, self.blocked, self.left), takes_self=True)
     )
     """The tasks whose values stay at agents."""
     speculates: bool = False
@@ -109,7 +110,7 @@ class Taskjar:
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
-            records.TasksCancelled: self._cancelled,
+            records.TasksCancelled: partial(_cancelled, self),
             records.TasksCancelling: self._cancelling,
             records.TasksUnaddressed: self.pending.unaddress,
             records.TaskCheckpointed: self.left.add,
@@ -166,7 +167,6 @@ class Taskjar:
         spans = self.allocated.take(record.sid, results.tasks, results.counts, results.attempts)
         if results.kept:
             spans = self.kept.store(spans, record)
-            self.left.forget([span for span in spans if span.state is _KEPT])
         move([span for span in spans if span.state is not _KEPT] if results.kept else spans, _FINISH)
         if results.failed:
             self.failed += len(dict.fromkeys(results.failed)) - self.kept.num_again(results)
@@ -206,7 +206,7 @@ class Taskjar:
             columns = _calls_in(each), each.buffers, own_tags
             spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
             if each.policy.keep:
-                self.blocked.hold_all(spans[-1].ids)
+                self.blocked.hold(records.ResultsHeld([*spans[-1].ids]))
             self.speculates = self.speculates or each.policy.speculate
         self.runnable += sum(map(count_of, spans))
         new = [span for span in spans if not span.refers]
@@ -285,33 +285,6 @@ class Taskjar:
             self.blocked.ended(spans, f"is unrunnable: {record.reason}")
         return spans
 
-    def _cancelled(self, record: records.TasksCancelled, _: Tags) -> list[Span]:
-        tasks, sid = record.tasks, record.sid
-        if sid is not None:
-            spans = self.allocated.take(sid, *_columns(tasks))
-        elif tasks[0].first in self.delayed.tasks:
-            spans = self.delayed.remove(tasks)
-        elif self.answered.is_waiting(tasks[0].first):
-            spans = [self.answered.remove(each.first)[0] for each in tasks]
-        else:
-            blocked = tasks[0].first in self.blocked.tasks
-            spans = self.blocked.remove(tasks) if blocked else self.pending.withdraw(tasks)
-            for span in spans:
-                self._count_away(span, span.count)
-        for span in spans:
-            if span.state is _REPEATING:
-                self.answered.remove(span.first)
-        check_found(spans, tasks)
-        if spans[0].runs_again:  # a record names only such tasks, or none
-            self.left.forget(spans)
-            return self.kept.stop(spans)
-        move(spans, _CANCEL)
-        self._count_ended(spans)
-        self.cancelled += sum(map(count_of, spans))
-        if self.blocked.results:
-            self.blocked.ended(spans, f"was cancelled {record.when}")
-        return spans
-
     def _cancelling(self, record: records.TasksCancelling, _: Tags) -> list[Span]:
         spans = self.allocated.set_apart(record.sid, record.tasks)
         move(spans, _LET_FINISH)
@@ -381,9 +354,36 @@ class Taskjar:
         self.deaths.check()
 
 
+def _cancelled(jar: Taskjar, record: records.TasksCancelled, _: Tags) -> list[Span]:
+    tasks, sid = record.tasks, record.sid
+    if sid is not None:
+        spans = jar.allocated.take(sid, *_columns(tasks))
+    elif tasks[0].first in jar.delayed.tasks:
+        spans = jar.delayed.remove(tasks)
+    elif jar.answered.is_waiting(tasks[0].first):
+        spans = [jar.answered.remove(each.first)[0] for each in tasks]
+    else:
+        blocked = tasks[0].first in jar.blocked.tasks
+        spans = jar.blocked.remove(tasks) if blocked else jar.pending.withdraw(tasks)
+        for span in spans:
+            jar._count_away(span, span.count)
+    for span in spans:
+        if span.state is _REPEATING:
+            jar.answered.remove(span.first)
+    check_found(spans, tasks)
+    if spans[0].runs_again:  # a record names only such tasks, or none
+        return jar.kept.stop(spans)
+    move(spans, _CANCEL)
+    jar._count_ended(spans)
+    jar.cancelled += sum(map(count_of, spans))
+    if jar.blocked.results:
+        jar.blocked.ended(spans, f"was cancelled {record.when}")
+    return spans
+
+
 def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
     """New tasks have ended. They never were in the jar, so there is no span to move."""
-    assert TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
+    assert lifecycle.TRANSITIONS[_REUSE] == {_NEW: _FINISHED}, "the table says what happens here"
     for each in record.tasks:
         _end_new(jar, each)
         jar.reused += each.count
