@@ -426,6 +426,15 @@ def test_a_blocked_second_computation_may_fail() -> None:
     assert [result.task_id for result in master.results] == [inner, outer, user]
 
 
+def test_the_reports_of_a_second_computation_are_not_given_out() -> None:
+    master = Master(3)
+    task, agent = master.keep()
+    master.vanish(agent)
+    master.submit(task)
+    master.hear(master.holder(task), messages.Reported(1, task, 2, 0.5), b"\x80")
+    assert master.core.reports.bytes == 0
+
+
 def test_a_second_computation_for_a_slave_that_is_gone_goes_on_as_its_policy_says() -> None:
     master = Master(2)
     sids = list(master.core.state.members.slaves)

@@ -28,6 +28,7 @@ from mwpy._core.master.kept_calls import DoubtedCall
 from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
+from mwpy._simulation.kept_checker import KeptByAlgorithm
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
 from mwpy._simulation.reports import ReportChecker
@@ -120,11 +121,7 @@ class SimulatedAlgorithm:
         """The share of tasks of which second attempts may be started, if they may run again at all."""
         self._refers = random.choice((0, 1, 6))
         """How many groups of tasks refer to the results of others after each submission, at most."""
-        self._keeps = Random(f"keep {world.seed}")
-        self._keep = self._keeps.choice((0.0, 0.2, 0.8))
-        """The share of tasks whose values stay at agents."""
-        self._kept: dict[int, None] = {}
-        """The tasks that were submitted so, and are not released."""
+        self._keeps = KeptByAlgorithm(world.seed, checker.kept)
         self._held: Counter[int] = Counter()
         """For how many groups of tasks each result is held."""
         self._shares = SharedByAlgorithm(world.seed)
@@ -211,13 +208,15 @@ class SimulatedAlgorithm:
             self._submit_portion(left)
         else:
             for _ in range(left):
-                self._submit_one(self._some_kept())
+                self._submit_one(self._keeps.some())
         last = self._io.submissions.total
         if last >= first:
             self._world.note(f"submit tasks {first} to {last}")
         for _ in range(random.randint(0, self._refers) if last else 0):
             self._hold(sorted(random.sample(range(1, last + 1), min(last, random.randint(1, 3)))))
-        self._release_kept()
+        for number in self._keeps.released():
+            self._world.note(f"release the value of task {number}")
+            self._io.commands.append(ReleaseResults([number], last))
         if self._special and random.random() < 0.1:
             sid = random.choice(self._special)
             self._io.commands.append(FreeSlave(sid))
@@ -237,21 +236,6 @@ class SimulatedAlgorithm:
             self._held.update(mine)
             self._io.commands.append(HoldResults(mine))
 
-    def _some_kept(self) -> list[int]:
-        """Tasks whose values stay at agents, to which a task refers; often none."""
-        if not self._kept or self._keeps.random() < 0.6:
-            return []
-        return sorted(self._keeps.sample([*self._kept], min(len(self._kept), self._keeps.randint(1, 3))))
-
-    def _release_kept(self) -> None:
-        """Release some values that stay at agents."""
-        for number in [number for number in self._kept if self._keeps.random() < 0.1]:
-            self._world.note(f"release the value of task {number}")
-            del self._kept[number]
-            self._checker.kept.released[number] = None
-            self._io.commands.append(ReleaseResults([number], self._io.submissions.total))
-        self._wake()
-
     def _refer(self, numbers: Sequence[int], unended: Sequence[int]) -> None:
         """The results are held of these tasks that have not ended. Give back the others, and refer to all of them."""
         for number in numbers:
@@ -262,7 +246,7 @@ class SimulatedAlgorithm:
                 if value is not None:
                     given = GiveResult(number, [CODEC.dumps_value(value)[0]])
                 self._io.commands.append(given)
-        numbers = sorted({*numbers, *self._some_kept()})
+        numbers = sorted({*numbers, *self._keeps.some()})
         for _ in range(self._world.random.randint(1, 2)):
             if self._io.submissions.total < self._total:
                 self._world.note(f"task {self._io.submissions.total + 1} refers to {numbers}")
@@ -354,11 +338,7 @@ class SimulatedAlgorithm:
         errors = random.randint(1, 4) if random.random() < 0.15 else 0
         policy = evolve(policy, retries_errors=retry and random.random() < 0.7, memory_max=memory)
         policy = evolve(policy, speculate=retry and random.random() < self._speculate)
-        if self._keeps.random() < self._keep:
-            policy = evolve(policy, keep=True)
-            self._kept[self._io.submissions.total + 1] = self._checker.kept.wanted[self._io.submissions.total + 1] = (
-                None
-            )
+        policy = evolve(policy, keep=self._keeps.keep(self._io.submissions.total + 1))
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 from attrs import define, field
 
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._values import groups, records
 
-__all__ = ["KeptChecker"]
+__all__ = ["KeptByAlgorithm", "KeptChecker"]
 
 
 @define(eq=False)
@@ -90,6 +91,49 @@ class KeptChecker:
         assert not self.again, f"tasks {[*self.again]} run again, and all tasks have ended"
         left = [task for task in self.places if task in self.released and not self._users(task)]
         assert not left, f"the values of tasks {left} were released, and are still kept"
+
+
+@define(eq=False)
+class KeptByAlgorithm:
+    """Which values the algorithm leaves at agents, uses and releases; in some histories none.
+
+    Args:
+        seed: names the history.
+        checker: learns it.
+    """
+
+    seed: int
+    checker: KeptChecker
+    _random: Random = field(init=False)
+    _share: float = field(init=False)
+    """The share of tasks whose values stay at agents."""
+    _kept: dict[int, None] = field(factory=dict)
+    """The tasks that were submitted so, and are not released."""
+
+    def __attrs_post_init__(self) -> None:
+        self._random = Random(f"keep {self.seed}")
+        self._share = self._random.choice((0.0, 0.2, 0.8))
+
+    def keep(self, task: int) -> bool:
+        """Whether the value of the next task stays at its agent."""
+        if self._random.random() >= self._share:
+            return False
+        self._kept[task] = self.checker.wanted[task] = None
+        return True
+
+    def some(self) -> list[int]:
+        """Tasks whose values stay at agents, to which a task refers; often none."""
+        if not self._kept or self._random.random() < 0.6:
+            return []
+        return sorted(self._random.sample([*self._kept], min(len(self._kept), self._random.randint(1, 3))))
+
+    def released(self) -> list[int]:
+        """Release some values, and return their tasks."""
+        released = [number for number in self._kept if self._random.random() < 0.1]
+        for number in released:
+            del self._kept[number]
+            self.checker.released[number] = None
+        return released
 
 
 def _each(tasks: Sequence[records.TaskRange]) -> list[int]:

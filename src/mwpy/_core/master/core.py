@@ -299,10 +299,8 @@ class MasterCore:
             case messages.AlgorithmFailed(number) if number in agent.slaves:
                 self.admission.algorithm_failed(agent.slaves[number], message)
                 self.results.refuse(agent.slaves[number], message)
-            case messages.ShareWanted():
-                self.shares.send_part(agent, message)
-            case messages.SharePart():
-                self.relay.part(agent, message, event.frames)
+            case messages.ShareWanted() | messages.SharePart():
+                self.shares.heard(agent, message, event.frames)
             case messages.ShareGone():
                 self.keeping.gone(agent, message)
             case messages.SlaveReady(number):
@@ -353,8 +351,7 @@ class MasterCore:
             if jar.answered.tasks:
                 self.verification.decide(now, out_of_time=self.feeding.out_of_time)
                 self.dispatch.repeat(now)
-            if jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.is_busy:
-                self.keeping.decide()
+            self.keeping.decide()
             if jar.blocked.ripe or jar.blocked.bytes:
                 self.references.decide()
             if feeds:
@@ -365,8 +362,7 @@ class MasterCore:
                 self.dispatch.look_again = self.stragglers.deadline = None
             if jar.blocked.ripe:  # once more, because tasks that cannot be sent are handed back
                 self.references.decide()
-            if jar.kept.again or jar.blocked.free:
-                self.keeping.decide()
+            self.keeping.decide()
             self.silence.decide(self.waiting, now)
             self.long_tasks.decide(now)
             if now >= self.totals.state_at:

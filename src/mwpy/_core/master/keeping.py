@@ -61,7 +61,10 @@ class Keeping:
 
     def decide(self) -> None:
         """Decide what is lost, released, needed and not needed any more."""
-        blocked, agents = self.state.jar.blocked, self.state.members.agents
+        jar, agents = self.state.jar, self.state.members.agents
+        if not (jar.kept.tasks or jar.kept.again or jar.blocked.bereft or self.relay.is_busy):
+            return
+        blocked = jar.blocked
         for name in [name for name in blocked.at if name not in agents]:
             self._lose(name, [*blocked.at[name]], f"{name}, which had it, is gone")
         while self._block_users() or self._compute_lost():

@@ -9,6 +9,7 @@ task that has not ended, or a function by value that the master keeps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from attrs import Factory, define, field
@@ -19,6 +20,7 @@ from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import messages
 from mwpy._values.errors import ProtocolError
+from mwpy._values.ids import Buffer
 from mwpy._values.share_messages import PART_BYTES, Share, task_of
 from mwpy._values.shares import SharedObject, shares_in
 
@@ -45,6 +47,15 @@ class Shares:
             assert share is not None, f"{span} is sent to a slave without the value of task {number}"
             shares[share.digest] = share
         return shares
+
+    def heard(
+        self, agent: ConnectedAgent, message: messages.ShareWanted | messages.SharePart, frames: Sequence[Buffer]
+    ) -> None:
+        """An agent asks for a part, or sends one. It raises what `send_part` and `Relay.part` raise."""
+        if isinstance(message, messages.SharePart):
+            self.relay.part(agent, message, frames)
+        else:
+            self.send_part(agent, message)
 
     def send_part(self, agent: ConnectedAgent, wanted: messages.ShareWanted) -> None:
         """Answer an agent that asks for a part.
