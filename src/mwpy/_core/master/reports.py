@@ -48,7 +48,7 @@ class Reports:
     """The command of an algorithm that waits for the reports."""
 
     def receive(self, slave: ConnectedSlave, message: messages.Reported, frames: Sequence[Buffer]) -> None:
-        """Keep a report, unless its task is not at this slave in this attempt, is cancelled, or has given its result."""
+        """Keep a report, unless its task is not at this slave in this attempt, is cancelled, or runs again."""
         self.state.send(slave.agent, messages.ReportRead(slave.number))
         span = _running(slave, message.task, message.attempt)
         if span is None or span.runs_again:
