@@ -108,6 +108,7 @@ UNLIMITED = (
 
 
 OF_SLAVES = (
+    messages.Results,
     messages.Checkpoint,
     messages.Reported,
     messages.Revoked,
@@ -318,10 +319,8 @@ class MasterCore:
                 self.state.record(records.AgentLeft(agent.name, reason))
                 self.losses.agent_gone(agent, reason, cause)
                 self.state.actions.forget.append(event.peer)
-            case messages.Results():
-                self.keeping.received(agent, message)  # this slave is already gone
             case _ if isinstance(message, OF_SLAVES):
-                pass  # this one, too
+                self.keeping.received(agent, message)  # this slave is already gone
             case messages.Hello():
                 raise ProtocolError("a second Hello on one connection")
             case _:

@@ -39,8 +39,10 @@ class Keeping:
 
     # ---- what agents say ---------------------------------------------------------------------------------------
 
-    def received(self, agent: ConnectedAgent, group: messages.Results) -> None:
-        """Results have arrived, and some values stay at their agent. Release those that do not count."""
+    def received(self, agent: ConnectedAgent, group: messages.Message) -> None:
+        """A slave has sent something. If these are results whose values stay, release those that do not count."""
+        if not isinstance(group, messages.Results):
+            return
         tasks = [*zip(*_columns(group), strict=True)]
         for place, size in group.kept:
             share = share_of_result(*tasks[place], size)
