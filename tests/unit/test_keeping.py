@@ -18,9 +18,11 @@ from mwpy._simulation.replay import Replay
 from mwpy._transport.codec import Codec
 from mwpy._values import groups, messages, records
 from mwpy._values.causes import Cause
-from mwpy._values.errors import DependencyFailed, UsageError
+from mwpy._values.errors import DependencyFailed, ProtocolError, UsageError
+from mwpy._values.explanations import explained
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.last_words import NO_WORDS
+from mwpy._values.message_checks import check
 from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.references import ResultReference
 from mwpy._values.share_messages import PART_BYTES, share_of_result, task_of
@@ -560,3 +562,40 @@ def test_few_parts_come_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert master.sent == []
     master.hear(agent, messages.SharePart(digest, 0), bytes(PART_BYTES))
     assert master.sent_to(agent, messages.ShareWanted) == [messages.ShareWanted(digest, PART_BYTES)]
+
+
+def test_the_explanation_of_a_kept_task_says_where_its_value_is() -> None:
+    master = Master()
+    task, agent = master.keep()
+    answer = master.core.inquiries.explanations.explanation(task, 0.0)
+    assert f"the value is at AGENT-{agent}" in explained(answer)
+    master.vanish(agent)
+    answer = master.core.inquiries.explanations.explanation(task, 0.0)
+    assert "the value is lost: it is computed again when a task needs it" in explained(answer)
+
+
+def test_positions_of_values_that_stay_must_fit_their_group() -> None:
+    tasks = messages.Tasks(1, [1], [1], [1], [0], keeps=[1])
+    with pytest.raises(ProtocolError, match="`keeps` names positions"):
+        check(tasks, [groups.payload(1, [b"\x90"])])
+    for failed, kept, plain in ([], [(0, 0)], False), ([0], [(0, 64)], False), ([], [(0, 64)], True):
+        group = messages.Results(1, [1], [1], [1], [0.1], failed, kept=kept, plain=plain)
+        with pytest.raises(ProtocolError):
+            check(group, [groups.payload(1, [b"\xc0"])])
+
+
+def test_a_value_may_be_lost_while_a_blocked_task_waits_for_another_one() -> None:
+    """Both are computed before the task runs."""
+    master = Master(3)
+    first, agent = master.keep()
+    second, third = master.submit(policy=KEEP), master.submit(policy=KEEP)
+    user = master.submit(first, second, third)
+    assert master.state["blocked"] == [user]
+    others = [number for number in (second, third) if master.holder(number) != agent]
+    master.vanish(agent)
+    assert master.state["again"] == [first]
+    for number in (*others, first, *({second, third} - {*others})):
+        master.answer(number, keeps=True)
+    assert master.state["blocked"] == []
+    master.answer(user)
+    assert [result.task_id for result in master.results][-1] == user
