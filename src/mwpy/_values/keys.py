@@ -7,38 +7,26 @@ one encoding for each plain value. An encoding that fits into a key is the key i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any
 
 from mwpy._values.earlier import KEY_BYTES
 from mwpy._values.messagepack import decode, encode
+from mwpy._values.plain import hash_of, may_have_nan, short_digest, without_nan
 
 __all__ = ["NO_KEY", "combined_key", "plain_keys"]
 
 NO_KEY = bytes(KEY_BYTES)
 """The key of a task that is never the same as another one. No other key is zero."""
 
-_NAN = float("nan")
-
 
 def plain_keys(payloads: Sequence[bytes]) -> list[bytes]:
     """Return the keys of encoded calls with plain arguments alone. All nan are the same."""
-    together = b"".join(payloads)
-    if b"\xcb\x7f" in together or b"\xcb\xff" in together:  # there may be a nan
-        payloads = [*map(_with_one_nan, payloads)]
-    return [
-        payload.ljust(KEY_BYTES, b"\0")
-        if len(payload) <= KEY_BYTES
-        else blake2b(payload, digest_size=KEY_BYTES).digest()
-        for payload in payloads
-    ]
-
-
-def _with_one_nan(payload: bytes) -> bytes:
-    call: Any = decode(payload)
-    return encode([_NAN if value != value else value for value in call])
+    if may_have_nan(b"".join(payloads)):
+        calls: list[Any] = [*map(decode, payloads)]
+        payloads = [encode(without_nan(call)) for call in calls]
+    return [*map(short_digest, payloads)]
 
 
 def combined_key(kind: bytes, *parts: bytes) -> bytes:
     """Return a key that depends on some bytes. All parts but the last must have a fixed size."""
-    return blake2b(b"".join((kind, b":", *parts)), digest_size=KEY_BYTES).digest()
+    return hash_of(kind, b"".join(parts))

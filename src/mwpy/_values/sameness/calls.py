@@ -14,10 +14,10 @@ from typing import Any
 from attrs import define
 
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode
+from mwpy._values.plain import hash_of, may_have_nan, short_digest, without_nan
 from mwpy._values.references import ResultReference
 from mwpy._values.sameness import homes
 from mwpy._values.sameness.code import NotComparable, code_of
-from mwpy._values.sameness.plain import hash_of, may_have_nan, short_digest, without_nan
 from mwpy._values.sameness.structure import NoStructure, digest_of, full_name, reason_of
 from mwpy._values.sameness.things import library_name, module_of
 from mwpy._values.shares import Shared

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attrs import define, field
 
-from mwpy._values.sameness.plain import hash_of
+from mwpy._values.plain import hash_of
 
 __all__ = ["DIGITS", "UNKNOWN", "Node", "graph_digest", "parts_in", "reachable", "shown_digest"]
 

@@ -21,8 +21,8 @@ from typing import Any
 from attrs import frozen
 
 from mwpy._values.messagepack import PLAIN
+from mwpy._values.plain import hash_of
 from mwpy._values.sameness.normal import normal_digest
-from mwpy._values.sameness.plain import hash_of
 from mwpy._values.sameness.sources import SOURCES
 
 __all__ = ["Members", "members_of"]

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from mwpy._values.plain import hash_of
 from mwpy._values.sameness import homes
 from mwpy._values.sameness.names import Import
 from mwpy._values.sameness.normal import normal_digest
-from mwpy._values.sameness.plain import hash_of
 from mwpy._values.sameness.sources import SOURCES
 
 __all__ = ["folder_of", "import_targets", "module_content"]

@@ -17,7 +17,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mwpy._values.sameness.plain import hash_of
+from mwpy._values.plain import hash_of
 
 __all__ = ["normal_digest"]
 

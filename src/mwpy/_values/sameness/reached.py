@@ -17,6 +17,7 @@ from typing import Any
 from attrs import define, field
 
 from mwpy._values.messagepack import PLAIN
+from mwpy._values.plain import DIGEST_BYTES, hash_of
 from mwpy._values.references import Reference
 from mwpy._values.sameness import homes
 from mwpy._values.sameness.graph import UNKNOWN, Labels, Node, shown_digest
@@ -24,7 +25,6 @@ from mwpy._values.sameness.members import Members, members_of
 from mwpy._values.sameness.modules import folder_of, import_targets, module_content
 from mwpy._values.sameness.names import chains_in, imports_in
 from mwpy._values.sameness.normal import normal_digest
-from mwpy._values.sameness.plain import DIGEST_BYTES, hash_of
 from mwpy._values.sameness.sources import SOURCES, instructions_digest
 from mwpy._values.sameness.structure import NoStructure, digest_of, full_name, reason_of
 from mwpy._values.sameness.things import (

@@ -23,7 +23,7 @@ from typing import Any
 
 from attrs import define, field
 
-from mwpy._values.sameness.plain import hash_of
+from mwpy._values.plain import hash_of
 from mwpy._values.sameness.structure import digest_of
 
 __all__ = ["SOURCES", "Sources", "instructions_digest"]

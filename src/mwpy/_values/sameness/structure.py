@@ -41,15 +41,15 @@ from attrs import define, field
 
 from mwpy._values.bounds import shortened
 from mwpy._values.messagepack import NOT_ENCODABLE, PLAIN, encode_sorted
-from mwpy._values.references import Reference
-from mwpy._values.sameness.kinds import parts_of
-from mwpy._values.sameness.plain import (
+from mwpy._values.plain import (
     DIGEST_BYTES,
     hash_of,
     joined_digest,
     may_have_nan,
     plain_digest,
 )
+from mwpy._values.references import Reference
+from mwpy._values.sameness.kinds import parts_of
 from mwpy._values.shares import Shared
 
 __all__ = ["COMPILED", "DIGEST_BYTES", "NoStructure", "digest_of", "full_name", "reason_of"]

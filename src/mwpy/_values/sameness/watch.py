@@ -15,8 +15,8 @@ from typing import Any
 from attrs import define, field
 
 from mwpy._values.messagepack import PLAIN
+from mwpy._values.plain import hash_of
 from mwpy._values.references import Reference
-from mwpy._values.sameness.plain import hash_of
 from mwpy._values.sameness.structure import digest_of
 from mwpy._values.sameness.things import library_name
 
