@@ -18,12 +18,11 @@ from mwpy._roles.map_run import algorithm_of_call
 from mwpy._roles.maps import Maps
 from mwpy._roles.parts import MasterParts
 from mwpy._roles.targets import TargetNumbers, kind_of_slave, whole_number
-from mwpy._roles.terms import Terms
 from mwpy._transport import shared_objects
 from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
-from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result, UnrunnableTask
@@ -90,45 +89,23 @@ class Master(Maps):
         refers = self._held.refer(buffers) if buffers else ()
         if policy or algorithm.policy:
             checked, extras = terms.policy(algorithm, policy)
-        if self._keys is not None:
-            return self._submit_keyed(call, tag, (defined, checked, extras), payload, buffers, refers)
+        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
+        keys, encoded = self._keys, payload
+        key = None if keys is None else keys.of(defined, call.args, call.kwargs, encoded, extras, seed)
         if extras is not None:
-            payload = extras.add(payload, None if extras.seed is None else self._seeds.next(extras.seed))
+            payload = extras.add(payload, seed)
         io = self._access.io
         with io.submitting:
             if checked.keep:
                 self._held.keep(io.submissions.total + 1)
             if refers:
-                task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers)
-            else:
+                task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers, key or b"")
+            elif keys is None:
                 task_id = io.submissions.add(defined, checked, payload, buffers, tag)
-        if io.link.asleep:
-            io.link.wake()
-        return task_id
-
-    def _submit_keyed(
-        self,
-        call: TaskCall[Any],
-        tag: Any,
-        terms: Terms,
-        payload: bytes,
-        buffers: Sequence[Buffer],
-        refers: Sequence[int],
-    ) -> TaskId:
-        """Submit a task if there is a run database."""
-        assert self._keys is not None
-        defined, policy, extras = terms
-        seed = None if extras is None or extras.seed is None else self._seeds.next(extras.seed)
-        key, encoded = self._keys.of(defined, call.args, call.kwargs, payload, extras, seed), payload
-        if extras is not None:
-            payload = extras.add(payload, seed)
-        io = self._access.io
-        with io.submitting:
-            if refers:
-                task_id = io.submissions.add_referring(defined, policy, payload, buffers, tag, refers, key or b"")
             else:
-                task_id = io.submissions.add_keyed(defined, policy, payload, buffers, tag, key)
-        self._keys.submitted(task_id, defined, key, encoded)
+                task_id = io.submissions.add_keyed(defined, checked, payload, buffers, tag, key)
+        if keys is not None:
+            keys.submitted(task_id, defined, key, encoded)
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -173,7 +150,15 @@ class Master(Maps):
             ...     mw.submit(look_up.task(mwpy.result(table), row))
             >>> mw.release([table])                            # doctest: +SKIP
         """
-        self._held.release(task_ids)
+        released = self._held.release(task_ids)
+        if self._keys is not None:
+            self._keys.forget(released)
+
+    def _fetched(self, ended: Sequence[Result[Any] | UnrunnableTask]) -> None:
+        """The ends of tasks were fetched, so later tasks can refer only to those whose values are kept."""
+        self._held.fetched(ended)
+        if self._keys is not None:
+            self._keys.forget(each.task_id for each in ended if not self._held.keeps(each.task_id))
 
     def with_task_policy(
         self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]
@@ -236,9 +221,7 @@ class Master(Maps):
         fetched = inbox.fetch(inbox.results)
         if unrunnable and inbox.unrunnable:
             fetched += [task.result() for task in inbox.fetch(inbox.unrunnable)]
-        self._held.fetched(fetched)
-        if self._keys is not None:
-            self._keys.fetched(fetched)
+        self._fetched(fetched)
         return fetched
 
     def corrections(self, timeout: float | None = None) -> list[Result[Any]]:
@@ -273,9 +256,7 @@ class Master(Maps):
         Call `results(unrunnable=False)` beside it.
         """
         fetched = self._inbox.fetch(self._inbox.unrunnable)
-        self._held.fetched(fetched)
-        if self._keys is not None:
-            self._keys.fetched(fetched)
+        self._fetched(fetched)
         return fetched
 
     def connected_ordered_slaves(self) -> list[SlaveId]:

@@ -45,8 +45,8 @@ class HeldResults:
         self._kept[number] = None
         self._held[number] = True
 
-    def release(self, task_ids: Iterable[TaskId]) -> None:
-        """Release values. `Master.release` explains the argument and the errors."""
+    def release(self, task_ids: Iterable[TaskId]) -> list[TaskId]:
+        """Release values, and return their ids. `Master.release` explains the argument and the errors."""
         try:
             numbers = sorted({index(number) for number in task_ids})
         except TypeError:
@@ -63,6 +63,7 @@ class HeldResults:
             self._release(numbers)
             for number in numbers:
                 del self._kept[number]
+        return [*map(TaskId, numbers)]
 
     def _release(self, numbers: Sequence[int]) -> None:
         io = self.access.io
@@ -116,6 +117,10 @@ class HeldResults:
                 f"master does not have it any more: pass its value itself, refer to it before you call mw.results(), "
                 f"or submit its task with keep=True and release it later"
             )
+
+    def keeps(self, number: int) -> bool:
+        """Whether a task has the policy `keep`, and its value is not released."""
+        return number in self._kept
 
     def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
         """The algorithm has fetched the ends of these tasks."""

@@ -19,7 +19,6 @@ from mwpy._values.keys import NO_KEY, combined_key, plain_keys
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.sameness import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.seeds import SEED_BYTES
-from mwpy._values.task import Result, UnrunnableTask
 
 __all__ = ["TaskKeys", "with_code"]
 
@@ -93,10 +92,10 @@ class TaskKeys:
         """A task was submitted, to whose result others may refer until it is fetched."""
         self._referable[number] = defined, key, b"" if key is not None else call
 
-    def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
-        """The ends of tasks were fetched."""
-        for each in ended:
-            self._referable.pop(each.task_id, None)
+    def forget(self, numbers: Iterable[int]) -> None:
+        """No later task can refer to these tasks."""
+        for number in numbers:
+            self._referable.pop(number, None)
 
     def _identity(self, number: int) -> bytes:
         """What identifies a task to which another one refers: its algorithm and its key."""

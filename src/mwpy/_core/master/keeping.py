@@ -21,7 +21,7 @@ from mwpy._core.master.members import ConnectedAgent
 from mwpy._core.master.relay import Relay
 from mwpy._core.master.spans import named
 from mwpy._core.master.state import MasterState
-from mwpy._values import messages, records
+from mwpy._values import groups, messages, records
 from mwpy._values.share_messages import share_of_result, task_of
 from mwpy._values.task import TaskState
 
@@ -41,9 +41,9 @@ class Keeping:
 
     def received(self, agent: ConnectedAgent, group: messages.Message) -> None:
         """A slave has sent something. If these are results whose values stay, release those that do not count."""
-        if not isinstance(group, messages.Results):
+        if not isinstance(group, messages.Results) or not group.kept:
             return
-        tasks = [*zip(*_columns(group), strict=True)]
+        tasks = [*groups.each_task(group)]
         for place, size in group.kept:
             share = share_of_result(*tasks[place], size)
             result = self.state.jar.blocked.results.get(tasks[place][0])
@@ -131,10 +131,3 @@ class Keeping:
                 self.state.send(agents[result.agent], messages.ShareGone(result.share.digest))
         if released:
             self.state.record(records.ValuesReleased(released))
-
-
-def _columns(group: messages.Results) -> tuple[list[int], list[int]]:
-    """The id and the attempt of each task of a group."""
-    spans = [*zip(group.tasks, group.counts, group.attempts, strict=True)]
-    ids = [first + at for first, count, _ in spans for at in range(count)]
-    return ids, [attempt for _, count, attempt in spans for _ in range(count)]
