@@ -212,10 +212,12 @@ def test_an_interrupted_cell_leaves_no_task_of_an_executor(notebook: Notebook) -
         "    return path"
     )
     notebook.run("executor = mw.executor()\nearlier = executor.submit(wait, 'earlier')")
-    notebook.send(signal.SIGINT, when=notebook.folder / "later.runs")
+    notebook.send(signal.SIGINT, when=notebook.folder / "waits")
     name, _ = notebook.fail(
         "later = [executor.submit(wait, 'later') for _ in range(99)]\n"
+        "while not pathlib.Path('later.runs').exists(): time.sleep(0.01)\n"
         "task = mw.submit(mwpy.task(wait, 'task'))\n"
+        "pathlib.Path('waits').touch()\n"
         "later[0].result()"
     )
     assert name == "KeyboardInterrupt"

@@ -332,6 +332,19 @@ def test_the_algorithm_cannot_cancel_a_task_that_runs_again() -> None:
     assert master.turn().cancelled == [(command, [])]
 
 
+def test_the_algorithm_cancels_the_tasks_around_one_that_runs_again() -> None:
+    master = Master(4)
+    before = master.submit()
+    task, agent = master.keep()
+    after = master.submit()
+    master.vanish(agent)
+    master.submit(task)
+    master.core.obey(CancelTasks([(before, 3)], Running.KILL))
+    [(_, unended)] = master.turn().cancelled
+    assert unended == [before, after]
+    assert master.state["again"] == [task]
+
+
 def test_a_release_waits_for_a_second_computation_that_is_needed() -> None:
     master = Master(3)
     task, agent = master.keep()
@@ -582,6 +595,7 @@ def test_positions_of_values_that_stay_must_fit_their_group() -> None:
         group = messages.Results(1, [1], [1], [1], [0.1], failed, kept=kept, plain=plain)
         with pytest.raises(ProtocolError):
             check(group, [groups.payload(1, [b"\xc0"])])
+    check(messages.Results(1, [1], [1], [1], [0.1], [], kept=[(0, 64)]), [groups.payload(1, [b"\xc0"])])
 
 
 def test_a_value_may_be_lost_while_a_blocked_task_waits_for_another_one() -> None:
@@ -599,3 +613,20 @@ def test_a_value_may_be_lost_while_a_blocked_task_waits_for_another_one() -> Non
     assert master.state["blocked"] == []
     master.answer(user)
     assert [result.task_id for result in master.results][-1] == user
+
+
+def test_a_task_fails_if_one_value_is_lost_when_another_one_has_failed() -> None:
+    """The lost one is not computed again for it."""
+    master = Master(3)
+    kept, agent = master.keep()
+    two = [master.submit(policy=KEEP) for _ in range(2)]
+    failing = next(number for number in two if master.holder(number) != agent)
+    user = master.submit(kept, failing)
+    failure = groups.payload(1, [CODEC.dumps_failure(OSError("disk full"))])
+    group = messages.Results(1, [failing], [1], [master.attempt(failing)], [0.1], [0])
+    events = (master.holder(failing), group, (failure,)), (agent, messages.Goodbye("evicted", Cause.EVICTED), ())
+    for number, message, frames in events:
+        master.core.handle(Received(f"peer {number}".encode(), "here", message, frames), 0.0)
+    master.turn()
+    assert f"task {failing} (max) failed: OSError: disk full" in _failed(master, user)
+    assert master.state["again"] == []
