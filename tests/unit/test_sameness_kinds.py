@@ -6,10 +6,11 @@ import logging
 from types import MappingProxyType
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from mwpy._values.sameness.structure import digest_of
+
+pd = pytest.importorskip("pandas", reason="the oldest packages are tested without pandas")
 
 FRAME = pd.DataFrame({"a": [1, 2], "b": ["x", None], "c": [1.5, np.nan]}, index=["i", "j"])
 

@@ -78,8 +78,9 @@ class SlaveProcesses:
         self._edges.audit.write(happened, self._edges.clock.wall())
 
     def hear_template(self, now: float) -> None:
-        """Read the answers of the template."""
-        for answer, process in () if self._template is None else self._template.answers():
+        """Read the answers of the template. A slave that it has started may have ended already."""
+        answers = () if self._template is None else self._template.answers()
+        for answer, process in answers:
             slave = self._slaves[answer.slave]
             if process is None:
                 slave.parts.process.close()
@@ -91,6 +92,8 @@ class SlaveProcesses:
             slave.parts = evolve(slave.parts, process=process)
             self._has_process(slave)
             self._core.handle(events.Forked(slave.number, answer.unsafe, answer.own_bytes), now)
+        if answers:
+            self.look(now)
 
     def look(self, now: float) -> None:
         """Report the slaves whose processes have ended. One SIGCHLD may report several ends."""
@@ -103,9 +106,16 @@ class SlaveProcesses:
                 self._core.handle(events.ExitSeen(slave.number, code == -signal.SIGKILL), now)
         if template_ended:
             self.leave_template()
-        if self._core.settings.forks:
+        if self._core.settings.forks and not self._is_forking:
             pids = [slave.parts.process.pid for slave in self._slaves.values()]
             self._edges.launcher.reap(pids if self._template is None else [self._template.pid, *pids])
+
+    @property
+    def _is_forking(self) -> bool:
+        """Whether the template has an order that it has not answered. Until then, nobody knows which child of this
+        process is the slave."""
+        template = self._template
+        return template is not None and any(slave.parts.process.pid == template.pid for slave in self._slaves.values())
 
     def leave_template(self) -> None:
         """Have no template any more: it has ended, it has become a slave, or it ends because it gets no more orders."""
