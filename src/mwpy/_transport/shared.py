@@ -24,6 +24,7 @@ A receiver reads a reused file into memory that it uses again, too (see `mapping
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -41,13 +42,16 @@ from mwpy._transport.mappings import map_file, new_memory, unmap, view_of
 from mwpy._values.errors import ProtocolError
 from mwpy._values.ids import Buffer
 
-__all__ = ["HOPS", "LARGE_BYTES", "Part", "SharedFile", "lend", "part_of", "received", "seal", "write_all"]
+__all__ = ["HOPS", "LARGE_BYTES", "Part", "SharedFile", "add_seals", "lend", "part_of", "received", "seal", "write_all"]
 
 LARGE_BYTES = 64 * 1024
 """Buffers of this size and larger travel in files."""
 
 ALIGNMENT = 64
 """Each buffer begins at a multiple of this many bytes, because vector instructions are faster then."""
+
+SEAL_TRIES = 10
+"""How often this process tries to seal a file."""
 
 FILES_SHARE = 16
 """One in so many descriptors of this process may belong to these files, and half of them to the arguments of waiting
@@ -230,7 +234,7 @@ def seal(buffers: Sequence[Buffer], *, briefly: bool = False) -> list[memoryview
         fd = os.memfd_create("mwpy-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         for start, buffer in zip(starts, buffers, strict=True):
             write_all(fd, memoryview(buffer), start)
-        _add_seals(fd, fcntl.F_SEAL_WRITE)
+        _fix_size(fd, fcntl.F_SEAL_WRITE)
         file = SharedFile(fd, size, passes_on=True)
     except OSError as error:
         if fd >= 0:
@@ -248,7 +252,7 @@ def _made(size: int) -> tuple[int, int] | None:
     try:
         fd = os.memfd_create("mwpy-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
-        _add_seals(fd, 0)
+        _fix_size(fd, 0)
     except OSError as error:
         if fd >= 0:
             os.close(fd)
@@ -397,8 +401,24 @@ def write_all(fd: int, data: memoryview, start: int) -> None:
         data, start = data[count:], start + count
 
 
-def _add_seals(fd: int, more: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | more)
+def _fix_size(fd: int, more: int) -> None:
+    add_seals(fd, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | more)
+
+
+def add_seals(fd: int, seals: int) -> None:
+    """Seal a memory file. The kernel refuses this while it moves one of the pages, after 0.15 s of waiting: try again.
+
+    Raises:
+        OSError: the kernel still refuses it.
+    """
+    for tries_left in reversed(range(SEAL_TRIES)):
+        try:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        except OSError as error:
+            if error.errno != errno.EBUSY or not tries_left:
+                raise
+        else:
+            return
 
 
 def _may_keep(*, briefly: bool) -> bool:

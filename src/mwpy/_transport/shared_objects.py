@@ -26,7 +26,7 @@ from attrs import define, field
 
 from mwpy._system import memory
 from mwpy._transport.codec import Codec, loads, loads_shared
-from mwpy._transport.shared import write_all
+from mwpy._transport.shared import add_seals, write_all
 from mwpy._values.errors import SharedObjectMissing
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import decode
@@ -111,7 +111,7 @@ def _file_of(head: bytes, parts: Sequence[Buffer]) -> int:
     try:
         for part, place in zip((head, *parts), (0, *places), strict=False):
             write_all(file, memoryview(part), place)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+        add_seals(file, SEALS)
     except BaseException:
         os.close(file)
         raise
@@ -288,7 +288,7 @@ class Store:
         self._missing[digest] -= len(part)
         if not self._missing[digest]:
             del self._missing[digest]
-            fcntl.fcntl(self._files[digest], fcntl.F_ADD_SEALS, SEALS)
+            add_seals(self._files[digest], SEALS)
 
     def keep(self, share: Share, parts: Sequence[Buffer]) -> str:
         """Make a complete file of a result that stays at this agent: its entry and its large buffers.
