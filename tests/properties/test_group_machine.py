@@ -8,11 +8,11 @@ when all values are released, none must be left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -257,7 +257,8 @@ class _GroupMachine(RuleBasedStateMachine):
             task = self.tasks[number - 1]
             sending = f"task {number} was sent"
             assert not any(number in other.held for other in self.slaves), f"{sending}, and a slave holds it"
-            assert not (task.cancelling or number in self.due), f"{sending}, but it is cancelled or has ended"
+            ends = task.cancelling or number in self.due
+            assert not ends, f"{sending}, but it is cancelled or has ended"
             again = task.policy.keep and task.outcome == "value" and task.share is None
             assert not task.outcome or again, f"{sending}, but it had ended: {task.outcome}"
             arguments = [*call] if kind == ROWS else call
@@ -319,6 +320,51 @@ class _GroupMachine(RuleBasedStateMachine):
         self.tasks.append(task)
         self.submissions.add(self.algorithm, policy, CODEC.dumps_value(task.call)[0], (), "tag")
         self.submit()
+
+    @rule(
+        chosen=st.lists(picks, max_size=3),
+        keep=st.booleans(),
+        policy=policies,
+    )
+    def submit_a_task_that_refers(self, chosen: list[int], keep: bool, policy: TaskPolicy) -> None:
+        """It refers to tasks whose results the algorithm has not fetched or released, or to none. Its own value may
+        stay at its agent."""
+        known = [task for task in self.tasks if not task.released]
+        refers = [known[at] for at in sorted({pick % len(known) for pick in chosen})] if known else []
+        self.hold([each for each in refers if not each.is_held])
+        number = len(self.tasks) + 1
+        task = _Task(number, evolve(policy, keep=keep), f"call of {number}", refers=refers, is_held=keep)
+        self.tasks.append(task)
+        payload, _ = CODEC.dumps_value(task.call)
+        if refers:
+            numbers = [each.number for each in refers]
+            self.submissions.add_referring(self.algorithm, task.policy, payload, (), "tag", numbers)
+        else:
+            self.submissions.add(self.algorithm, task.policy, payload, (), "tag")
+        self.submit()
+
+    def hold(self, tasks: Sequence[_Task]) -> None:
+        """Tell the core which results will be referred to, as the algorithm's thread does."""
+        unended = [task.number for task in tasks if not task.outcome]
+        if unended:
+            self.obey(HoldResults(unended))
+            assert [answer for _, answer in self.core.state.actions.cancelled] == [unended]
+        for task in tasks:
+            task.is_held = True
+            if task.outcome:
+                frames, cause = ([task.value], "") if task.outcome == "value" else ([], f"task {task.number} failed")
+                self.obey(GiveResult(task.number, frames, cause, 0 if frames else task.number))
+
+    @precondition(lambda self: any(task.is_held for task in self.tasks))
+    @rule(pick=picks)
+    def release(self, pick: int) -> None:
+        """The algorithm fetches a result, which has arrived, or releases a value that stays, at any time."""
+        held = [task for task in self.tasks if task.is_held and (task.policy.keep or task.outcome)]
+        if held:
+            task = held[pick % len(held)]
+            task.is_held, task.released = False, True
+            self.obey(ReleaseResults([task.number]))
+            self.iterate()
 
     @precondition(lambda self: self.open)
     @rule(chosen=st.lists(picks, min_size=1, max_size=4), running=st.sampled_from([Running.KILL, Running.FINISH]))
@@ -435,6 +481,15 @@ class _GroupMachine(RuleBasedStateMachine):
                 self.due[task.number] = "cancelled"
         self.receive(slave.agent, messages.Revoked(slave.number, *_named(tasks), late=late))
 
+    @precondition(lambda self: any(agent.values for agent in self.agents.values()))
+    @rule(pick=picks)
+    def agent_has_no_room(self, pick: int) -> None:
+        """An agent loses a value. It is computed again if a task needs it."""
+        values = [(agent, digest) for agent in self.agents.values() for digest in agent.values]
+        agent, digest = values[pick % len(values)]
+        agent.values.pop(digest).share = None
+        self.receive(agent, messages.ShareGone(digest))
+
     @precondition(lambda self: self.agents)
     @rule(pick=picks, how=st.sampled_from(["vanishes", "is silent", "says goodbye"]))
     def agent_leaves(self, pick: int, how: str) -> None:
@@ -479,9 +534,17 @@ class _GroupMachine(RuleBasedStateMachine):
             for slave in self.busy:
                 self.answer(slave, [*slave.held.values()], -1, False)
         assert not self.open, f"these tasks did not end: {[task.number for task in self.open]}"
+        for task in self.tasks:
+            if task.is_held:
+                task.is_held = False
+                self.obey(ReleaseResults([task.number]))
+        self.iterate()
+        jar = self.core.state.jar
+        left = {*jar.blocked.results, *jar.kept.tasks, *jar.kept.again}
+        assert not left, "a value is left, and nobody needs it"
         self.replay.check_end(self.core.state)
 
 
-def test_portions_end_once_and_only_the_task_that_ran_is_charged() -> None:
-    """This holds for every order of answers, deaths and cancellations."""
-    run_state_machine_as_test(_GroupMachine, settings=settings(max_examples=60, stateful_step_count=40))
+def test_tasks_end_once_and_values_exist_as_long_as_a_task_needs_them() -> None:
+    """This holds for every order of answers, deaths, cancellations and releases."""
+    run_state_machine_as_test(_GroupMachine, settings=settings(max_examples=150, stateful_step_count=40))
