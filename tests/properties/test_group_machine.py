@@ -522,6 +522,32 @@ class _GroupMachine(RuleBasedStateMachine):
         group = messages.Results(slave.number, [task.number], [1], [attempt], [0.1], [], kept=kept)
         self.receive(slave.agent, group, (groups.payload(1, [b"\xc0"]),))
 
+    # Several actions, because random ones seldom come in this order
+
+    @precondition(lambda self: len(self.agents) < 5)
+    @rule(chosen=st.lists(picks, max_size=2), keep=st.booleans(), policy=policies, pick=picks)
+    def a_value_is_lost_that_a_task_needs(self, chosen: list[int], keep: bool, policy: TaskPolicy, pick: int) -> None:
+        self.agent_joins(1)
+        self.submit_a_task_that_refers(chosen, True, policy)
+        task = self.tasks[-1]
+        for slave in self.busy * 2:
+            self.answer(slave, [*slave.held.values()], -1, True)
+        self.agent_joins(1)
+        place = [each for each in self.tasks if not each.released].index(task)
+        self.submit_a_task_that_refers([place], keep, policy)
+        places = [at for at, agent in enumerate(self.agents.values()) if task in agent.values.values()]
+        if places and pick % 3:
+            self.agent_leaves(places[0], "says goodbye" if pick % 2 else "vanishes")
+        elif places:
+            self.agent_has_no_room(pick)
+
+    @rule(keep=st.booleans(), policy=policies)
+    def an_answer_crosses_a_cancellation(self, keep: bool, policy: TaskPolicy) -> None:
+        self.submit_a_task_that_refers([], keep, policy)
+        self.cancel([len(self.tasks) - 1], Running.KILL)
+        if self.late:
+            self.late_answer_arrives(len(self.late) - 1)
+
     # The end of a run
 
     def teardown(self) -> None:
