@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
+from weakref import ref
 
 from attrs import define, evolve, field
 from hypothesis import settings
@@ -26,6 +27,7 @@ from mwpy._core.master.spans import LOST_AGENTS_ALLOWED
 from mwpy._core.master.submissions import Submissions
 from mwpy._simulation.replay import Replay
 from mwpy._transport.codec import Codec
+from mwpy._transport.shared_objects import load
 from mwpy._values import groups, messages
 from mwpy._values.causes import Cause
 from mwpy._values.errors import DependencyFailed, TaskCancelled
@@ -34,7 +36,9 @@ from mwpy._values.message_checks import check
 from mwpy._values.messagepack import encode
 from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.policy import TaskPolicy
-from mwpy._values.share_messages import Share, share_of_result
+from mwpy._values.references import ReferringBuffers
+from mwpy._values.share_messages import Share, share_of_result, task_of
+from mwpy._values.shares import Shared, SharedObject
 from mwpy._values.task import KEPT, UnrunnableTask, encoded_in
 
 CODEC = Codec()
@@ -61,6 +65,8 @@ class _Task:
     kind: int = 0
     """How its portion is encoded; 0 if it is in none."""
     refers: Sequence[_Task] = ()
+    shared: Share | None = None
+    """The shared object among its arguments."""
     attempt: int = 0
     """How often it was sent to a slave."""
     deaths: int = 0
@@ -120,6 +126,12 @@ class _GroupMachine(RuleBasedStateMachine):
         """The outcome that each of these tasks must have after the last event."""
         self.late: list[tuple[_Slave, _Task, int]] = []
         """Tasks that slaves had when they were killed there, with the attempt: an answer may be on its way."""
+        self.handles: dict[Share, Shared] = {}
+        """The shared objects that the algorithm still has."""
+        self.shared: dict[Share, ref[SharedObject]] = {}
+        """All shared objects."""
+        self.parts: list[bytes] = []
+        """The parts of shared objects that were sent now."""
         self.sound = False
         """False while an event is handled. After a failed check it stays False, and the other checks are skipped."""
 
@@ -240,7 +252,9 @@ class _GroupMachine(RuleBasedStateMachine):
                     for number in ids & slave.held.keys():
                         task = slave.held.pop(number)
                         self.late.append((slave, task, task.attempt))
-            case messages.ShareGone(digest):
+            case messages.SharePart():
+                self.parts.append(bytes(send.frames[0]))
+            case messages.ShareGone(digest) if task_of(digest):
                 task = agent.values.pop(digest)
                 task.share = None if task.share and task.share.digest == digest else task.share
             case messages.Refused(reason):
@@ -271,6 +285,8 @@ class _GroupMachine(RuleBasedStateMachine):
                 if each.policy.keep:
                     assert each.share is not None, f"{sending}, but the value of task {each.number} is nowhere"
                     expected[each.share] = None
+            if task.shared is not None:
+                expected[task.shared] = None
             task.attempt += 1
             assert attempt == task.attempt, f"attempt {attempt} of task {number} is not the next attempt"
             slave.held[number] = task
@@ -354,6 +370,35 @@ class _GroupMachine(RuleBasedStateMachine):
             if task.outcome:
                 frames, cause = ([task.value], "") if task.outcome == "value" else ([], f"task {task.number} failed")
                 self.obey(GiveResult(task.number, frames, cause, 0 if frames else task.number))
+
+    @rule(pick=st.integers(0, 3), policy=policies)
+    def submit_a_task_with_a_shared_object(self, pick: int, policy: TaskPolicy) -> None:
+        number = len(self.tasks) + 1
+        if pick >= len(self.handles):
+            share = Share(f"object {number}", SIZE)
+            self.handles[share] = Shared(SharedObject(share, bytes([number % 256]) * SIZE), load)
+            self.shared[share] = ref(self.handles[share].shared)
+        share = [*self.handles][pick % len(self.handles)]
+        task = _Task(number, policy, f"call of {number}", shared=share)
+        self.tasks.append(task)
+        buffers = ReferringBuffers((), [self.handles[share]])
+        self.submissions.add(self.algorithm, policy, CODEC.dumps_value(task.call)[0], buffers, "tag")
+        self.submit()
+
+    @precondition(lambda self: self.handles)
+    @rule(pick=picks)
+    def forget_a_handle(self, pick: int) -> None:
+        del self.handles[[*self.handles][pick % len(self.handles)]]
+
+    @precondition(lambda self: any(task.shared for slave in self.slaves for task in slave.held.values()))
+    @rule(pick=picks)
+    def agent_asks_for_a_shared_object(self, pick: int) -> None:
+        """An object that a task of its slaves needs is there, even if the algorithm has no handle any more."""
+        needs = [(slave.agent, task.shared) for slave in self.slaves for task in slave.held.values() if task.shared]
+        agent, share = needs[pick % len(needs)]
+        self.parts.clear()
+        self.receive(agent, messages.ShareWanted(share.digest, 0))
+        assert self.parts == [bytes([int(share.digest.split()[1]) % 256]) * SIZE]
 
     @precondition(lambda self: any(task.is_held for task in self.tasks))
     @rule(pick=picks)
@@ -569,6 +614,9 @@ class _GroupMachine(RuleBasedStateMachine):
         left = {*jar.blocked.results, *jar.kept.tasks, *jar.kept.again}
         assert not left, "a value is left, and nobody needs it"
         self.replay.check_end(self.core.state)
+        self.handles.clear()
+        del self.replay  # its records have the arguments of all tasks
+        assert not any(each() for each in self.shared.values()), "a shared object is kept that no task needs"
 
 
 def test_tasks_end_once_and_values_exist_as_long_as_a_task_needs_them() -> None:
