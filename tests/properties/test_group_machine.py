@@ -621,4 +621,4 @@ class _GroupMachine(RuleBasedStateMachine):
 
 def test_tasks_end_once_and_values_exist_as_long_as_a_task_needs_them() -> None:
     """This holds for every order of answers, deaths, cancellations and releases."""
-    run_state_machine_as_test(_GroupMachine, settings=settings(max_examples=150, stateful_step_count=40))
+    run_state_machine_as_test(_GroupMachine, settings=settings(max_examples=120, stateful_step_count=40))
