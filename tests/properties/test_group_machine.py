@@ -476,18 +476,17 @@ class _GroupMachine(RuleBasedStateMachine):
         self.receive(slave.agent, group, (groups.payload(len(tasks), entries),))
 
     @precondition(lambda self: self.slaves)
-    @rule(pick=picks, place=st.integers(-1, 4), finished=st.integers(0, 3), cause=causes, told=st.booleans())
-    def slave_dies(self, pick: int, place: int, finished: int, cause: Cause, told: bool) -> None:
+    @rule(pick=picks, place=st.integers(-1, 4), finished=st.integers(0, 3), cause=causes, reported=st.booleans())
+    def slave_dies(self, pick: int, place: int, finished: int, cause: Cause, reported: bool) -> None:
         """It ran one of its tasks, or none. Tasks before may be answered; the others of them lost their results."""
         slave = self.slaves[pick % len(self.slaves)]
         place = min(place, len(slave.held) - 1)
         tasks = [*slave.held.values()][: place + 1]
-        *ran, running = tasks or [None]
-        self.answer(slave, [each for each in ran[:finished] if each is not None], -1, True)
-        lost = [each for each in ran[finished:] if each is not None] if told else []
+        running = tasks.pop() if tasks else None
+        self.answer(slave, tasks[:finished], -1, True)
         if running is not None and running.number not in slave.held:
             return  # it was killed while the others were answered
-        lost = [each for each in lost if each.number in slave.held]
+        lost = [each for each in tasks[finished:] if reported and each.number in slave.held]
         del slave.agent.slaves[slave.number]
         for task in slave.held.values():
             if task.cancelling:
@@ -500,7 +499,7 @@ class _GroupMachine(RuleBasedStateMachine):
                 self.gives_up(task)
         died = messages.SlaveDied(
             slave.number,
-            running.number if running else 0,
+            0 if running is None else running.number,
             cause,
             "it died",
             NO_WORDS,
