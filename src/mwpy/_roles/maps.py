@@ -244,9 +244,9 @@ class Maps(Watching):
         """Return an executor of `concurrent.futures` that runs its tasks on the slaves of this master.
 
         It is like `mwpy.Executor`, and has a thread of its own. So any thread may use it, and this thread may wait for
-        its futures, use maps and submit tasks meanwhile. Its tasks end only as futures: neither `results` nor `loop`
-        tells of them. `shutdown`, or the end of a `with` block, leaves the slaves to the master. When the master ends
-        without an exception, it waits for the tasks of its executors; otherwise it cancels them.
+        its futures, use maps and submit tasks meanwhile. Its tasks end only as futures: `results` and `loop` leave
+        them out. `shutdown`, or the end of a `with` block, ends only the executor: the master keeps its slaves. When
+        the master ends without an exception, it waits for the tasks of its executors; otherwise it cancels them.
 
         Args:
             initializer: called once in each slave, before the first task of this executor there.
