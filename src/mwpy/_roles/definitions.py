@@ -2,7 +2,8 @@
 
 A function that travels by name is defined once. A function that travels by value is whatever its pickle contains: the
 values of its globals, its closure, its instance. So it is pickled at each use, and the digest of the pickle says
-whether this is a known algorithm or another one. The core decides which algorithms are kept (see
+whether this is a known algorithm or another one. It is not pickled if it is certain that its pickle would be the same
+as before (see `_transport/unchanged.py`). The core decides which algorithms are kept (see
 `_core/master/algorithms.py`); here they are only found by weak references.
 """
 
@@ -11,8 +12,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
-from weakref import WeakValueDictionary
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from attrs import define, field
 
@@ -27,10 +29,16 @@ from mwpy._values.records import AlgorithmDefined
 from mwpy._values.references import Reference
 from mwpy._values.shares import Shared, SharedObject
 
+if TYPE_CHECKING:
+    from mwpy._transport.unchanged import Snapshot
+
 __all__ = ["Definitions", "Prepared"]
 
 DIGEST_DIGITS = 32
 """Hexadecimal digits of the digest of a pickle. Two different pickles never have the same digest."""
+
+SNAPSHOT_BYTES = 64 * 1024
+"""If a pickle is larger, no snapshot of the function is kept, because it keeps what is in the pickle."""
 
 
 @define(eq=False, repr=False)
@@ -38,6 +46,16 @@ class Prepared(Algorithm):
     """An algorithm as it was at one moment: the calls of one `map` are submitted with the same pickle."""
 
     defined: Defined
+
+
+class _Used(NamedTuple):
+    """The last use of a function by value."""
+
+    defined: ref[Defined]
+    snapshot: Snapshot | None
+    """What its pickle contained; None if there is no snapshot."""
+    is_new: bool
+    """Whether the function was new or had changed. Its next use makes a snapshot: many functions have no next use."""
 
 
 @define(eq=False)
@@ -58,8 +76,11 @@ class Definitions:
     numbers: Iterator[int] = field(factory=count, kw_only=True)
     known: dict[Algorithm, Defined] = field(factory=dict)
     """The algorithms that travel by name."""
-    _by_value: WeakValueDictionary[str, Defined] = field(factory=WeakValueDictionary)
+    _digests: WeakValueDictionary[str, Defined] = field(factory=WeakValueDictionary)
     """The algorithms that travel by value, by digest: those that the core keeps, or that something here refers to."""
+
+    _used: WeakKeyDictionary[FunctionType, _Used] = field(factory=WeakKeyDictionary)
+    """The functions that travel by value."""
 
     def prepare(self, algorithm: Algorithm) -> Algorithm:
         """Return an algorithm that stays as it is now: it is not pickled again for each of its tasks.
@@ -86,6 +107,9 @@ class Definitions:
         """
         if isinstance(algorithm, Prepared):
             return algorithm.defined
+        unchanged = self._unchanged(algorithm.function)
+        if unchanged is not None:
+            return unchanged
         algorithm = algorithm_of(algorithm.function)  # that of a call that was unpickled is a copy
         if algorithm in self.known:
             return self.known[algorithm]
@@ -97,13 +121,42 @@ class Definitions:
         if reference:
             defined = self.known[algorithm] = self._number(algorithm, reference, algorithm.digest, b"")
             return defined
+        return self._by_value(algorithm)
+
+    def _unchanged(self, function: Callable[..., Any]) -> Defined | None:
+        """Return the definition of a function that travels by value, if its pickle would be the same as before."""
+        used = self._used.get(function) if isinstance(function, FunctionType) else None
+        if used is None or used.snapshot is None or not used.snapshot.is_current():
+            return None
+        if self.watch is not None and self.watch.look(function, by_value=True):
+            self.known.clear()
+        return used.defined()
+
+    def _by_value(self, algorithm: Algorithm) -> Defined:
+        """Return the definition of an algorithm that travels by value."""
+        function = algorithm.function
+        if not isinstance(function, FunctionType):
+            return self._by_pickle(algorithm)
+        before, snapshot = self._used.get(function), None
+        if before is not None and before.is_new and (self.main_by_value or "<" in algorithm.name):
+            from mwpy._transport.unchanged import snapshot_of  # only here, because it loads cloudpickle
+
+            snapshot = snapshot_of(function)
+        defined = self._by_pickle(algorithm)
+        if snapshot is not None and (len(defined.record.packed) > SNAPSHOT_BYTES or not snapshot.is_current()):
+            snapshot = None
+        self._used[function] = _Used(ref(defined), snapshot, before is None or before.snapshot is not None)
+        return defined
+
+    def _by_pickle(self, algorithm: Algorithm) -> Defined:
+        """Pickle an algorithm, and return the definition with this pickle."""
         references: dict[Reference, None] = {}
         packed = self.codec.dumps_function(algorithm.function, algorithm.name, references)
         digest = hashlib.sha256(packed).hexdigest()[:DIGEST_DIGITS]
-        known = self._by_value.get(digest)
+        known = self._digests.get(digest)
         if known is None:
             shares = [_captured(each, algorithm.name) for each in references]
-            known = self._by_value[digest] = self._number(algorithm, "", digest, packed, shares)
+            known = self._digests[digest] = self._number(algorithm, "", digest, packed, shares)
         return known
 
     def _number(

@@ -1,0 +1,305 @@
+"""Functions by value that are submitted again: an unchanged one is not pickled, and each change is noticed."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Union
+from weakref import ref
+
+import cloudpickle
+import pytest
+
+import mwpy
+from mwpy._roles.definitions import SNAPSHOT_BYTES, Definitions
+from mwpy._transport import unchanged
+from mwpy._transport.codec import Codec, loads_function
+from mwpy._transport.unchanged import snapshot_of
+from mwpy._values.algorithm import algorithm_of
+
+SCRIPT = """
+import functools, math, users, users.part
+from users import travels
+
+K = 3
+class Value: pass
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+    return wrapper
+
+def adder(y):
+    def change(new):
+        nonlocal y
+        y = new
+    def forget():
+        nonlocal y
+        del y
+    def add(x):
+        return x + y
+    return add, change, forget
+
+def helper(x):
+    return inner(x) + K
+
+def inner(x):
+    return 2 * x
+
+def later(x):
+    return (lambda: missing)()
+
+def plain(x, more=(1, 2.0), *, scale=1) -> "int":
+    "Compute."
+    return scale * helper(x)
+
+@decorated
+def wrapped(x):
+    return x + K
+
+def annotated(x: int, y: "int | None" = None, *z: list[int]) -> int | None:
+    return math.sqrt(travels(x)) + users.part.value
+
+added, change, forget = adder(1)
+"""
+"""What a user's script defines. The functions are of `__main__`, so they travel by value."""
+
+
+class Script:
+    """A script whose functions a master submits."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {"__name__": "__main__"}
+        exec(SCRIPT, self.scope)
+        self.definitions = Definitions(Codec(main_by_value=True), main_by_value=True)
+        self.dumps = 0
+        self.kept: list[object] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return self.scope[name]
+
+    def run(self, text: str) -> None:
+        exec(text, self.scope)
+
+    def submit(self, function: Callable[..., Any]) -> bytes:
+        """Submit a call. Return the pickle that slaves get."""
+        defined = self.definitions.define(algorithm_of(function))
+        self.kept.append(defined)  # as the core does
+        return defined.record.packed
+
+    def remember(self, function: Callable[..., Any]) -> bytes:
+        """Submit calls until the function is not pickled any more."""
+        return [self.submit(function) for _ in range(3)][-1]
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A package of the user."""
+    package, part = types.ModuleType("users"), types.ModuleType("users.part")
+    exec("def travels(x): return x\ndef other(x): return -x", vars(package))
+    package.__package__, package.part, part.value = "users", part, 1  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users", package)
+    monkeypatch.setitem(sys.modules, "users.part", part)
+    return package
+
+
+@pytest.fixture
+def script(users: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> Script:
+    script = Script()
+    dumps = Codec.dumps_function
+
+    def counted(*args: Any) -> bytes:
+        script.dumps += 1
+        return dumps(*args)
+
+    monkeypatch.setattr(Codec, "dumps_function", counted)
+    return script
+
+
+@pytest.mark.parametrize("name", ["plain", "wrapped", "added", "annotated", "later"])
+@pytest.mark.parametrize("mark", [lambda function: function, mwpy.task_algorithm], ids=["plain", "marked"])
+def test_an_unchanged_function_is_pickled_twice_only(
+    script: Script, name: str, mark: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """A function that is used once needs no snapshot, so the snapshot is made at the second use."""
+    function = mark(script.scope[name])
+    packed = script.remember(function)
+    assert script.dumps == 2
+    assert {script.submit(function) for _ in range(3)} == {packed}
+    assert script.dumps == 2
+    assert packed == Codec().dumps_function(function, name)
+
+
+CHANGES = {
+    "a global": ("plain", "K = 4"),
+    "a global of the same value and another type": ("plain", "K = 3.0"),
+    "a global that was missing": ("later", "missing = 5"),
+    "a global that is gone": ("plain", "del K"),
+    "a global that can change now": ("plain", "K = [3]"),
+    "the defaults": ("plain", "plain.__defaults__ = (5,)"),
+    "a default of the same value and another type": ("plain", "plain.__defaults__ = ((1, 2),)"),
+    "the keyword defaults": ("plain", "plain.__kwdefaults__['scale'] = 7"),
+    "the code": ("plain", "plain.__code__ = inner.__code__"),
+    "a function that it calls": ("plain", "def helper(x): return 0"),
+    "a function that this one calls": ("plain", "def inner(x): return 0"),
+    "the code of a function that it calls": ("plain", "inner.__code__ = (lambda x: 0).__code__"),
+    "the closure": ("added", "change(2)"),
+    "the closure, which is empty now": ("added", "forget()"),
+    "an attribute": ("plain", "plain.unit = 'm'"),
+    "an attribute of a function that it calls": ("plain", "inner.unit = 'm'"),
+    "the name": ("plain", "plain.__name__ = 'f'"),
+    "the docstring": ("plain", "plain.__doc__ = None"),
+    "an annotation": ("plain", "plain.__annotations__['x'] = 'int'"),
+    "an annotation instead of an attribute": ("plain", "plain.__annotations__ |= plain.__dict__"),
+    "the module": ("plain", "plain.__module__ = 'other'"),
+    "the wrapped function": ("wrapped", "wrapped.__wrapped__.__code__ = (lambda x: -x).__code__"),
+    "what the wrapper calls": ("wrapped", "wrapped.__closure__[0].cell_contents = inner"),
+    "a module": ("annotated", "math = 0"),
+    "a function that does not travel by name any more": ("annotated", "users.travels = users.other"),
+    "a module that was loaded again": ("annotated", "sys.modules['users'] = types.ModuleType('users')"),
+    "the name of a module": ("annotated", "users.__name__ = 'math'"),
+    "an imported submodule": ("annotated", "sys.modules['users.sqrt'] = types.ModuleType('users.sqrt')"),
+    "the modules that travel by value": ("annotated", "cloudpickle.register_pickle_by_value(users)"),
+    "the global that the package is": ("plain", "__package__ = 'users'"),
+}
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES.values(), ids=CHANGES)
+def test_each_change_of_a_function_is_noticed(
+    script: Script, monkeypatch: pytest.MonkeyPatch, name: str, change: str
+) -> None:
+    """The next task gets the pickle that the function has then."""
+    function = script.scope[name]
+    monkeypatch.setattr(sys, "modules", sys.modules)
+    before = dict(sys.modules)
+    function.place = "here"
+    script.remember(function)
+    pickled = script.dumps
+    try:
+        script.run(f"import cloudpickle, sys, types\n{change}")
+        script.submit(function)
+        assert script.dumps == pickled + 1
+        assert script.remember(function) == Codec().dumps_function(function, name)
+    finally:
+        sys.modules.clear()
+        sys.modules.update(before)
+        if "users" in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.unregister_pickle_by_value(sys.modules["users"])
+
+
+def test_a_function_that_changes_back_gets_its_old_definition(script: Script) -> None:
+    first = script.remember(script.plain)
+    script.run("K = 4")
+    second = script.remember(script.plain)
+    script.run("K = 3")
+    assert script.remember(script.plain) == first != second
+    script.scope["K"] = 4
+    assert loads_function(script.submit(script.plain))(1) == 6
+
+
+REACHED = {
+    "a list": "K = [1]",
+    "a dict": "K = {}",
+    "an instance": "K = Value()",
+    "a class of the script": "K = Value",
+    "a tuple with a list": "K = (1, [2])",
+    "a method of an instance": "K = Value().__repr__",
+    "an open file": "import sys; K = sys.stdin",
+    "a type variable": "from typing import TypeVar; K = TypeVar('T')",
+    "a module that cannot be imported": "import types; K = types.ModuleType('nowhere')",
+    "a function of a module that is not found there": "users.__dict__.pop('travels'); K = travels",
+    "a function with a dict": "def K(): pass\nK.found = {}",
+    "a closure without a value": "K = adder(1)[0]; K.__closure__[0].__delattr__('cell_contents')",
+}
+
+
+@pytest.mark.parametrize("change", REACHED.values(), ids=REACHED)
+def test_a_function_that_reaches_what_may_change_is_pickled_each_time(script: Script, change: str) -> None:
+    script.run(change)
+    assert snapshot_of(script.plain) is None
+    for number in range(1, 4):
+        try:
+            script.submit(script.plain)
+        except mwpy.ArgumentNotPicklable:
+            assert change == REACHED["a module that cannot be imported"]
+        assert script.dumps == number
+
+
+def test_a_function_that_reaches_too_much_is_pickled_each_time(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert snapshot_of(script.plain)
+    monkeypatch.setattr(unchanged, "MOST_OBJECTS", 20)
+    assert snapshot_of(script.plain) is None
+
+
+def test_no_snapshot_keeps_much_memory(script: Script) -> None:
+    script.run(f"K = 'x' * {SNAPSHOT_BYTES}")
+    for number in range(1, 4):
+        script.submit(script.plain)
+        assert script.dumps == number
+
+
+def test_a_function_that_changes_while_it_is_pickled_is_pickled_again(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may change it."""
+    dumps = Codec.dumps_function
+
+    def change(*args: Any) -> bytes:
+        packed = dumps(*args)
+        script.scope["K"] = 4
+        return packed
+
+    script.submit(script.plain)
+    with monkeypatch.context() as patch:
+        patch.setattr(Codec, "dumps_function", change)
+        assert loads_function(script.submit(script.plain))(1) == 5
+    assert loads_function(script.submit(script.plain))(1) == 6
+
+
+def test_a_function_whose_definition_was_forgotten_is_defined_again(script: Script) -> None:
+    script.remember(script.plain)
+    number = script.definitions.define(algorithm_of(script.plain)).number
+    script.kept.clear()
+    gc.collect()
+    assert script.definitions.define(algorithm_of(script.plain)).number == number + 1
+
+
+def test_a_snapshot_keeps_no_function_alive(script: Script) -> None:
+    """Not even one that refers to itself."""
+    script.run("def make():\n    def again(x): return again(x)\n    return again")
+    function = script.make()
+    script.remember(function)
+    alive = ref(function)
+    del function
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_function_that_the_function_has_called_may_end(script: Script) -> None:
+    script.run("plain_helper = lambda x: x\ndef calls(x): return plain_helper(x)")
+    script.remember(script.calls)
+    script.run("del plain_helper")
+    gc.collect()
+    script.run("plain_helper = lambda x: -x")
+    assert loads_function(script.submit(script.calls))(1) == -1
+
+
+def test_many_kinds_of_constants_are_known(script: Script) -> None:
+    script.scope["K"] = (
+        *(None, True, 1, 1.5, 1j, "text", b"bytes", ..., NotImplemented, frozenset({1}), slice(1)),
+        *(int, len, math, math.sqrt, ValueError, functools.partial, list[int], int | None, Union, dict[str, Any]),
+    )
+    assert snapshot_of(script.plain)
+
+
+def test_a_function_of_the_script_that_may_get_its_name_again_is_looked_up_each_time(script: Script) -> None:
+    """Where functions of `__main__` travel by name, one that is not found there travels by value until it is found."""
+    script.definitions = Definitions(Codec(), main_by_value=False)
+    for number in range(1, 4):
+        script.submit(script.plain)
+        assert script.dumps == number
