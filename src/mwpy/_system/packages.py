@@ -15,6 +15,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from mwpy._system.modules import OWN
@@ -90,10 +91,18 @@ def _roots_by_value(function: Callable[..., Any]) -> Iterator[str]:
         if isinstance(each, types.FunctionType) and id(each) not in done:
             done.add(id(each))
             yield from _imported_inside(each.__code__)
-            bound = inspect.getclosurevars(each)
-            values = [*bound.globals.values(), *bound.nonlocals.values()]
+            values = [*_bound(each)]
             yield from _homes(values)
             waiting += [value for value in values if getattr(value, "__module__", "") == "__main__"]
+
+
+def _bound(function: types.FunctionType) -> Iterator[object]:
+    """Yield the objects to which a function refers by global names, and those in its closure."""
+    scope = function.__globals__
+    yield from [scope[name] for name in function.__code__.co_names if name in scope]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            yield cell.cell_contents
 
 
 def _imported_inside(code: types.CodeType) -> Iterator[str]:
