@@ -62,6 +62,7 @@ _EVENTS = (
     records.HostReadmitted,
     records.TasksGivenUp,
     records.TasksFailed,
+    records.TasksForbidden,
 )
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -297,6 +298,8 @@ def _text_of_tasks(record: records.Record) -> str:
             return f"{sid} must not start {_names(tasks)}: cancelled"
         case records.TaskCheckpointed(sid, task, frames):
             return f"{sid} -> state of {task}, {amount(sum(map(len, frames)))}"
+        case records.TasksForbidden(tasks, _, reason):
+            return f"UNRUNNABLE {tasks}: {reason}"
         case records.TasksFailed(tasks, reason):
             return f"FAILED {_names(tasks)}: {reason}"
         case records.TasksSubmitted(tasks):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from attrs import evolve
-from tests.unit.test_agent_shares import SETTINGS, do, heard, new_core, slave_heard, tasks
+from tests.unit.test_agent_shares import SETTINGS, do, heard, new_core, opened, slave_heard, tasks
 
 from mwpy._core.agent import shares
 from mwpy._core.agent.core import AgentCore
@@ -157,3 +157,11 @@ def test_a_value_that_cannot_be_stored_is_lost_and_no_other_one_is_kept(core: Ag
     assert actions.share_files == [DropShare(change.share.digest)]
     pass_on(core, 2, 1, [0])
     assert happen(core, results(2, ["b"])).to_master[0].received
+
+
+def test_tasks_that_came_with_one_whose_value_is_lost_do_not_wait_for_it(core: AgentCore) -> None:
+    """The slave learns that the value never comes. The master takes back the tasks that need it."""
+    share = share_of_result(9, 1, 128)
+    do(core, tasks(1, share))
+    assert do(core, heard(messages.ShareGone(share.digest))) == [("give", 1, share.digest, "", "its value was lost")]
+    assert do(core, opened(share), heard(messages.ShareGone(share.digest))) == []

@@ -92,6 +92,7 @@ TEXTS: list[tuple[records.Record, str]] = [
         "REUSED 2 stored results (task 1 (max), task 2 (max))",
     ),
     (records.TasksFailed(ONE, "why"), "FAILED task 1 (max): why"),
+    (records.TasksForbidden(ONE[0], bytes(16), "why"), "UNRUNNABLE task 1 (max): why"),
     (records.TasksReturned(SID, ONE, "why"), "SLAVE-0 -> 1 task back (task 1 (max)): why"),
     (
         records.TasksReturned(SID, ONE, "why", (records.Charge(SID, Cause.OUT_OF_MEMORY, "what", 3 << 20),)),

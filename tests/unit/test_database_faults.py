@@ -106,7 +106,7 @@ def right_answers(cut: Path) -> int:
         [number] = each.results.tasks
         assert entries(*writer.frames(each.row))[0] == ["x" * 3000 + str(number)]
     writer.close()
-    assert ("Nothing of it could be read" in writer.remark) is not bool(answers)
+    assert not (answers and "Nothing of it could be read" in writer.remark)
     return len(answers)
 
 
@@ -134,6 +134,16 @@ def test_a_file_without_its_first_page_is_refused(path: Path) -> None:
     with pytest.raises(RunDatabaseError, match=r"its first page is missing\. Move it away"):
         opened(path)
     assert Path(f"{path}-wal").read_bytes() == b"the log of something"
+
+
+def test_a_file_of_another_program_is_refused_and_left_as_it_is(path: Path) -> None:
+    for size in (5, 100_000):
+        path.write_bytes(b"mass,spin\n"[:size] * (size // 10 or 1))
+        before = path.read_bytes()
+        with pytest.raises(RunDatabaseError, match="is no run database of mwpy, nor any SQLite file"):
+            opened(path)
+        assert path.read_bytes() == before
+        assert not list(path.parent.glob("*damaged*"))
 
 
 # A full disk

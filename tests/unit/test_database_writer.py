@@ -29,10 +29,11 @@ from tests.stored import (
 )
 
 from mwpy._database import writer as writing
+from mwpy._database.log_sync import LogSync
 from mwpy._database.value_files import LARGE_BYTES
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
 from mwpy._values.ids import TaskId
@@ -108,6 +109,46 @@ def test_tasks_that_were_answered_from_the_file_are_tasks_for_the_next_restart(p
     tasks = [each for each in writer.earlier() if isinstance(each, EarlierTasks) and each.generation == 2]
     writer.close()
     assert tasks == [EarlierTasks(2, 1, 2, 1, keys(1, 2)), EarlierTasks(2, 3, 1, 1, keys(3, 1))]
+
+
+def test_a_restart_learns_which_tasks_were_sent_that_must_not_run_twice(path: Path) -> None:
+    once, at_first, later = (
+        replace(named(1, 2), once=True),
+        replace(named(5), once=True),
+        replace(named(5, 1, 2), once=True),
+    )
+    back = records.TasksReturned(SLAVE, [at_first, named(6)], "taken back")
+    run(path, algorithm(), submitted(1, 6), allocated(once, named(3, 2), at_first, named(6)), back, allocated(later))
+    forbidden = records.TasksForbidden(replace(named(1, 2, 0), once=True), keys(1, 2), "why")
+    run(path, algorithm(), forbidden)
+    writer = opened(path)
+    found = [each for each in writer.earlier() if isinstance(each, EarlierSent | EarlierTasks)]
+    writer.close()
+    assert found == [
+        EarlierTasks(1, 1, 6, 1, keys(1, 6)),
+        *(
+            EarlierSent(1, 1, 2, True),
+            EarlierSent(1, 5, 1, True),
+            EarlierSent(1, 5, 1, False),
+            EarlierSent(1, 5, 1, True),
+        ),
+        EarlierTasks(2, 1, 2, 1, keys(1, 2)),
+    ]
+    [row] = asked(path, "SELECT state, message, count(*) FROM tasks WHERE generation = 2 GROUP BY state")
+    assert row == ("unrunnable", "why", 2)
+
+
+def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(LogSync, "sync", lambda _: synced.append(1))
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 2), allocated(named(1)))
+    assert not synced
+    write(writer, allocated(replace(named(2), once=True)))
+    writer.close()
+    assert synced
 
 
 def test_tasks_without_keys_have_none(path: Path) -> None:
@@ -254,13 +295,6 @@ def test_another_sqlite_file_is_refused(path: Path) -> None:
         opened(path)
 
 
-def test_a_file_of_another_format_is_refused(path: Path) -> None:
-    path.write_text("results of Monday\n" * 100)
-    with pytest.raises(RunDatabaseError, match="is damaged"):
-        opened(path)
-    assert path.read_text().startswith("results of Monday")
-
-
 def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
     run(path)
     asked(path, "PRAGMA user_version = 1000")
@@ -268,8 +302,31 @@ def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
         opened(path)
 
 
+def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
+    run(path, algorithm(), submitted(1, 2), received({1: "one", 2: 4}))
+    for statement in ("DROP TABLE once", "PRAGMA user_version = 1"):
+        asked(path, statement)
+    writer = opened(path)
+    *_, answers = writer.earlier()
+    assert isinstance(answers, EarlierAnswers)
+    assert entries(*writer.frames(answers.row))[0] == ["one", 4]
+    writer.close()
+    assert asked(path, "PRAGMA user_version") == [(2,)]
+    assert asked(path, "SELECT count(*) FROM once") == [(0,)]
+
+
+def test_a_damaged_file_of_an_older_mwpy_is_saved(path: Path) -> None:
+    run(path, algorithm(), *[submitted(number, 1) for number in range(1, 200)])
+    for statement in ("DROP TABLE once", "PRAGMA user_version = 1"):
+        asked(path, statement)
+    os.truncate(path, path.stat().st_size - 8192)
+    writer = opened(path)
+    assert "was damaged. What could be read of it is used" in writer.remark
+    writer.close()
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunDatabaseError, match="No such file or directory; give a file in a folder"):
+    with pytest.raises(RunDatabaseError, match="No such file or directory; make its folder writable"):
         opened(tmp_path / "missing" / "run.db")
 
 

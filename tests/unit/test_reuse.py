@@ -14,16 +14,18 @@ from mwpy._core.master.core import MasterCore, MasterSettings
 from mwpy._core.master.reuse import MISSES, Reuse
 from mwpy._core.master.spans import Span
 from mwpy._values import records
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import NO_KEY, plain_keys
 from mwpy._values.messagepack import encode
 from mwpy._values.messages import AlgorithmDefinition, Results
 from mwpy._values.packed import ARGUMENTS, PackedCalls
-from mwpy._values.policy import DEFAULT_POLICY
+from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 from mwpy._values.records import AlgorithmDefined
 
 CODE = "code 1"
+
+ONCE = TaskPolicy(retry=False)
 
 
 def _keys(arguments: Sequence[Any]) -> bytes:
@@ -71,13 +73,23 @@ class File:
         results = Results(1, [*tasks], [1] * count, [2] * count, seconds, [*failed])
         self.reuse.apply(EarlierAnswers(generation, row, SlaveId("SLAVE-4"), "old host", 77.0, results))
 
-    def submit(self, arguments: Sequence[Any], defined: Defined | None = None, packed: bool = False) -> list[int]:
+    def sent(self, generation: int, first: int, count: int, *, may_have_run: bool = True) -> None:
+        """Tasks of it that must not run twice were sent to a slave, or came back before they started."""
+        self.reuse.apply(EarlierSent(generation, first, count, may_have_run))
+
+    def submit(
+        self,
+        arguments: Sequence[Any],
+        defined: Defined | None = None,
+        packed: bool = False,
+        policy: TaskPolicy = DEFAULT_POLICY,
+    ) -> list[int]:
         """Submit calls in this generation. Return the ids of those that must run."""
         payloads = [encode((each,)) for each in arguments]
         calls = PackedCalls.of(ARGUMENTS, arguments) if packed else payloads
         first, count = TaskId(self.submitted + 1), len(arguments)
         tags = [f"tag {each}" for each in arguments]
-        span = Span(first, count, defined or _defined(), DEFAULT_POLICY, calls, [], tags, keys=_keys(arguments))
+        span = Span(first, count, defined or _defined(), policy, calls, [], tags, keys=_keys(arguments))
         self.submitted += count
         self.core.submit([span])
         self.core.check()
@@ -158,6 +170,17 @@ def test_a_generation_that_was_answered_from_the_file_changes_no_position() -> N
     assert file.submit([7, 7, 7, 8, 9]) == [3, 4]
     results = file.core.take_actions().results
     assert [each.value for each in results] == ["value 0 of row 5", "value 0 of row 6", "value 1 of row 6"]
+
+
+def test_a_task_whose_value_stays_at_its_agent_runs_and_counts_among_the_equal_calls() -> None:
+    file = File()
+    file.generation(1, [10, 10])
+    file.answer(1, 5, [2])
+    file.reuse.begin()
+    assert file.submit([10], policy=TaskPolicy(keep=True)) == [1]
+    assert file.submit([10]) == []
+    [result] = file.core.take_actions().results
+    assert (result.task_id, result.value) == (2, "value 0 of row 5")
 
 
 def test_tasks_that_were_answered_at_once_are_recorded_first_and_keep_their_positions() -> None:
@@ -306,6 +329,114 @@ def test_a_task_whose_arguments_are_too_large_is_answered_from_the_file_all_the_
     assert file.submit(["long text", "another text"]) == []
     actions = file.core.take_actions()
     assert [each.ok for each in actions.results] == [True, False]
+
+
+def test_a_task_that_must_not_run_twice_is_unrunnable_if_it_was_sent_and_has_no_answer() -> None:
+    file = File()
+    file.generation(1, [1, 2, 3, 4])
+    file.sent(1, 1, 3)
+    file.answer(1, 5, [2])
+    file.reuse.begin()
+    assert file.submit([1, 2, 3, 4], policy=ONCE) == [4]
+    actions = file.core.take_actions()
+    assert [(each.task_id, each.tag) for each in actions.unrunnable] == [(1, "tag 1"), (3, "tag 3")]
+    reason = actions.unrunnable[0].reason
+    assert reason.startswith(
+        "it was sent to a slave before the master was started again, the run database has no result"
+    )
+    assert "retry=False" in reason
+    assert "--mw-rerun failed" in reason
+    assert [each.task_id for each in actions.results] == [2]
+    jar = file.core.state.jar
+    assert (jar.failed, jar.ended, jar.reused, jar.runnable) == (2, 3, 1, 1)
+    forbidden = [each for each in actions.records if isinstance(each, records.TasksForbidden)]
+    assert [(each.tasks.first, each.tasks.count, each.keys) for each in forbidden] == [
+        (1, 1, _keys([1])),
+        (3, 1, _keys([3])),
+    ]
+
+
+def test_a_task_that_came_back_before_it_started_runs() -> None:
+    file = File()
+    file.generation(1, [1, 2])
+    file.sent(1, 1, 2)
+    file.sent(1, 2, 1, may_have_run=False)
+    file.reuse.begin()
+    assert file.submit([1, 2], policy=ONCE) == [2]
+
+
+def test_a_task_that_must_not_run_twice_runs_if_no_former_generation_sent_it() -> None:
+    file = File()
+    file.generation(1, [1, 2])
+    file.answer(1, 5, [1])
+    file.reuse.begin()
+    assert file.submit([2, 3], policy=ONCE) == [1, 2]
+
+
+def test_a_task_that_may_run_twice_now_runs_although_it_was_sent() -> None:
+    file = File()
+    file.generation(1, [1, 2])
+    file.sent(1, 1, 1)
+    file.reuse.begin()
+    assert file.submit([1]) == [1]
+
+
+def test_a_user_who_runs_failed_tasks_again_runs_those_that_were_sent_too() -> None:
+    file = File()
+    file.reuse.rerun_failed = True
+    file.generation(1, [1, 2])
+    file.sent(1, 1, 2)
+    file.answer(1, 5, [2], failed=[0])
+    file.reuse.begin()
+    assert file.submit([1, 2], policy=ONCE) == [1, 2]
+
+
+def test_an_answer_counts_although_the_task_was_sent_later_once_more() -> None:
+    """A user ran a failed task again, and the master was killed meanwhile."""
+    file = File()
+    file.generation(1, [1])
+    file.sent(1, 1, 1)
+    file.answer(1, 5, [1], failed=[0])
+    file.generation(2, [1])
+    file.sent(2, 1, 1)
+    file.reuse.begin()
+    assert file.submit([1], policy=ONCE) == []
+    assert [each.task_id for each in file.core.take_actions().results] == [1]
+
+
+def test_a_task_whose_value_stayed_at_an_agent_must_not_run_twice_either() -> None:
+    keep = TaskPolicy(retry=False, keep=True)
+    for was_kept in (True, False):
+        file = File()
+        file.generation(1, [1, 2])
+        file.sent(1, 1, 1)
+        if not was_kept:
+            file.answer(1, 5, [1])
+        file.reuse.begin()
+        assert file.submit([1], policy=keep) == []
+        actions = file.core.take_actions()
+        assert [each.task_id for each in actions.unrunnable] == [1]
+        [given] = [each for each in actions.records if isinstance(each, records.ResultGiven)]
+        assert (given.number, given.frames, given.root) == (1, (), 1)
+        assert given.cause.startswith("task 1 (square) is unrunnable: ")
+
+
+def test_tasks_without_a_key_are_not_taken_for_others_that_were_sent() -> None:
+    file = File()
+    file.generation(1, [1])
+    file.reuse.apply(EarlierTasks(1, 2, 1, 0, NO_KEY))
+    file.sent(1, 2, 1)
+    file.reuse.begin()
+    assert file.submit([1], policy=ONCE) == [1]
+    assert file.notices() == []
+
+
+def test_a_task_of_unknown_code_that_was_sent_runs_again() -> None:
+    file = File()
+    file.generation(1, [1], code="")
+    file.sent(1, 1, 1)
+    file.reuse.begin()
+    assert file.submit([1], _defined(code=""), policy=ONCE) == [1]
 
 
 def test_without_anything_stored_all_tasks_run() -> None:

@@ -228,8 +228,8 @@ def test_the_end_of_one_of_several_attempts_leaves_the_task_where_it_was(cancell
 
 
 def test_every_event_of_the_table_is_in_these_tests() -> None:
-    """New tasks are submitted, with references or without, fail, or have stored answers: no other state is left."""
-    assert {*RECORDS} | {_E.SUBMIT, _E.BLOCK, _E.REUSE} == {*TaskEvent} == {*TRANSITIONS}
+    """New tasks are submitted, with references or without, fail, or are found in the file: no other state is left."""
+    assert {*RECORDS} | {_E.SUBMIT, _E.BLOCK, _E.REUSE, _E.FORBID} == {*TaskEvent} == {*TRANSITIONS}
     reached = {state for state, _ in WAYS.values()}
     assert {source for steps in TRANSITIONS.values() for source in steps} == reached | {_S.NEW}
 

@@ -37,6 +37,10 @@ LOG_BYTES = 64 << 20
 """The largest write-ahead log that is left after a copy. It is larger while something reads for a long time."""
 
 
+MAGIC = b"SQLite format 3\0"
+"""How each SQLite file begins."""
+
+
 class Damaged(RunDatabaseError):
     """Pages of the file are missing or have wrong content."""
 
@@ -172,6 +176,8 @@ def _connected(path: Path, mode: str) -> Connection:
 
 def _check_kind(connection: Connection) -> None:
     path = connection.path
+    if _is_foreign(path):
+        raise RunDatabaseError(f"{path} is no run database of mwpy, nor any SQLite file: give another file")
     size, log = path.stat().st_size if path.exists() else 0, Path(f"{path}-wal")
     if 0 < size < PAGE_BYTES or (not size and log.exists() and log.stat().st_size):
         raise Damaged(f"the run database {path} is damaged: its first page is missing. Move it away to start again")
@@ -185,6 +191,15 @@ def _check_kind(connection: Connection) -> None:
             f"the run database {path} is of version {version}, and this mwpy knows versions up to {len(UPGRADES)}: "
             f"install a newer mwpy"
         )
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file begins as no SQLite file does. After a loss of power, it may begin with zeros, or be empty."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        begins = file.read(len(MAGIC))
+    return begins.rstrip(b"\0") != b"" and not MAGIC.startswith(begins)
 
 
 def _upgrade(connection: Connection) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from mwpy._database.connection import Connection
 from mwpy._database.packing import unpack, unpack_head
 from mwpy._database.value_files import ValueFiles
-from mwpy._values.earlier import Earlier, EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import Earlier, EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.ids import Buffer, SlaveId
 from mwpy._values.messages import Results
@@ -22,11 +22,13 @@ PAGE_ROWS = 2000
 
 _ALGORITHMS = "SELECT seq, generation, number, name, code, parts FROM algorithms"
 _TASKS = "SELECT seq, generation, first, count, algorithm, keys FROM {}"
+_ONCE = "SELECT seq, generation, first, count, may_have_run FROM once"
 _ANSWERS = "SELECT seq, generation, at, sid, head, file FROM results"
 
 
 def read_earlier(connection: Connection, files: ValueFiles, generation: int) -> Iterator[Earlier]:
-    """Yield what the generations before this one submitted and answered, in the order of their records.
+    """Yield what the generations before this one submitted and answered, and which tasks they sent that must not run
+    twice, in the order of their records.
 
     Answers whose large values are missing are left out.
 
@@ -47,6 +49,7 @@ def read_earlier(connection: Connection, files: ValueFiles, generation: int) -> 
         _entries(connection, _ALGORITHMS, "", generation, _algorithm),
         _entries(connection, _TASKS.format("submissions"), "", generation, _tasks),
         _entries(connection, _TASKS.format("reused"), "", generation, _tasks),
+        _entries(connection, _ONCE, "", generation, _sent),
         _entries(connection, _ANSWERS, " AND NOT kept", generation, answers),
     ]
     for _, entry in heapq.merge(*streams, key=_seq):
@@ -81,6 +84,11 @@ def _algorithm(row: tuple[Any, ...]) -> Earlier:
 
 def _tasks(row: tuple[Any, ...]) -> Earlier:
     return EarlierTasks(*row[1:])
+
+
+def _sent(row: tuple[Any, ...]) -> Earlier:
+    _, generation, first, count, may_have_run = row
+    return EarlierSent(generation, first, count, bool(may_have_run))
 
 
 def _hosts(connection: Connection) -> dict[tuple[int, str], str]:

@@ -31,16 +31,24 @@ class LogSync:
         self._changed = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mwpy-sync", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def changed(self) -> None:
         """The log has changed."""
         self._changed = True
 
+    def sync(self) -> None:
+        """Write the log to the disk now. Raises OSError: the disk refuses."""
+        os.fdatasync(self._fd)
+
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, if it was started."""
         self._end.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         os.close(self._fd)
 
     def _run(self) -> None:

@@ -58,7 +58,7 @@ class Owner:
         try:
             self._lock = FileLock(database.with_name(f".{database.name}.lock"), clock.date(clock.wall()))
         except LockHeld as error:
-            raise self._refusal(str(error)) from error
+            raise self._refusal(str(error)) from None
         except LocksUnsupported as error:
             raise RunDatabaseError(
                 f"the run database {database} cannot be protected against a second master, because its file system has "
@@ -66,8 +66,8 @@ class Owner:
             ) from error
         except OSError as error:
             raise RunDatabaseError(
-                f"cannot open the run database {database}: {error.strerror or error}; give a file in a folder that is "
-                f"writable"
+                f"cannot open the run database {database}: {error.strerror or error}; make its folder writable and "
+                f"free some space, or give another file"
             ) from error
         try:
             if shared:

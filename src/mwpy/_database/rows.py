@@ -42,6 +42,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "submissions": ("at", "first", "count", "algorithm", "policy", "keys"),
     "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
+    "once": ("first", "count", "may_have_run"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
@@ -153,11 +154,12 @@ class TaskRows:
             records.ResultsReceived: self._received,
             records.AnswersKept: self._answers_kept,
             records.AnswersGiven: self._answers_given,
-            records.TasksReturned: self._lost,
+            records.TasksReturned: self._returned,
             records.AttemptsEnded: self._lost,
             records.TasksGivenUp: self._given_up,
             records.TasksCancelled: self._cancelled,
             records.TasksFailed: self._failed,
+            records.TasksForbidden: self._forbidden,
         }
 
     def _algorithm(self, record: records.AlgorithmDefined, _: float, batch: Batch) -> None:
@@ -210,6 +212,13 @@ class TaskRows:
         else:
             attempts = each_attempt((each.first, each.count, each.attempt) for each in tasks)
             self.numbers.add(batch, "allocations", at, sid, 0, count, first.attempt, attempts, reason)
+        self._once(tasks, batch, may_have_run=True)
+
+    def _once(self, tasks: Sequence[TaskRange], batch: Batch, *, may_have_run: bool) -> None:
+        """Tasks that must not run twice were sent to a slave, or came back. A later generation must know this."""
+        for each in tasks:
+            if each.once:
+                self.numbers.add(batch, "once", each.first, each.count, int(may_have_run))
 
     def _received(self, record: records.ResultsReceived, at: float, batch: Batch) -> None:
         if record.results.kept:
@@ -265,6 +274,10 @@ class TaskRows:
             if held.count <= 0:
                 del self._held[sid]
 
+    def _returned(self, record: records.TasksReturned, at: float, batch: Batch) -> None:
+        self._lost(record, at, batch)
+        self._once(record.tasks, batch, may_have_run=False)
+
     def _lost(self, record: records.TasksReturned | records.AttemptsEnded, at: float, batch: Batch) -> None:
         self._losses(record.sid, record.tasks, record.charges, at, batch)
 
@@ -295,6 +308,13 @@ class TaskRows:
 
     def _failed(self, record: records.TasksFailed, at: float, batch: Batch) -> None:
         self._end(record.tasks, "failed", None, record.cause or record.reason, at, batch)
+
+    def _forbidden(self, record: records.TasksForbidden, at: float, batch: Batch) -> None:
+        each, place = record.tasks, [len(batch.blob), len(record.keys)]
+        batch.blob += record.keys
+        policy = _text_of_policy(TaskPolicy(retry=False))
+        self.numbers.add(batch, "submissions", at, each.first, each.count, each.algorithm, policy, place)
+        self._end([each], "unrunnable", None, record.reason, at, batch)
 
     def _end(
         self, tasks: Sequence[TaskRange], state: str, sid: SlaveId | None, reason: str, at: float, batch: Batch

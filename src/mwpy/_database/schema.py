@@ -27,6 +27,7 @@ TABLES_BY_SEQ = (
     "submissions",
     "reused",
     "allocations",
+    "once",
     "results",
     "failures",
     "ends",
@@ -254,5 +255,15 @@ def _zeros(found: re.Match[str]) -> str:
     return f"'[' || substr(replace(hex(zeroblob({found[1]})), '00', ',0'), 2) || ']'"
 
 
-UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS),)
+_SECOND = """
+CREATE TABLE once (
+    seq INTEGER PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    may_have_run INTEGER NOT NULL
+);
+"""
+
+UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

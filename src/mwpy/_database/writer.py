@@ -6,7 +6,8 @@ records that arrive during the commit before, and a result is in the file before
 
 When a process ends, what it has written stays: the operating system has it. So a killed master loses nothing that was
 committed. Only a power failure loses what is not on the disk. With `sync="normal"`, a second thread writes the log to
-the disk once a second, so that commits do not wait for the disk. With `sync="full"`, each commit waits.
+the disk once a second, so that commits do not wait for the disk. With `sync="full"`, each commit waits, and so does the
+commit of a task that must not run twice, before this task leaves the master.
 
 SQLite releases the interpreter lock while it works. To get it back, the thread may have to wait for another thread,
 each time. So a commit has few statements, whatever the number of its rows: SQLite divides a JSON text into rows itself.
@@ -57,7 +58,7 @@ from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import encode_json
 from mwpy._values.messages import Results
 
-__all__ = ["Writer"]
+__all__ = ["Given", "Writer"]
 
 Sync = Literal["normal", "full"]
 
@@ -84,7 +85,7 @@ CLOSE_S = 60.0
 
 
 @frozen
-class _Given:
+class Given:
     """One call of `write`."""
 
     records: Sequence[records.Record]
@@ -117,7 +118,7 @@ class Writer:
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
         self._rows = Rows(RowNumbers(generation, _last_seq(connection)))
-        self._queue: SimpleQueue[_Given | None] = SimpleQueue()
+        self._queue: SimpleQueue[Given | None] = SimpleQueue()
         self._given = 0
         """How many bytes were given; only the thread that gives them changes it."""
         self._done = 0
@@ -126,7 +127,6 @@ class Writer:
         self._failed = False
         self._sync = LogSync(Path(f"{connection.path}-wal"), self._fail, owner.beat)
         self._thread = threading.Thread(target=self._run, name="mwpy-database", daemon=True)
-        self._thread.start()
 
     @classmethod
     def open(
@@ -138,7 +138,7 @@ class Writer:
         sync: Sync = "normal",
         name: str = "",
     ) -> Writer:
-        """Open a run database, or make one, and begin the next generation in it.
+        """Open a run database, or make one, begin the next generation in it, and start the threads.
 
         Args:
             path: the file.
@@ -152,6 +152,16 @@ class Writer:
             RunDatabaseError: another master has the file; or it is no run database, is of a newer mwpy, or cannot be
                 written.
         """
+        writer = cls.opened(path, member_id=member_id, on_failure=on_failure, sync=sync, name=name)
+        writer._sync.start()
+        writer._thread.start()
+        return writer
+
+    @classmethod
+    def opened(
+        cls, path: str | Path, *, member_id: str, on_failure: Callable[[str], None], sync: Sync = "normal", name: str
+    ) -> Writer:
+        """Like `open`, but without threads: the caller calls `commit` and at the end `release`."""
         path = Path(path)
         shared = is_network(kind_of_file_system(path.parent))
         owner = Owner(path, shared=shared)
@@ -208,7 +218,7 @@ class Writer:
             if isinstance(record, _WITH_FRAMES):
                 size += sum(map(len, record.frames))
         self._given += size
-        self._queue.put(_Given(happened, wall, then, calls or {}, size))
+        self._queue.put(Given(happened, wall, then, calls or {}, size))
         while self._given - self._done > MOST_WAITING_BYTES and not self._failed:
             self._room.clear()
             if self._given - self._done > MOST_WAITING_BYTES:
@@ -221,24 +231,34 @@ class Writer:
         if self._thread.is_alive():
             self._fail(RunDatabaseError(f"the disk of the run database {self._connection.path} does not answer"))
             return
-        self._sync.close()
         try:
-            if not self._failed:
-                end = "UPDATE generations SET ended = ? WHERE generation = ? AND ended IS NULL"
-                self._connection.run(end, (clock.wall(), self.generation))
-            self._reading.close()
-            self._connection.close()
+            try:
+                if not self._failed:
+                    end = "UPDATE generations SET ended = ? WHERE generation = ? AND ended IS NULL"
+                    self._connection.run(end, (clock.wall(), self.generation))
+            finally:
+                self.release()
         except RunDatabaseError as error:
             self._fail(error)
-        self._owner.release()
+
+    def release(self) -> None:
+        """Close the file, and let another master open it. What was not written is lost."""
+        self._sync.close()
+        try:
+            self._reading.close()
+            self._connection.close()
+        finally:
+            self._owner.release()
 
     # ---- the writer's thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while (given := self._take()) is not None:
-                self._commit(given)
-                self._sync.changed()
+                if self.commit(given):
+                    self._sync.sync()
+                else:
+                    self._sync.changed()
                 self._done += sum(each.size for each in given)
                 self._room.set()
                 for each in given:
@@ -249,7 +269,7 @@ class Writer:
         except Exception as error:
             self._fail(error)
 
-    def _take(self) -> list[_Given] | None:
+    def _take(self) -> list[Given] | None:
         """Wait for the next calls of `write`, and take those that have queued up; None at the end."""
         first = self._queue.get()
         if first is None or self._failed:
@@ -276,7 +296,9 @@ class Writer:
         known = isinstance(error, MwpyError)
         self._on_failure(str(error) if known else f"the run database {path} cannot be written: {error!r}")
 
-    def _commit(self, given: Sequence[_Given]) -> None:
+    def commit(self, given: Sequence[Given]) -> bool:
+        """Write what was given. Return whether it must be on the disk before anything follows: a task that must not run
+        twice leaves only then."""
         batch = Batch()
         for each in given:
             batch.calls = each.calls
@@ -290,6 +312,7 @@ class Writer:
             self._insert_groups(batch.groups, files)
             for statement, parameters in batch.changes:
                 self._connection.run(statement, parameters)
+        return bool(batch.rows["once"])
 
     def _write_files(self, groups: Sequence[StoredGroup]) -> dict[int, str]:
         """Write the large values, and return their files by the row that names them."""

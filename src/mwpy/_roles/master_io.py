@@ -23,8 +23,9 @@ from mwpy import resource_file
 from mwpy._core.master.attendance import Attendance
 from mwpy._core.master.commands import CancelTasks, Command, HoldResults, ReleaseResults, ShutDown, Waiting
 from mwpy._core.master.core import Actions, MasterCore
-from mwpy._core.master.events import Garbage, Received, Stranger, TurnedAway, Vanished
+from mwpy._core.master.events import Garbage, Received, Send, Stranger, TurnedAway, Vanished
 from mwpy._core.master.submissions import Submissions
+from mwpy._roles.committed_sends import CommittedSends
 from mwpy._roles.edges import Clock, MasterConnections, ProcessStarter, RecordStore, Trail
 from mwpy._roles.executor_io import ExecutorIos
 from mwpy._roles.local_agents import LocalAgents
@@ -74,9 +75,13 @@ def updated(content: ResourceFile, core: MasterCore, wall: float) -> ResourceFil
     )
 
 
-def _hand_over(outcomes: Sequence[tuple[SimpleQueue[Actions | BaseException], Actions]]) -> None:
+def _hand_over(
+    outcomes: Sequence[tuple[SimpleQueue[Actions | BaseException], Actions]], sends: CommittedSends, held: int
+) -> None:
     for queue, actions in outcomes:
         queue.put(actions)
+    if held:
+        sends.committed(held)
 
 
 class MasterIo:
@@ -108,6 +113,7 @@ class MasterIo:
         )
         """The agents on this machine."""
         self._store = store
+        self._committed_sends = CommittedSends(link.wake)
         self.submissions = Submissions(core.state.jar, keyed=store is not None)
         """The algorithm's thread adds to them, and wakes the link if it is asleep."""
         self.submitting = threading.RLock()
@@ -266,7 +272,8 @@ class MasterIo:
     def _do(self, actions: Actions) -> None:
         self._audit.write(actions.records, self._clock.wall())
         self.attendance.note(actions.records, self._clock.monotonic())
-        for send in actions.sends:
+        sends, held = (actions.sends, 0) if self._store is None else self._to_send(actions)
+        for send in sends:
             self.link.send(send.peer, wire.encode(send.message, send.frames))
         for peer in actions.forget:
             self.link.forget(peer)
@@ -278,17 +285,26 @@ class MasterIo:
         self._handed_bytes += actions.result_bytes
         news = fetchable or actions.cancelled or actions.logged or actions.stopped or actions.ends_at is not None
         if self._store is not None:
-            self._save(self._store, actions, bool(news))
+            self._save(self._store, actions, bool(news), held)
         elif news:
             self._news = actions
 
-    def _save(self, store: RecordStore, actions: Actions, news: bool) -> None:
+    def _to_send(self, actions: Actions) -> tuple[Sequence[Send], int]:
+        """Return what is sent now, and the number of the messages that wait until the records are in the file; 0 if
+        none do."""
+        waiting = self._committed_sends
+        due, before = waiting.take_due(), waiting.held
+        others = waiting.add(actions.sends)
+        waiting.drop((*actions.forget, *actions.disconnect))
+        return [*due, *others] if due else others, waiting.held if waiting.held > before else 0
+
+    def _save(self, store: RecordStore, actions: Actions, news: bool, held: int) -> None:
         """Store what happened. The threads that use the master get the outcomes when they are in the file."""
         outcomes = [(self.outcomes, actions)] if news else []
         outcomes += self.executors.take()
-        if actions.records or outcomes:
+        if actions.records or outcomes or held:
             calls = {call.task_id: call.payload for call in actions.failed}
-            then = partial(_hand_over, outcomes) if outcomes else None
+            then = partial(_hand_over, outcomes, self._committed_sends, held) if outcomes or held else None
             store.write(actions.records, self.core.state.wall, then, calls)
 
     def _deliver(self) -> None:
@@ -312,6 +328,7 @@ class MasterIo:
         if self.resource is not None:
             self._notice(self.resource.close(self._content(self.resource)))
         self.local.close()
+        self._committed_sends.close()
         self.link.close(LINGER_S)
         if self._store is not None:
             self._store.close()
@@ -329,6 +346,7 @@ class MasterIo:
         """Nothing can be stored any more: the algorithm's thread raises this instead of getting outcomes. Any thread
         may call this."""
         self.store_failure = RunDatabaseError(reason)
+        self._committed_sends.fail()
         self.outcomes.put(self.store_failure)
         self.executors.fail(self.store_failure)
 

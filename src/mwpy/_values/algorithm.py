@@ -97,6 +97,10 @@ class Algorithm:
         """Digest of the source, 16 hex digits; empty where the source is not available."""
         return digest_of(self.function)
 
+    def call(self, /, *args: Any, **kwargs: Any) -> TaskCall[Any]:
+        """Make a call to submit. It is the `task` of a marked function."""
+        return TaskCall(self, args, kwargs)
+
     def __reduce__(self) -> tuple[Callable[..., Algorithm], tuple[Callable[..., Any], Policies]]:
         # a marked function refers to this object, and the pickle of the function must not depend on what is cached here
         return _copy_of, (self.function, self.policy)
@@ -318,11 +322,7 @@ def task_algorithm(
 
 def _marked(function: Callable[P, R], policy: Policies) -> TaskAlgorithm[P, R]:
     algorithm = Algorithm(function, policy=policy)
-
-    def call(*args: Any, **kwargs: Any) -> TaskCall[R]:
-        return TaskCall(algorithm, args, kwargs)
-
-    function.task = call  # type: ignore[attr-defined]
+    function.task = algorithm.call  # type: ignore[attr-defined]
     function._mwpy_algorithm = algorithm  # type: ignore[attr-defined]
     return cast(TaskAlgorithm[P, R], function)
 

@@ -1,7 +1,7 @@
 """What former generations of a computation left in its run database, as a restart reads it.
 
 The entries come in the order in which the generations stored their records: an algorithm before its tasks, tasks in the
-order of their submission, and an answer after its task. A generation is named by its number: 1 for the first.
+order of their submission, and what happened to a task after it. A generation is named by its number: 1 for the first.
 
 A million of tasks must be read within seconds. So an entry stands for many tasks, and the parts of it that differ from
 task to task are packed.
@@ -14,7 +14,7 @@ from msgspec import Struct
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 
-__all__ = ["KEY_BYTES", "Earlier", "EarlierAlgorithm", "EarlierAnswers", "EarlierTasks"]
+__all__ = ["KEY_BYTES", "Earlier", "EarlierAlgorithm", "EarlierAnswers", "EarlierSent", "EarlierTasks"]
 
 KEY_BYTES = 16
 """The size of the key of a task. Tasks of the same algorithm and code with the same key are equal calls."""
@@ -59,5 +59,15 @@ class EarlierAnswers(Struct, frozen=True):
     """The tasks, their attempts and compute times, and which of them failed. The values stay in the file."""
 
 
-Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers
+class EarlierSent(Struct, frozen=True):
+    """Tasks that must not run twice left a former generation, or came back to it."""
+
+    generation: int
+    first: int
+    count: int
+    may_have_run: bool
+    """Whether they were sent to a slave; otherwise they came back from it and had not started."""
+
+
+Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent
 """An entry of the stream."""

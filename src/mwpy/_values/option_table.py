@@ -351,7 +351,8 @@ OPTIONS: tuple[Option, ...] = (
         "rerun",
         "nothing|failed",
         _one_of("nothing", "failed"),
-        "Which tasks with a result in the run database run again.",
+        "Which tasks in the run database run again: with `failed`, those that failed, and those with `retry=False` "
+        "that may have run.",
         "nothing",
     ),
     Option(

@@ -27,6 +27,8 @@ class TaskRange(Struct, frozen=True):
     """The name of the algorithm."""
     expected_s: float | None = None
     """How long each task takes, by its policy; None if its policy does not say this."""
+    once: bool = False
+    """Whether the policy forbids a second execution."""
 
     def __str__(self) -> str:
         last = f" to {self.first + self.count - 1}" if self.count > 1 else ""

@@ -85,6 +85,7 @@ __all__ = [
     "TasksCancelling",
     "TasksDue",
     "TasksFailed",
+    "TasksForbidden",
     "TasksGivenUp",
     "TasksReceived",
     "TasksRecomputed",
@@ -260,6 +261,16 @@ class TasksFailed(Struct, frozen=True, tag=True):
     """The id of the task that did not end well, if they were blocked and failed for this reason; otherwise 0."""
     cause: str = ""
     """What happened to that task."""
+
+
+class TasksForbidden(Struct, frozen=True, tag=True):
+    """The master algorithm submitted tasks, and they ended at once as unrunnable: a former generation sent them to a
+    slave, and their policy forbids a second execution."""
+
+    tasks: TaskRange
+    keys: bytes
+    """The key of each task, one after the other."""
+    reason: str
 
 
 class TasksUnblocked(Struct, frozen=True, tag=True):
@@ -451,6 +462,7 @@ Record = (
     | ResultsDoubted
     | ResultsRecomputed
     | TasksFailed
+    | TasksForbidden
     | TasksReturned
     | TasksDue
     | TasksGivenUp

@@ -223,7 +223,12 @@ class Shares:
             if not self._is_needed(kept):
                 self._drop(kept)
         elif not kept.is_here:
-            self._drop(kept)
+            if kept.share.task and self._is_needed(kept):  # the master takes back those that use it; others came along
+                kept.reason = "its value was lost"
+                kept.coming.clear()
+                self._give_to_all(kept)
+            else:
+                self._drop(kept)
             self._ask()
 
     def _ask(self) -> None:

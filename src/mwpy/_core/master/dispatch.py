@@ -192,6 +192,7 @@ class Dispatch:
         attempts: list[int] = []
         numbers: list[int] = []
         num_tasks = 0
+        runs_once = False
         payloads: list[bytes] = []
         buffers: list[Sequence[Buffer]] = []
         portions: list[int] = []
@@ -205,6 +206,7 @@ class Dispatch:
             attempts.append(span.attempt)
             number = span.algorithm.number
             numbers.append(number)
+            runs_once = runs_once or not span.policy.retry
             most = span.policy.limits
             limits.append(most if most is None or most.memory is None else with_expected(most, span, members.peaks))
             if number not in agent.known:
@@ -233,7 +235,7 @@ class Dispatch:
         columns = firsts, counts, attempts, numbers, sizes, own_limits, digests
         header = messages.Tasks(slave.number, *columns, [*shares.values()], portions, self._keeps(spans))
         first = groups.payload(num_tasks, payloads)
-        state.send(agent, header, [first, *chain.from_iterable(buffers)])
+        state.send(agent, header, [first, *chain.from_iterable(buffers)], after_commit=runs_once)
 
     def _keeps(self, spans: Sequence[Span]) -> list[int]:
         """The positions of the tasks whose results stay at the agent."""

@@ -60,3 +60,5 @@ class Send(Struct, frozen=True):
     peer: bytes
     message: Message
     frames: Sequence[Buffer] = ()
+    after_commit: bool = False
+    """Whether it is sent only when the records of the same actions are in the run database, if there is one."""

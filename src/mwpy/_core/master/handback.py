@@ -104,16 +104,26 @@ class HandBack:
             host: the machine of the slave, if it held the tasks.
         """
         for span in self.state.record(records.TasksGivenUp(sid, held, tasks, reason, charges)):
-            if span.runs_again:
-                continue
-            buffers = span.buffers or repeat(())
-            origin = Origin(span.algorithm.name, sid, host, span.sent, self.state.wall)
-            self.state.actions.unrunnable.extend(
-                UnrunnableTask(
-                    TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own, origin
-                )
-                for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
+            if not span.runs_again:
+                self._give_back(span, Origin(span.algorithm.name, sid, host, span.sent, self.state.wall), reason)
+
+    def _give_back(self, span: Span, origin: Origin, reason: str) -> None:
+        buffers = span.buffers or repeat(())
+        self.state.actions.unrunnable.extend(
+            UnrunnableTask(
+                TaskId(number), span.algorithm.name, span.policy.sid, tag, reason, span.deaths, payload, own, origin
             )
+            for number, tag, payload, own in zip(span.ids, span.tags, span.payloads, buffers, strict=False)
+        )
+
+    def forbid(self, new: Span, reason: str) -> None:
+        """Make new tasks unrunnable, because a former generation sent them to a slave."""
+        self.state.record(records.TasksForbidden(new.whole, new.keys, reason))
+        if new.policy.keep:  # the algorithm may refer to it until it is released
+            for number in new.ids:
+                cause = f"task {number} ({new.algorithm.name}) is unrunnable: {reason}"
+                self.state.record(records.ResultGiven(number, (), cause, number))
+        self._give_back(new, Origin(new.algorithm.name, None, None, 0, self.state.wall), reason)
 
     def cancel(self, sid: SlaveId | None, tasks: Sequence[TaskRange], when: str, *, discard: bool = False) -> None:
         """Cancel tasks: tasks that a slave held, or pending tasks.

@@ -36,6 +36,7 @@ class TaskEvent(PlainEnum):
     KEEP = "keep its answer"
     VERIFY = "repeat to compare"
     REUSE = "be answered from the run database"
+    FORBID = "be refused a second execution"
     STORE = "finish, with a value that stays"
     RELEASE = "release its value"
     RECOMPUTE = "compute its value again"
@@ -80,6 +81,7 @@ TRANSITIONS: dict[TaskEvent, dict[TaskState, TaskState]] = {
     TaskEvent.KEEP: {_ALLOCATED: _ANSWERED, _REPEATING: _ANSWERED},
     TaskEvent.VERIFY: {_ANSWERED: _REPEATING},
     TaskEvent.REUSE: {_NEW: _FINISHED},
+    TaskEvent.FORBID: {_NEW: _UNRUNNABLE},
     TaskEvent.STORE: {_ALLOCATED: _KEPT, _CANCELLING: _KEPT},
     TaskEvent.RELEASE: {_KEPT: _RELEASED},
     TaskEvent.RECOMPUTE: {_KEPT: _PENDING},

@@ -5,8 +5,10 @@ those that were answered before and the others. An answered task ends at once: i
 its result has the slave, the host and the compute time of its attempt. The value stays in the file until it is needed.
 
 A task is the same as one of a former generation if its algorithm has the same name and code, its key is the same, and
-it has the same position among the equal calls of its generation (see `occurrences.py`). Nothing is remembered about
-tasks that are new. Each occurrence takes 18 bytes here beside those of its key, and each row of the file 20 bytes.
+it has the same position among the equal calls of its generation (see `occurrences.py`). A task that must not run twice
+ends as unrunnable if a former generation sent it to a slave, and the file has no answer of it. Nothing is remembered
+about tasks that are new. Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes
+20 bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._core.master.handback import HandBack
 from mwpy._core.master.occurrences import Occurrences
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
-from mwpy._values.earlier import KEY_BYTES, Earlier, EarlierAlgorithm, EarlierAnswers, EarlierTasks
+from mwpy._values.earlier import KEY_BYTES, Earlier, EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import NO_KEY
 from mwpy._values.record_parts import ReusedTasks
@@ -54,6 +57,15 @@ MISSED = (
 )
 
 
+FORBIDDEN = (
+    "it was sent to a slave before the master was started again, the run database has no result of it, and its policy "
+    "says retry=False. Find out what it has done. --mw-rerun failed runs it again"
+)
+
+_FORBIDDEN = -1
+"""Stands for an occurrence that must not run again."""
+
+
 @define(eq=False)
 class Answers:
     """The answers of occurrences, by number."""
@@ -71,7 +83,8 @@ class Answers:
     _places: array[int] = field(factory=lambda: array("I"))
     _seconds: array[float] = field(factory=lambda: array("d"))
     _ends: array[int] = field(factory=lambda: array("H"))
-    """For each occurrence: its attempts times 2, and 1 more if it failed."""
+    """For each occurrence: its attempts times 2, and 1 more if it failed. Without an answer: 1 if it may not run again.
+    """
 
     def extend(self, count: int) -> None:
         """There are occurrences up to this number, the last ones without an answer."""
@@ -113,6 +126,15 @@ class Answers:
         row = self._row_of[number]
         return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
 
+    def set_sent(self, number: int, *, may_have_run: bool) -> None:
+        """A task that must not run twice was sent to a slave, or came back before it started."""
+        if not self._row_of[number]:
+            self._ends[number] = may_have_run
+
+    def may_have_run(self, number: int) -> bool:
+        """Whether an occurrence without an answer was sent to a slave although it must not run twice."""
+        return not self._row_of[number] and bool(self._ends[number])
+
     def times(self, number: int) -> tuple[float, int]:
         """The compute time of an answer, in seconds, and the number of its attempts."""
         return self._seconds[number], self._ends[number] >> 1
@@ -125,8 +147,15 @@ class _Known:
     occurrences: Occurrences = field(factory=Occurrences)
     answered: int = 0
     """How many answers it has."""
+    was_sent: bool = False
+    """Whether tasks were sent to slaves that must not run twice."""
     misses: int = 0
     """How many tasks in a row had no answer."""
+
+    @property
+    def concerns_tasks(self) -> bool:
+        """Whether something about former generations counts for some task. Then all tasks count among equal calls."""
+        return self.answered > 0 or self.was_sent
 
 
 @define(eq=False)
@@ -147,6 +176,7 @@ class Reuse:
     rerun_failed: bool = False
     any_code: bool = False
     answers: Answers = field(factory=Answers)
+    _hand_back: HandBack = field(init=False)
     _generation: int = 0
     """The generation that is read, or this one."""
     _known: dict[tuple[str, str], _Known] = field(factory=dict)
@@ -168,6 +198,10 @@ class Reuse:
     _count: int = 0
     """How many occurrences there are."""
 
+    @_hand_back.default
+    def _of_state(self) -> HandBack:
+        return HandBack(self.state)
+
     # ---- reading what former generations left --------------------------------------------------------------
 
     def apply(self, entry: Earlier) -> None:
@@ -179,6 +213,9 @@ class Reuse:
                 self._names[entry.number] = entry.name, entry.code, entry.parts
             case EarlierTasks():
                 self._waiting.append(entry)
+            case EarlierSent():
+                self._add_waiting()
+                self._send(entry)
             case _:
                 self._add_waiting()
                 self._answer(entry)
@@ -237,6 +274,13 @@ class Reuse:
             self._count_answers(first, first + len(own))
         self.answers.answer(entry, numbers)
 
+    def _send(self, entry: EarlierSent) -> None:
+        for number in self._tasks[entry.first : entry.first + entry.count]:
+            if number >= 0:
+                self.answers.set_sent(number, may_have_run=entry.may_have_run)
+        name, code, _ = self._names[self._numbers_of[bisect_right(self._firsts, entry.first) - 1]]
+        self._of(name, code).was_sent = True
+
     def _count_answers(self, start: int, end: int) -> None:
         """Tasks of the generation that is read, from one id up to another one, have answers."""
         while start < end:
@@ -269,7 +313,7 @@ class Reuse:
                 self._compare(span.algorithm.record)
             code = span.algorithm.record.code
             known = self._known.get((span.algorithm.name, "" if self.any_code else code))
-            if known is None or not known.answered or not span.keys or span.policy.keep:
+            if known is None or not span.keys or not known.concerns_tasks:
                 others.append(span)
             else:
                 self._divide(span, known, others, reused)
@@ -278,31 +322,40 @@ class Reuse:
         return others
 
     def _divide(self, span: Span, known: _Known, others: list[Span], reused: list[ReusedTasks]) -> None:
+        """Divide a span into tasks that are answered, that must not run again, and others."""
         numbers = self._numbers(span, known)
+        kinds = [None if number is None else number == _FORBIDDEN for number in numbers]
         start = 0
         for end in range(1, span.count + 1):
-            if end == span.count or (numbers[end] is None) != (numbers[start] is None):
+            if end == span.count or kinds[end] is not kinds[start]:
                 part = span if end - start == span.count else span.between(start, end)
-                found = [number for number in numbers[start:end] if number is not None]
-                if found:
-                    reused.append(self._give_out(part, found))
-                else:
+                if kinds[start] is None:
                     others.append(part)
+                elif kinds[start]:
+                    self._hand_back.forbid(part, FORBIDDEN)
+                else:
+                    reused.append(self._give_out(part, [number for number in numbers[start:end] if number is not None]))
                 start = end
 
     def _numbers(self, span: Span, known: _Known) -> list[int | None]:
-        """For each task of a span: the number of its occurrence if that has an answer which counts."""
+        """For each task of a span: the number of its occurrence if that has an answer which counts; `_FORBIDDEN` if the
+        task must not run again."""
         keys, take, of = span.keys, known.occurrences.take, self.answers.of
+        once, keep = not span.policy.retry, span.policy.keep
         numbers: list[int | None] = []
         for at in range(0, len(keys), KEY_BYTES):
             key = keys[at : at + KEY_BYTES]
             number = None if key == NO_KEY else take(key)
             answer = None if number is None else of(number)
             if answer is None or (answer[2] and self.rerun_failed):
-                number = None
-                known.misses += 1
-                if known.misses == MISSES:
+                forbidden = once and number is not None and not self.rerun_failed and self.answers.may_have_run(number)
+                number = _FORBIDDEN if forbidden else None
+                missed = not (forbidden or keep)
+                known.misses += missed
+                if missed and known.misses == MISSES and known.answered:
                     self._note_misses(span.algorithm.name, known)
+            elif keep:  # its value should stay at an agent, so the answer does not count
+                number = _FORBIDDEN if once else None
             elif known.misses < MISSES:
                 known.misses = 0
             numbers.append(number)

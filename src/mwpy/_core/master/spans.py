@@ -170,8 +170,10 @@ class Span(Struct, eq=False, gc=False):
     def part(self, first: int, count: int, attempt: int) -> TaskRange:
         """Return the name that a record has for some of its tasks: `count` tasks from the id `first` on, in one
         attempt."""
-        algorithm = self.algorithm
-        return TaskRange(first, count, attempt, algorithm.number, algorithm.name, self.policy.seconds_expected)
+        algorithm, policy = self.algorithm, self.policy
+        return TaskRange(
+            first, count, attempt, algorithm.number, algorithm.name, policy.seconds_expected, not policy.retry
+        )
 
     @property
     def whole(self) -> TaskRange:

@@ -194,9 +194,20 @@ class MasterState:
             raise InternalError(f"{slave.sid} is {slave.state.value}, which cannot {event.value}")
         self.record(records.SlaveChanged(slave.sid, state, slave.kind))
 
-    def send(self, agent: ConnectedAgent, message: messages.Message, frames: Sequence[Buffer] = ()) -> None:
-        """Send a message to an agent."""
-        self.actions.sends.append(Send(agent.peer, message, frames))
+    def send(
+        self,
+        agent: ConnectedAgent,
+        message: messages.Message,
+        frames: Sequence[Buffer] = (),
+        *,
+        after_commit: bool = False,
+    ) -> None:
+        """Send a message to an agent.
+
+        Args:
+            after_commit: as in `Send`.
+        """
+        self.actions.sends.append(Send(agent.peer, message, frames, after_commit))
 
     def notice(self, text: str, key: str = "") -> None:
         """Show the user a message. Messages with the same key are shown only once, and not too many of them."""

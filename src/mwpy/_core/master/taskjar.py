@@ -43,8 +43,8 @@ from mwpy._values.task import TaskState
 __all__ = ["Taskjar"]
 
 _SUBMIT, _BLOCK, _UNBLOCK, _FAIL, _ALLOCATE, _FINISH, _RETURN, _DELAY, _BE_DUE, *_REST = TaskEvent
-_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, *_OTHERS = _REST
-_NEW, _FINISHED = TaskState.NEW, TaskState.FINISHED
+_REPEAT, _END_ONE, _GIVE_UP, _LET_FINISH, _CANCEL, _KEEP, _VERIFY, _REUSE, _FORBID, *_OTHERS = _REST
+_NEW, _FINISHED, _UNRUNNABLE = TaskState.NEW, TaskState.FINISHED, TaskState.UNRUNNABLE
 _REPEATING, _KEPT = TaskState.REPEATING, TaskState.KEPT
 """Before Python 3.12, looking up a member of an enumeration takes ten times as long as looking up a name."""
 
@@ -107,6 +107,7 @@ class Taskjar:
             records.AnswersGiven: self._answers_given,
             records.TasksSubmitted: self._submitted,
             records.ResultsReused: _only(partial(_reuse, self)),
+            records.TasksForbidden: _only(partial(_forbid, self)),
             records.TasksReturned: self._returned,
             records.TasksDue: self._due,
             records.TasksGivenUp: self._given_up,
@@ -201,9 +202,8 @@ class Taskjar:
         spans: list[Span] = []
         for position, each in enumerate(record.tasks):
             algorithm = self.algorithms.defined[each.algorithm]
-            own_tags = tags[position] if tags else [None] * each.count
             self.algorithms.begin(algorithm, each.count)
-            columns = _calls_in(each), each.buffers, own_tags
+            columns = _calls_in(each), each.buffers, tags[position] if tags else [None] * each.count
             spans.append(Span(each.first, each.count, algorithm, each.policy, *columns, refers=each.refers))
             if each.policy.keep:
                 self.blocked.hold(records.ResultsHeld([*spans[-1].ids]))
@@ -388,6 +388,13 @@ def _reuse(jar: Taskjar, record: records.ResultsReused) -> None:
         _end_new(jar, each)
         jar.reused += each.count
         jar.failed += len(each.failed)
+
+
+def _forbid(jar: Taskjar, record: records.TasksForbidden) -> None:
+    """New tasks have ended; see `_reuse`."""
+    assert lifecycle.TRANSITIONS[_FORBID] == {_NEW: _UNRUNNABLE}, "the table says what happens here"
+    _end_new(jar, record.tasks)
+    jar.failed += record.tasks.count
 
 
 def _end_new(jar: Taskjar, each: TaskRange | records.ReusedTasks) -> None:

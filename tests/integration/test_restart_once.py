@@ -1,0 +1,88 @@
+"""Tasks with `retry=False`, and a master that is killed while they run."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.integration.apps.stage import Running, Stage, until
+
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+import mwpy
+from tests.integration.apps.restarted import append
+def pay(number):
+    append("ran", number)
+    while number % 2 and not Path("go").exists():
+        time.sleep(0.01)
+    return number
+@mwpy.master_algorithm
+def master(mw, argv):
+    found = {}
+    for number in range(6):
+        mw.submit(mwpy.task(pay, number), tag=number, retry=False)
+    while len(found) < 6:
+        mw.loop()
+        for result in mw.results():
+            append("seen", result.tag)
+            found[result.tag] = str(result.error) if result.error else result.value
+    print(json.dumps(found))
+    return 0
+sys.exit(mwpy.main())
+"""
+
+
+def _start(stage: Stage, *options: str) -> Running:
+    path = stage.folder / "script.py"
+    path.write_text(SCRIPT)
+    root = Path(__file__).parents[2]
+    return stage.start(
+        "",
+        *("--mw-local", "2", "--mw-slave-task-group", "1", "--mw-run-database", "run.db", *options),
+        program=[sys.executable, str(path)],
+        variables={"PYTHONPATH": f"{root / 'src'}:{root}"},
+    )
+
+
+def _lines(stage: Stage, name: str) -> list[str]:
+    path = stage.folder / name
+    return path.read_text().split() if path.exists() else []
+
+
+def _asked(stage: Stage, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(f"file:{stage.folder / 'run.db'}?mode=ro", uri=True)) as reading:
+        return reading.execute(query).fetchall()
+
+
+def test_a_task_that_must_not_run_twice_does_not_run_again_after_a_crash(stage: Stage) -> None:
+    """Those that ran when the master was killed are unrunnable, and the others run. The user can let them run again."""
+    first = _start(stage)
+    until(lambda: sum(int(tag) % 2 for tag in _lines(stage, "ran")) == 2, "two tasks that wait")
+    first.send(signal.SIGKILL)
+    first.end()
+    stage.no_process_left()
+    may_have_run = {
+        str(task - 1)
+        for (task,) in _asked(stage, "SELECT task FROM tasks t JOIN once o ON task = first WHERE state = 'not ended'")
+    }
+    ran_before = {*_lines(stage, "ran")}
+    assert len(ran_before & may_have_run) >= 2
+    (stage.folder / "go").touch()
+    for _ in range(2):
+        second = _start(stage)
+        assert second.end() == 0, second.err
+        report = second.report
+        assert max(Counter(_lines(stage, "ran")).values()) == 1, "a task with retry=False ran twice"
+        refused = {tag for tag, end in report.items() if isinstance(end, str)}
+        assert refused == may_have_run
+        assert all("its policy says retry=False" in report[tag] for tag in refused)
+        assert {report[tag] for tag in report.keys() - refused} == {int(tag) for tag in report.keys() - refused}
+    last = _start(stage, "--mw-rerun", "failed")
+    assert last.end() == 0, last.err
+    assert last.report == {str(number): number for number in range(6)}
