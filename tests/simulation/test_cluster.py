@@ -67,7 +67,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(0)
 def test_a_host_where_each_task_fails_gets_no_more_work(bad: str, few: range) -> None:
     """Each task there kills its slave, or raises an exception. All other faults happen, too."""
-    histories = [Cluster(seed, agents=4, tasks=200, bad=bad) for seed in few]
+    histories = [Cluster(seed, agents=4, tasks=200, bad=bad, crashes=False) for seed in few]
     for cluster in histories:
         cluster.run()
     assert sum(cluster.checker.hosts.times for cluster in histories) > 0.4 * len(few)
@@ -77,7 +77,7 @@ def test_a_host_where_each_task_fails_gets_no_more_work(bad: str, few: range) ->
 def test_a_good_host_is_not_excluded(few: range) -> None:
     """Tasks kill slaves and raise exceptions, but nowhere more often than elsewhere."""
     for seed in few:
-        cluster = Cluster(seed, agents=4, tasks=200, bad="", verify=0.0)
+        cluster = Cluster(seed, agents=4, tasks=200, bad="", verify=0.0, crashes=False)
         cluster.run()
         assert not cluster.checker.hosts.times
 
@@ -96,7 +96,7 @@ def test_reports_about_long_tasks_are_true(monkeypatch: pytest.MonkeyPatch, few:
 
     monkeypatch.setattr(HistoryChecker, "recorded", collect)
     for seed in few:
-        Cluster(seed).run()
+        Cluster(seed, crashes=False).run()
     assert len(reports) > len(few)
 
 
@@ -105,7 +105,7 @@ def test_tasks_that_kill_their_agent_end_even_if_there_is_only_one_agent(few: ra
     """In some of these histories, a fifth of the tasks does so."""
     killers = 0
     for seed in few:
-        cluster = Cluster(seed, agents=1)
+        cluster = Cluster(seed, agents=1, crashes=False)
         cluster.hosts[0].num_slaves = 4  # up to three of them are ordered or intermingle
         cluster.run()
         killers += len(cluster.checker.agent_killers)
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     """The events and their order are the same."""
     histories = []
     for _ in range(2):
-        cluster = Cluster(7)
+        cluster = Cluster(7, crashes=False)
         cluster.run()
         histories.append(cluster.transcript)
     assert histories[0] == histories[1]
@@ -147,7 +147,7 @@ def test_the_same_seed_gives_the_same_history_in_every_process() -> None:
 
 def test_the_simulation_finds_a_lost_result_and_names_the_seed() -> None:
     """The checks compare results with submitted tasks. They do not rely on the core, which loses a result here."""
-    cluster = Cluster(3)
+    cluster = Cluster(3, crashes=False)
     cluster.master.io.core = _Forgetful(cluster.core)  # type: ignore[assignment]
     with pytest.raises(SimulationFailure, match="seed 3") as caught:
         cluster.run()
@@ -217,7 +217,7 @@ def test_the_simulation_finds_work_for_an_excluded_host(
 
 def _run(seeds: range, **settings: Any) -> None:
     for seed in seeds:
-        Cluster(seed, **settings).run()
+        Cluster(seed, **settings, crashes=False).run()
 
 
 class _Forgetful:
@@ -358,14 +358,14 @@ def test_the_simulation_finds_wrong_decisions_about_second_attempts(
 def reason_of_failure(seed: int) -> str:
     """Simulate a seed. Return the fault that the simulation finds, or an empty text."""
     try:
-        Cluster(seed).run()
+        Cluster(seed, crashes=False).run()
     except SimulationFailure as failure:
         return str(failure)
     return ""
 
 
 def test_reports_of_live_attempts_reach_the_algorithm() -> None:
-    histories = [Cluster(seed) for seed in range(10)]
+    histories = [Cluster(seed, crashes=False) for seed in range(10)]
     for cluster in histories:
         cluster.run()
     assert sum(cluster.master.algorithm.reports.given for cluster in histories) > 10
@@ -381,7 +381,7 @@ def test_no_wrong_result_is_given_out_if_each_task_is_verified_on_three_hosts() 
     results from times with three hosts count, of tasks that may run twice."""
     outvoted = sure = 0
     for seed in range(12):
-        cluster = Cluster(seed, tasks=150, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=100.0)
+        cluster = Cluster(seed, tasks=150, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=100.0, crashes=False)
         cluster.checker.verify.wrong = {"host 1": 0.5}
         for host in cluster.hosts:
             host.able, host.limits = True, Limits()
@@ -416,7 +416,9 @@ def test_a_result_in_doubt_that_is_not_computed_again_is_found(monkeypatch: pyte
 
 def _num_recomputed(seed: int) -> int:
     """Simulate a cluster in which a host computes wrongly. Return how many results were computed again."""
-    cluster = Cluster(seed, agents=4, tasks=120, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=20.0)
+    cluster = Cluster(
+        seed, agents=4, tasks=120, pace=Pace(faulty_s=0.0, submit_s=3.0), bad="", verify=20.0, crashes=False
+    )
     cluster.checker.verify.wrong = {"host 1": 1.0}
     for host in cluster.hosts:
         host.able, host.limits = True, Limits()
@@ -426,4 +428,4 @@ def _num_recomputed(seed: int) -> int:
 
 def _run_all(seeds: range, verify: float) -> None:
     for seed in seeds:
-        Cluster(seed, verify=verify).run()
+        Cluster(seed, verify=verify, crashes=False).run()

@@ -10,7 +10,6 @@ from random import Random
 
 from attrs import evolve
 
-from mwpy._core.master.algorithms import Defined
 from mwpy._core.master.commands import (
     AllocateSlaves,
     CancelTasks,
@@ -25,17 +24,16 @@ from mwpy._core.master.commands import (
     TakeReports,
 )
 from mwpy._core.master.kept_calls import DoubtedCall
-from mwpy._roles.definitions import Definitions
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.checkers import HistoryChecker, is_cancelled
 from mwpy._simulation.kept_checker import KeptByAlgorithm
+from mwpy._simulation.lives import Calls, Lives
 from mwpy._simulation.machines import Pace
 from mwpy._simulation.replay import Replay
 from mwpy._simulation.reports import ReportChecker
 from mwpy._simulation.shares import SharedByAlgorithm
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
-from mwpy._values.algorithm import algorithm_of
 from mwpy._values.ids import SlaveId
 from mwpy._values.packed import ARGUMENTS, ROWS, PackedCalls
 from mwpy._values.policy import TaskPolicy
@@ -45,12 +43,6 @@ from mwpy._values.task import SlaveKind
 __all__ = ["SimulatedAlgorithm"]
 
 CODEC = Codec()
-
-BY_NAME = (min, max)
-"""Functions that travel by name. No function of the simulation is ever called."""
-
-STATES = 6
-"""How many different functions by value there are. They come and go, and some come back."""
 
 CANCEL_S = 3.0
 """The longest pause between two cancellations, in seconds."""
@@ -87,6 +79,7 @@ class SimulatedAlgorithm:
         tasks: how many tasks to submit.
         pace: how fast things happen.
         wake: makes the master iterate.
+        lives: what lasts longer than one life of the master; None if there is no run database.
     """
 
     def __init__(
@@ -98,8 +91,12 @@ class SimulatedAlgorithm:
         tasks: int,
         pace: Pace,
         wake: Callable[[], None],
+        lives: Lives | None = None,
     ) -> None:
         self._world = world
+        self.is_over = False
+        """Whether its process has ended."""
+        self._calls = Calls(world, io.submissions, checker.lives, lives)
         self._io = io
         self._checker = checker
         self._replay = replay
@@ -108,8 +105,7 @@ class SimulatedAlgorithm:
         self._submit_s = pace.submit_s
         self._wake = wake
         random = world.random
-        self._definitions = Definitions(CODEC, main_by_value=False)
-        self.durations = [random.choice(pace.durations) for _ in BY_NAME]
+        self.durations = [random.choice(pace.durations) for _ in range(2)]
         """How long tasks take on average, in seconds: of algorithms with even numbers, and of the others."""
         if random.random() < 0.5:
             io.commands.append(AllocateSlaves(random.randint(1, 2), SlaveKind.ORDERED))
@@ -133,12 +129,12 @@ class SimulatedAlgorithm:
         self._asks = Random(f"corrections {world.seed}").random() < 0.5
         """Whether the algorithm asks for corrections already while tasks run."""
         if not self._corrected:
-            world.after(ASK_S, self._ask)
-        world.after(0.0, self._go_on)
-        if random.random() < 0.8:
-            world.after(random.random() * REPORTS_S, self._take_reports)
+            self._after(ASK_S, self._ask)
+        self._after(0.0, self._go_on)
+        if random.random() < 0.8 and lives is None:  # a commit would delay a report beyond the end of its attempt
+            self._after(random.random() * REPORTS_S, self._take_reports)
         if random.random() < 0.5:
-            world.after(random.random() * CANCEL_S, self._cancel_some)
+            self._after(random.random() * CANCEL_S, self._cancel_some)
 
     @property
     def complete(self) -> bool:
@@ -154,6 +150,15 @@ class SimulatedAlgorithm:
         """The ordered and intermingle slaves that are not freed."""
         return [sid for sid in self._special if sid not in self._freed]
 
+    def _after(self, delay: float, event: Callable[[], None]) -> None:
+        """Let something happen in `delay` seconds, unless the process has ended by then."""
+
+        def happen() -> None:
+            if not self.is_over:
+                event()
+
+        self._world.after(delay, happen)
+
     def check_end(self) -> None:
         """All tasks must have ended, each once."""
         self._checker.check_end(self._total)
@@ -166,7 +171,7 @@ class SimulatedAlgorithm:
             outcome = self._io.outcomes.get_nowait()
             assert not isinstance(outcome, BaseException), "only the thread reports errors"
             self._checker.unfetched_bytes += outcome.result_bytes
-            self._world.after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
+            self._after(self._world.random.random() * FETCH_S, partial(self._fetch, outcome.result_bytes))
             for result in outcome.results:
                 self._world.note(f"task {result.task_id} ends: {'cancelled' if is_cancelled(result) else 'result'}")
                 self._checker.finished(result)
@@ -194,7 +199,7 @@ class SimulatedAlgorithm:
                 limit = self._io.core.state.settings.max_failures
                 assert limit is not None, "the run is stopped without a limit"
                 self._checker.stops.learned(outcome.stopped, limit)
-                self._world.after(self._world.random.random() * GO_ON_S, self._let_go_on)
+                self._after(self._world.random.random() * GO_ON_S, self._let_go_on)
             self._special.extend(outcome.connected)
             self._special = [sid for sid in self._special if sid not in outcome.disconnected]
 
@@ -227,7 +232,7 @@ class SimulatedAlgorithm:
             self._checker.code.edited()
         self._wake()
         if last < self._total:
-            self._world.after(random.random() * self._submit_s, self._go_on)
+            self._after(random.random() * self._submit_s, self._go_on)
 
     def _hold(self, numbers: list[int]) -> None:
         """Ask for the results of these tasks, to which a task will refer, unless they are kept anyway."""
@@ -252,13 +257,13 @@ class SimulatedAlgorithm:
                 self._world.note(f"task {self._io.submissions.total + 1} refers to {numbers}")
                 self._submit_one(numbers)
         mine = [number for number in numbers if number not in self._checker.kept.wanted]
-        self._world.after(self._world.random.random() * HOLD_S, partial(self._release, mine))
+        self._after(self._world.random.random() * HOLD_S, partial(self._release, mine))
         self._wake()
 
     def _release(self, numbers: Sequence[int]) -> None:
         """If these tasks have ended, their results are fetched now, and no other task will refer to them."""
         if any(number not in self._checker.ended for number in numbers):
-            self._world.after(self._world.random.random() * HOLD_S, partial(self._release, numbers))
+            self._after(self._world.random.random() * HOLD_S, partial(self._release, numbers))
             return
         for number in numbers:
             self._held[number] -= 1
@@ -278,7 +283,7 @@ class SimulatedAlgorithm:
             self._io.commands.append(CancelTasks([(task, 1) for task in chosen], running))
             self._wake()
         if not self.complete:
-            self._world.after(random.random() * CANCEL_S, self._cancel_some)
+            self._after(random.random() * CANCEL_S, self._cancel_some)
 
     def _take_reports(self) -> None:
         """Ask for reports, and schedule the next time. A task that has reported may be cancelled."""
@@ -286,7 +291,7 @@ class SimulatedAlgorithm:
             return
         self._io.commands.append(TakeReports())
         self._wake()
-        self._world.after(self._world.random.random() * REPORTS_S, self._take_reports)
+        self._after(self._world.random.random() * REPORTS_S, self._take_reports)
 
     def _ask(self) -> None:
         """Ask for corrections, for the last time when all tasks have ended and no fault happens any more."""
@@ -295,7 +300,7 @@ class SimulatedAlgorithm:
         if self._asks or (self._all_ended and not self._world.faulty):
             self._io.commands.append(CorrectResults())
             self._wake()
-        self._world.after(ASK_S, self._ask)
+        self._after(ASK_S, self._ask)
 
     def _compute_again(self, calls: Sequence[DoubtedCall]) -> None:
         """Submit calls whose results are in doubt."""
@@ -310,7 +315,7 @@ class SimulatedAlgorithm:
             self._checker.verify.recomputes(call)
             if call.task_id in self._checker.shares:
                 self._checker.shares[number] = self._checker.shares[call.task_id]
-            self._io.submissions.add(call.algorithm, call.policy, call.payload, call.buffers, call)
+            self._calls.add_again(call)
         self._total += len(calls)
         self._wake()
 
@@ -330,6 +335,7 @@ class SimulatedAlgorithm:
     def _submit_one(self, refers: Sequence[int] = ()) -> None:
         random = self._world.random
         sid = random.choice(self._special) if self._special and random.random() < 0.4 else None
+        random = self._calls.begin(refers)
         retry, anyway = random.random() > 0.15, random.random() < 0.5
         attempts, seconds = random.choice((1, 2, 3, 3, 3)), random.choice((None, None, None, 0.3, 2.0))
         after, memory = random.choice(PAUSES), random.choice((None, None, 500, 800, 2000, 5000))
@@ -342,8 +348,8 @@ class SimulatedAlgorithm:
         draw = random.random()
         kills = "slave" if draw < 0.02 else "agent" if draw > 1.0 - self._kill_agent else ""
         payload, _ = CODEC.dumps_value("x" * (LARGE if random.random() < 0.02 else random.randint(0, 40)))
-        captured = None if random.random() < 0.7 else self._shares.handle()
-        defined = self._chosen(captured)
+        captured = None if random.random() < 0.7 else self._shares.handle(self._calls.draw)
+        defined = self._calls.algorithm(random, captured)
         tag = self._checker.submitted(self._io.submissions.total + 1, policy, kills, errors, defined.record)
         number, handles = self._io.submissions.total + 1, self._shares.handles()
         self._checker.shares[number] = [each.shared.share.digest for each in (captured, *handles) if each is not None]
@@ -351,32 +357,21 @@ class SimulatedAlgorithm:
             args = refers, *map(ResultReference, refers)
             payload, referring = CODEC.dumps_call(args, {"shared": handles}, "any")
             self._checker.references.refers[number] = refers
-            self._io.submissions.add_referring(defined, policy, payload, referring, tag, refers)
+            self._calls.add(defined, policy, payload, referring, tag, refers)
         else:
             buffers = ReferringBuffers((), dict.fromkeys(handles)) if handles else ()
-            self._io.submissions.add(defined, policy, payload, buffers, tag)
+            self._calls.add(defined, policy, payload, buffers, tag, ())
 
     def _submit_portion(self, count: int) -> None:
         """Submit tasks as a map does, together."""
         random, first = self._world.random, self._io.submissions.total + 1
-        policy, defined, tag = TaskPolicy(attempts_max=random.choice((1, 3))), self._chosen(), object()
-        for task in range(first, first + count):
-            kills = "slave" if random.random() < 0.02 else ""
-            self._checker.submitted(task, policy, kills, 0, defined.record)
-            self._checker.tags[task] = tag
+        policy, tag = TaskPolicy(attempts_max=random.choice((1, 3))), object()
+        defined = self._calls.algorithm(self._calls.begin_portion())
+        kills = ["slave" if random.random() < 0.02 else "" for _ in range(count)]
         kind, size = random.choice((ROWS, ARGUMENTS)), random.choice((10, 10, 10, 90))
-        arguments = ["x" * random.randint(0, size) for _ in range(count)]
+        arguments = self._calls.portion([random.randint(0, size) for _ in range(count)])
+        for task, killed in enumerate(kills, first):
+            self._checker.submitted(task, policy, killed, 0, defined.record)
+            self._checker.tags[task] = tag
         calls = PackedCalls.of(kind, [*zip(arguments)] if kind == ROWS else arguments)
         self._io.submissions.add_portion(defined, policy, calls, tag)
-
-    def _chosen(self, captured: object = None) -> Defined:
-        """The algorithm of the next task. A function by value may have captured a shared object."""
-        random = self._world.random
-        by_name = captured is None and random.random() < 0.7
-        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
-        return self._definitions.define(algorithm_of(function))
-
-
-def _work_with(state: int, captured: object) -> Callable[[], object]:
-    """A function by value; there is one for each state and each object that it has captured."""
-    return lambda: (state, captured)

@@ -18,6 +18,7 @@ from mwpy._simulation.code_checker import CodeChecker
 from mwpy._simulation.host_checker import HostChecker
 from mwpy._simulation.kept_checker import KeptChecker
 from mwpy._simulation.live_attempts import AttemptChecker
+from mwpy._simulation.lives import LifeChecker
 from mwpy._simulation.overrun_checker import OverrunChecker
 from mwpy._simulation.reference_checker import ReferenceChecker
 from mwpy._simulation.retries import RetryChecker
@@ -92,7 +93,8 @@ class HistoryChecker:
     unable: dict[str, None] = field(factory=dict)
     """Machines that may be unable to run an algorithm. On all others, only some slaves fail."""
     killed_tasks: dict[int, float] = field(factory=dict)
-    """Tasks that must be killed if they run, and when the algorithm learned this. Nobody waits for their results."""
+    """Tasks that must be killed if they run, and when the master decided this or the algorithm learned it. Nobody waits
+    for their results."""
     unfetched_bytes: int = 0
     """How many bytes of results the algorithm got and did not fetch."""
     most_waiting: int = 0
@@ -101,6 +103,8 @@ class HistoryChecker:
     """The digests of the shared objects that tasks need, for tasks that need any."""
     code: CodeChecker = field(factory=CodeChecker)
     """Checks which code runs."""
+    lives: LifeChecker = field(factory=LifeChecker)
+    """Checks what is computed again after the master crashed."""
     stops: StopChecker = field(factory=StopChecker)
     """Checks the stops because of failures."""
     hosts: HostChecker = field(factory=HostChecker)
@@ -143,10 +147,12 @@ class HistoryChecker:
     states: StateChecker = field(
         default=Factory(lambda me: StateChecker(me._last_attempts, me.unheard, me.retries.answered), takes_self=True)
     )
-    references: ReferenceChecker = field(factory=ReferenceChecker)
+    references: ReferenceChecker = field(
+        default=Factory(lambda me: ReferenceChecker(me.lives.numbers), takes_self=True)
+    )
     kept: KeptChecker = field(default=Factory(lambda self: KeptChecker(self.references, self.ended), takes_self=True))
     verify: VerifyChecker = field(
-        default=Factory(lambda self: VerifyChecker(self._policies, self.lost, self.retries), takes_self=True)
+        default=Factory(lambda me: VerifyChecker(me._policies, me.lost, me.retries, me.lives.numbers), takes_self=True)
     )
 
     @property
@@ -168,6 +174,7 @@ class HistoryChecker:
         """
         self._policies[task] = policy
         self.code.submitted(task, algorithm)
+        self.lives.submitted(task, policy, algorithm)
         self.tags[task] = object()
         self.retries.errors[task] = errors
         if kills:
@@ -177,7 +184,7 @@ class HistoryChecker:
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
         again = {*self.kept.again} if isinstance(record, records.TasksCancelled) else ()
-        for part in (self.stops, self.hosts, self.attempts, self.verify, self.kept):
+        for part in (self.stops, self.hosts, self.attempts, self.verify, self.kept, self.lives):
             part.recorded(record)
         match record:
             case records.TasksUnaddressed(sid, tasks):
@@ -224,11 +231,13 @@ class HistoryChecker:
                 self._back(self._agent_of[sid], _each(tasks))
             case records.TasksRecomputed(tasks):
                 self.states.restarted(tasks)
+                self.retries.restarted(tasks)
             case records.TasksCancelled(sid, tasks):
                 if tasks[0].first in again:  # nobody needs its value any more
                     self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
                 else:
                     self._must_not_start(tasks)
+                    self.killed_tasks.update(dict.fromkeys(_each(tasks), self.retries.now))
                 if sid is not None:
                     self._back(self._agent_of[sid], _each(tasks))
             case records.TasksCancelling(sid, tasks):
@@ -285,13 +294,15 @@ class HistoryChecker:
         leaves = peer in self._leaving or self.hosts.charges_nothing(peer)
         leaves = leaves and message.cause is not Cause.OUT_OF_MEMORY  # this may be why the agent leaves
         if message.running and message.cause.is_charged and not message.allowed and not leaves:
-            together = (peer, message.slave) in self._uncharged
+            # an agent that leaves because of the memory of a slave knew the cause before the slave was killed
+            together = (peer, message.slave) in self._uncharged and message.cause is not Cause.OUT_OF_MEMORY
             assert not together, f"task {message.running} is charged for a slave that it did not kill"
             self.deaths[message.running] = self.deaths.get(message.running, 0) + 1
 
     def started(self, task: int, sid: SlaveId | None, peer: bytes, beside: Sequence[int]) -> None:
         """A slave starts a task, while the other slaves of its agent run the tasks `beside`."""
         policy = self._policies[task]
+        self.lives.started(task)
         self.runs[task] = self.runs.get(task, 0) + 1
         assert policy.retry or self.runs[task] == 1, f"task {task} ran twice despite retry=False"
         if peer not in self.unheard:  # else the task may have been sent before the deaths were reported
@@ -311,7 +322,9 @@ class HistoryChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result, perhaps that of a cancelled task."""
         self.stops.failures += not (result.ok or is_cancelled(result) or isinstance(result.error, DependencyFailed))
-        for part in () if is_cancelled(result) else (self.references, self.retries, self.verify):
+        self.lives.finished(result)
+        computed = () if result.task_id in self.lives.reused else (self.retries, self.verify)
+        for part in () if is_cancelled(result) else (self.references, *computed):
             part.finished(result)
         self._end(result.task_id, "cancelled" if is_cancelled(result) else "result", result.tag)
 
@@ -357,20 +370,18 @@ class HistoryChecker:
             assert in_time, f"task {task} ran on although it was cancelled"
 
     def killed(
-        self,
-        task: int,
-        peer: bytes,
-        slave: int,
-        is_faulty: bool,
-        is_short: bool,
-        began: float,
-        grown_at: float,
-        now: float,
-        ends_at: float,
+        self, task: int, peer: bytes, slave: int, faults: tuple[bool, bool], moments: tuple[float, ...], ends_at: float
     ) -> None:
-        """An agent kills a slave that has run a task since `began`, and uses much memory since `grown_at`. A faulty
-        slave may be killed at any time, and any slave with a limit of memory if the job of the agent is short of it.
-        The slave knows from its agent that its tasks end at `ends_at`."""
+        """An agent kills a slave that has run a task since `began`, and uses much memory since `grown_at`.
+
+        A faulty slave may be killed at any time, and any slave with a limit of memory if the job is short of it. The
+        slave knows from its agent that its tasks end at `ends_at`.
+
+        Args:
+            faults: `is_faulty` and `is_short`.
+            moments: `began`, `grown_at` and `now`.
+        """
+        (is_faulty, is_short), (began, grown_at, now) = faults, moments
         if (is_short and self._policies[task].memory_max) or now >= _over_from(self._policies[task], began, grown_at):
             self.overruns.killed(peer, slave, task)
         elif is_faulty:

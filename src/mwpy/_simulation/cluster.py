@@ -2,11 +2,12 @@
 
 `Cluster(seed)` runs the loops that production uses (`MasterIo`, `Agent`), with their cores. Only the edges are
 simulated: connections that delay, break and repeat; slave processes that compute, crash, hang and write nonsense;
-machines whose agents are killed, frozen, evicted and started again; local agents that fail to start. The same seed
-always gives the same history. Checkers look from outside: every task ends exactly once, nothing is delivered twice,
+machines whose agents are killed, frozen, evicted and started again; local agents that fail to start; masters that
+crash, lose a part of what they just wrote, and start again with the rest. The same seed always gives the same history.
+Checkers look from outside: every task ends exactly once in each life of the master, nothing is delivered twice,
 addressed tasks run in the right slave and in the right order, no task kills slaves forever, no death is charged to a
-task that did not cause it, no excluded host gets work, and no result waits for the next task. When the faults stop, all
-tasks must end, and then the master and all agents.
+task that did not cause it, no excluded host gets work, no result waits for the next task, and no life computes what the
+algorithm got in an earlier one. When the faults stop, all tasks must end, and then the master and all agents.
 
     >>> cluster = Cluster(seed=1)
     >>> cluster.run()
@@ -16,24 +17,23 @@ tasks must end, and then the master and all agents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from attrs import define, evolve
+from attrs import evolve
 
 from mwpy._core.master.core import MasterCore
-from mwpy._roles.edges import Process
 from mwpy._roles.master_io import FAREWELL_S
 from mwpy._simulation.checkers import HistoryChecker, SimulationFailure
 from mwpy._simulation.faults import Faults
+from mwpy._simulation.lives import Lives
+from mwpy._simulation.local_agents import SimulatedLocalAgents
 from mwpy._simulation.machines import AgentHost, AgentProcess, Limits, Pace
 from mwpy._simulation.master import GRACE_S, SimulatedMaster
 from mwpy._simulation.replay import Replay
-from mwpy._simulation.slaves import SIGKILL
 from mwpy._simulation.world import World
 from mwpy._values.errors import ExitCode
-from mwpy._values.exits import describe_exit
 from mwpy._values.share_messages import PART_BYTES
 
 __all__ = ["Cluster", "SimulationFailure"]
@@ -46,30 +46,16 @@ LAST_S = 15.0
 
 TRANSCRIPT_LINES = 400
 
+CRASHES = 0.2
+"""The share of histories in which the master crashes."""
+
+CRASH_S = 10.0
+"""The longest life of a master that crashes, in seconds."""
+
+DOWN_S = 3.0
+"""The longest time until it is started again, in seconds."""
+
 PACE = Pace()
-
-
-@define(eq=False)
-class _LocalAgent:
-    """The process of a local agent, as the master sees it."""
-
-    kill: Callable[[], None]
-    code: int | None = None
-    pid: int = 1
-    peak_bytes: int = 0
-    out_of_memory: bool = False
-
-    def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
-        return self.code
-
-    def describe_exit(self) -> str:
-        """Its end in words."""
-        assert self.code is not None, "it has not ended"
-        return describe_exit(self.code)
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class Cluster:
@@ -84,6 +70,7 @@ class Cluster:
         bad: what each task does on the last of several machines: it kills its slave ("slave"), raises an exception
             ("error") or works well (""). By default, the seed decides.
         verify: how many percent of the tasks are repeated on another host; None if the seed decides.
+        crashes: whether the master has a run database, crashes and starts again; None if the seed decides.
     """
 
     def __init__(
@@ -95,9 +82,13 @@ class Cluster:
         now: float = 0.0,
         bad: str | None = None,
         verify: float | None = None,
+        crashes: bool | None = None,
     ) -> None:
         self.seed = seed
         self.world = World(seed, pace.faulty_s, now)
+        crashes = Random(f"crashes {seed}").random() < CRASHES if crashes is None else crashes
+        self._lives = Lives(self.world, seed, tasks) if crashes else None
+        self._local = SimulatedLocalAgents(self.world, self.add_agent, lambda: self.master)
         self.checker = HistoryChecker()
         self.checker.verify.seed, draw = seed, Random(f"verify {seed}")
         self.checker.verify.percent = draw.choice((0.0, 0.0, 20.0, 100.0)) if verify is None else verify
@@ -105,11 +96,12 @@ class Cluster:
             for number in range(agents):
                 if draw.random() < 0.4:
                     self.checker.verify.wrong[f"host {number}"] = draw.choice((0.02, 0.3, 1.0))
-        self.replay = Replay()
+        self._tasks, self._pace = tasks, pace
+        self.lives = 0
+        """How many lives the master has had."""
         self.hosts: list[AgentHost] = []
         self._start_s = pace.start_s
-        arguments = self.world, self.checker, self.replay, tasks, pace
-        self.master = SimulatedMaster(*arguments, self._start_local, self._master_ended)
+        self._begin_life()
         random, shares = self.world.random, Random(f"limits of shares {seed}")
         bad = Random(f"bad {seed}").choice(("", "", "", "slave", "error")) if bad is None else bad
         for number in range(agents):
@@ -123,8 +115,8 @@ class Cluster:
                 self.checker.verify.wrong.setdefault(host.name, 0.0)
             self.world.after(random.random(), partial(self._start_agent, host))
         if agents and random.random() < 0.3:
-            self.world.after(random.random(), self._have_local_agent)
-        Faults(self.world, self.master.network, self.hosts, pace.fault_s).begin()
+            self.world.after(random.random(), self._local.have_one)
+        Faults(self.world, lambda: self.master.network, self.hosts, pace.fault_s).begin()
 
     # ---- the history ---------------------------------------------------------------------------------------
 
@@ -175,6 +167,9 @@ class Cluster:
             self.replay.check_end(self.core.state)
         except Exception as error:
             raise SimulationFailure(self.seed, self.transcript[-TRANSCRIPT_LINES:], repr(error)) from error
+        finally:
+            if self._lives is not None:
+                self._lives.database.end()
 
     def _step_until(self, reached: Callable[[], bool], limit: float, fault: str) -> None:
         while not reached():
@@ -189,6 +184,34 @@ class Cluster:
                 self.master.algorithm.check_end()
                 self.master.shut_down()
         self.world.now = time
+
+    # ---- the lives of the master ---------------------------------------------------------------------------
+
+    def _begin_life(self) -> None:
+        """Start the master."""
+        self.lives += 1
+        self.replay = Replay()
+        if self._lives is not None and self.lives > 1:
+            before, self.checker = self.checker.verify, HistoryChecker()
+            verify = self.checker.verify
+            verify.seed, verify.percent, verify.wrong = before.seed, before.percent, before.wrong
+        if self._lives is not None:
+            self._lives.begin(self.lives, self.checker.lives)
+        arguments = self.world, self.checker, self.replay, self._tasks, self._pace
+        self.master = SimulatedMaster(*arguments, self._local.start, self._master_ended, self._lives)
+        if self._lives is not None:
+            self.world.after(self.world.random.random() * CRASH_S, self._crash)
+
+    def _crash(self) -> None:
+        """Kill the master, and start it again after a while. When faults have ended, it runs to its end."""
+        if self.master.closing or not self.world.faulty:
+            return
+        self.world.note("the master crashes")
+        self.master.crash()
+        self._local.end()
+        for host in self.hosts:
+            self.cut_off(host)
+        self.world.after(self.world.random.random() * DOWN_S, self._begin_life)
 
     # ---- agents --------------------------------------------------------------------------------------------
 
@@ -207,6 +230,9 @@ class Cluster:
     def _start_agent(self, host: AgentHost) -> None:
         if host.process is not None:
             return
+        if self.master.crashed:
+            self.world.after(self.world.random.random(), partial(self._start_agent, host))
+            return
         if self.master.over:  # the resource file says that the computation is finished
             self.world.after(0.0, lambda: host.ended(ExitCode.OK))
             return
@@ -218,27 +244,6 @@ class Cluster:
     def _start_again(self, number: int, code: ExitCode | None) -> None:
         if not self.master.closing:
             self.world.after(self.world.random.random() * 3, partial(self._start_agent, self.hosts[number]))
-
-    def _have_local_agent(self) -> None:
-        try:
-            process = self._start_local(["agent"], environment={})
-        except OSError:  # a user would see this, and start the master again
-            self.world.after(1.0, self._have_local_agent)
-        else:
-            self.master.io.local.keep(["agent"], {}, process)
-
-    def _start_local(self, command: Sequence[str], *, environment: Mapping[str, str]) -> Process:
-        """Start an agent on the master's machine; sometimes fail because memory is missing."""
-        if self.world.chance(0.2):
-            raise OSError("no memory")
-
-        def ended(code: ExitCode | None) -> None:
-            process.code = SIGKILL if code is None else int(code)
-
-        host = AgentHost("the master's machine", ended, able=False)
-        process = _LocalAgent(lambda: self.end_agent(host))
-        self.add_agent(host)
-        return process
 
     def _master_ended(self) -> None:
         for host in self.hosts:

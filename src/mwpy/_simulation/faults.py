@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import define
 
@@ -40,7 +40,8 @@ class Faults:
     """Lets faults happen, one after the other, as long as the world is faulty."""
 
     _world: World
-    _network: Network
+    _network: Callable[[], Network]
+    """Returns the connections to the master that runs now."""
     _hosts: Sequence[AgentHost]
     _pause_s: float
     """The longest pause between two faults."""
@@ -66,7 +67,7 @@ class Faults:
             case "kill":
                 host.end(process, None)
             case "break":
-                self._network.cut(process.connection, self._world.random.choice((0.0, SILENT_S)))
+                self._network().cut(process.connection, self._world.random.choice((0.0, SILENT_S)))
             case "freeze":
                 process.freeze()
             case "full output":
@@ -74,9 +75,9 @@ class Faults:
             case "evict":
                 process.terminate()
             case "garbage":
-                self._network.send_garbage(process.connection)
+                self._network().send_garbage(process.connection)
             case "stranger":
-                self._network.stranger()
+                self._network().stranger()
             case "template":
                 process.launcher.kill_template()
             case _:

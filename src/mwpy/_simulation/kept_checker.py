@@ -51,6 +51,10 @@ class KeptChecker:
                     if task in self.again:
                         self.places[task] = ""
                     self._ends(task)
+            case records.ResultsReused(reused):
+                self._done.update((each.first + place, None) for each in reused for place in range(each.count))
+            case records.TasksForbidden(tasks):
+                self._done.update(dict.fromkeys(_each([tasks])))
             case records.ValuesLost(agent, numbers):
                 for task in numbers:
                     assert self.places[task] == agent, f"the value of task {task} is not at {agent}"

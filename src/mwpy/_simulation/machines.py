@@ -207,7 +207,7 @@ class AgentProcess:
         self.slaves: dict[int, SimulatedSlave] = {}
         self.outlets = {fd: SimulatedOutlet(world) for fd in (1, 2)}
         self._signals = _Signals(self._link)
-        hello = messages.Hello("simulated", "g1", host.name, 1, "3.11", host.num_slaves, host.job)
+        hello = messages.Hello("simulated", network.generation, host.name, 1, "3.11", host.num_slaves, host.job)
         limits = host.limits
         lifetime_s = limits.lifetime_s if world.faulty else None
         settings = AgentSettings(

@@ -12,6 +12,7 @@ from mwpy._roles.edges import ProcessStarter
 from mwpy._roles.master_io import MasterIo
 from mwpy._simulation.algorithm import SimulatedAlgorithm
 from mwpy._simulation.checkers import HistoryChecker
+from mwpy._simulation.lives import Lives
 from mwpy._simulation.machines import Pace, due
 from mwpy._simulation.network import Network
 from mwpy._simulation.replay import Replay
@@ -54,6 +55,7 @@ class SimulatedMaster:
         pace: how fast things happen.
         start: starts local agents.
         ended: called when the master has ended.
+        lives: what lasts longer than one life of the master; None if there is no run database.
     """
 
     def __init__(
@@ -65,17 +67,22 @@ class SimulatedMaster:
         pace: Pace,
         start: ProcessStarter,
         ended: Callable[[], None],
+        lives: Lives | None = None,
     ) -> None:
         self._world = world
         self._ended = ended
         self._alarm = Alarm(world, self._iterate)
-        self.network = Network(world, checker, self.wake)
+        self._checker, self._replay = checker, replay
+        self._lives = lives
+        store = None if lives is None else lives.database.open(self._hand_over)
+        generation = f"g{1 if lives is None else lives.database.lives}"
+        self.network = Network(world, checker, self.wake, generation)
         group = world.random.choice([None, None, None, 1, 7])
         kept = world.random.choice([5000, 15_000, 1 << 20])  # about one function by value, three, and all
         limit = world.random.choice([None] * 5 + [MaxFailures(3), MaxFailures(2, finish=True), MaxFailures(5, True)])
         settings = MasterSettings(
             "simulated",
-            "g1",
+            generation,
             group,
             max_call_bytes=1000,
             max_definition_bytes=kept,
@@ -85,12 +92,17 @@ class SimulatedMaster:
         )
         checker.most_waiting = settings.max_waiting_bytes
         trail = _Trail(checker, replay)
-        self.io = MasterIo(MasterCore(settings), self.network.master, trail, world, start)
-        self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake)
+        core = MasterCore(settings)
+        if store is not None:
+            store.read_into(core)
+        self.io = MasterIo(core, self.network.master, trail, world, start, store)
+        self.algorithm = SimulatedAlgorithm(world, self.io, checker, replay, tasks, pace, self.wake, lives)
         self.closing = False
         """Whether the algorithm has ended."""
         self.over = False
         """Whether the master has ended."""
+        self.crashed = False
+        """Whether it was killed, and the next one has not started."""
 
     def wake(self) -> None:
         """Make the master iterate as soon as it can."""
@@ -101,6 +113,18 @@ class SimulatedMaster:
         self.closing = True
         self.io.commands.append(ShutDown(True, GRACE_S))
         self.wake()
+
+    def crash(self) -> None:
+        """The process is killed."""
+        assert self._lives is not None, "nothing is left of it"
+        self._replay.check_end(self.io.core.state)
+        self._lives.answers.update(self._checker.lives.got)
+        self._lives.database.crash()
+        self.over = self.crashed = self.algorithm.is_over = True
+
+    def _hand_over(self) -> None:
+        """Outcomes are in the run database, and the algorithm gets them."""
+        self.algorithm.take_outcomes()
 
     def _iterate(self) -> None:
         if self.over:

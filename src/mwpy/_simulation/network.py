@@ -171,6 +171,8 @@ class Network:
     _world: World
     _checker: HistoryChecker
     _wake_master: Callable[[], None]
+    generation: str = "g1"
+    """The name of the present life of the master."""
     _connections: dict[bytes, Connection] = field(factory=dict)
     """The connections that are not broken."""
     _peers: int = 0

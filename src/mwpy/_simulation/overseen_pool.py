@@ -86,7 +86,7 @@ class _Computation:
         if now < self.down_until or self.finished:
             return
         if now == self.down_until:
-            cluster = Cluster(self.random.randrange(1 << 32), 0, self.tasks, self.pace, float(now))
+            cluster = Cluster(self.random.randrange(1 << 32), 0, self.tasks, self.pace, float(now), crashes=False)
             cluster.world.transcript = self.transcript
             self.clusters.append(cluster)
         elif self.batch.chance(0.001):

@@ -17,6 +17,8 @@ __all__ = ["ReferenceChecker"]
 class ReferenceChecker:
     """Follows values from the tasks that gave them to those that refer to them."""
 
+    numbers: Mapping[int, int]
+    """The values of tasks; all others have their ids as values."""
     refers: dict[int, Sequence[int]] = field(factory=dict)
     """The tasks that refer to others, and these others."""
     values: dict[int, object] = field(factory=dict)
@@ -42,7 +44,7 @@ class ReferenceChecker:
         """The algorithm gets a result."""
         if result.ok:
             stays = encoded_in(result)[0] is KEPT
-            self.values[result.task_id] = result.task_id if stays else result.value
+            self.values[result.task_id] = self.numbers.get(result.task_id, result.task_id) if stays else result.value
         if isinstance(result.error, DependencyFailed):
             self.causes[result.task_id] = result.error.dependency
 

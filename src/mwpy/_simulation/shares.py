@@ -41,11 +41,16 @@ class SharedByAlgorithm:
         """The share of tasks that need shared objects."""
         self._handles: dict[str, Shared] = {}
 
-    def handle(self) -> Shared | None:
-        """The handle of an object that the next task needs. Sometimes it replaces an equal handle, which is gone."""
-        if self._draw.random() >= self._share:
+    def handle(self, draw: Random | None = None) -> Shared | None:
+        """The handle of an object that the next task needs. Sometimes it replaces an equal handle, which is gone.
+
+        Args:
+            draw: decides which; None for the history.
+        """
+        draw = draw or self._draw
+        if draw.random() >= self._share:
             return None
-        size = self._draw.choice(SIZES)
+        size = draw.choice(SIZES)
         digest = f"object of {size} bytes"
         if digest not in self._handles or self._draw.random() < 0.3:
             self._handles[digest] = Shared(SharedObject(Share(digest, size), CONTENT[:size]), loaded)

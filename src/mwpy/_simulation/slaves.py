@@ -244,7 +244,7 @@ class SimulatedSlave:
         if self.running and self.code is None:
             is_faulty, moments = self._hangs or self.channel.spoilt, (self._began, self._grown_at, self._world.now)
             ends_at, faults = self.channel.tasks_end_at, (is_faulty, self._work.is_short())
-            self._work.checker.killed(self.running, self._work.peer, self.number, *faults, *moments, ends_at)
+            self._work.checker.killed(self.running, self._work.peer, self.number, faults, moments, ends_at)
         self.end(SIGKILL)
 
     def abort(self) -> None:

@@ -19,8 +19,8 @@ class StopChecker:
 
     failures: int = 0
     """How many failures the algorithm got since the run went on after the last stop."""
-    stopped: bool = False
-    """Whether the master cancels all tasks."""
+    stopped: int = 0
+    """How many stops the algorithm does not know to be over. If there is one, the master may cancel all tasks."""
     _sends_nothing: bool = False
     """Whether it may send no task, because the algorithm does not know of the stop yet."""
     _submitted: int = 0
@@ -30,7 +30,8 @@ class StopChecker:
         """The master states a fact."""
         match record:
             case records.Notice(text) if text.startswith("the run is stopped"):
-                self.stopped = self._sends_nothing = True
+                self.stopped += 1
+                self._sends_nothing = True
             case records.TasksAllocated(sid) | records.AttemptsStarted(sid):
                 assert not self._sends_nothing, f"{sid} is sent tasks although the run is stopped"
 
@@ -46,7 +47,7 @@ class StopChecker:
 
     def went_on(self, not_run: Sequence[int], ended: Mapping[int, str]) -> None:
         """The algorithm learns which tasks did not run. All tasks that it submitted before have ended."""
-        self.stopped, self.failures = False, 0
+        self.stopped, self.failures = self.stopped - 1, 0
         assert all(task in ended for task in range(1, self._submitted + 1)), "a task goes on after a stop"
         wrong = [task for task in not_run if ended[task] not in ("cancelled", "discarded")]
         assert not wrong, f"tasks {wrong} are reported as not run, and they ran"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -41,6 +41,8 @@ class VerifyChecker:
     """How many agents vanished with each task."""
     retries: RetryChecker
     """Knows the tasks with kept answers, too."""
+    numbers: Mapping[int, int]
+    """The values of tasks; all others have their ids as values."""
     seed: int = 0
     """The seed of the history."""
     percent: float = 0.0
@@ -81,9 +83,10 @@ class VerifyChecker:
     """Agents and slaves that refused any algorithm."""
 
     def value(self, task: int, attempt: int, host: str, *, digested: bool) -> bytes:
-        """What a slave on a host encodes as its result: the id of the task, or something wrong."""
+        """What a slave on a host encodes as its result: the value of the task, or something wrong."""
         random = Random(f"{self.seed} {task} {attempt} {host}")
-        value = random.randrange(1, 1 << 60) if random.random() < self.wrong.get(host, 0.0) else task
+        is_wrong = random.random() < self.wrong.get(host, 0.0)
+        value = random.randrange(1, 1 << 60) if is_wrong else self.numbers.get(task, task)
         return (CODEC.dumps_digested if digested else CODEC.dumps_value)(value)[0]
 
     def recorded(self, record: records.Record) -> None:
@@ -170,7 +173,7 @@ class VerifyChecker:
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result of a task that was not cancelled."""
         task, call = result.task_id, result.tag
-        is_wrong = result.ok and encoded_in(result)[0] is not KEPT and result.value != task
+        is_wrong = result.ok and encoded_in(result)[0] is not KEPT and result.value != self.numbers.get(task, task)
         if isinstance(call, DoubtedCall) and call.only:
             assert call.only in self._outvoted, f"task {task} corrects a result, and does not count without a reason"
             return  # the algorithm gets a failure

@@ -1,0 +1,268 @@
+"""The lives of a simulated master that crashes: what its algorithm calls in each, and what must not be computed again.
+
+The algorithm is a script that does not change. In each life it makes the same calls, often in another order, and some
+calls are equal. Calls that refer to results of others depend on chance, as in a script that acts on what arrives first.
+The master starts with what its run database has. This module says from outside which calls are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from attrs import define, field, frozen
+
+from mwpy._core.master.algorithms import Defined
+from mwpy._core.master.kept_calls import DoubtedCall
+from mwpy._core.master.submissions import Submissions
+from mwpy._roles.definitions import Definitions
+from mwpy._simulation.run_store import SimulatedDatabase
+from mwpy._simulation.world import World
+from mwpy._transport.codec import Codec
+from mwpy._values import records
+from mwpy._values.algorithm import algorithm_of
+from mwpy._values.errors import DependencyFailed, TaskCancelled
+from mwpy._values.ids import Buffer
+from mwpy._values.keys import NO_KEY, combined_key, plain_keys
+from mwpy._values.messagepack import encode
+from mwpy._values.policy import TaskPolicy
+from mwpy._values.task import KEPT, Result, encoded_in
+
+__all__ = ["Calls", "LifeChecker", "Lives"]
+
+CODEC = Codec()
+
+BY_NAME = (min, max)
+"""Functions that travel by name. No function of the simulation is ever called."""
+
+STATES = 6
+"""How many different functions by value there are. They come and go, and some come back."""
+
+FIRST = 1_000_000
+"""The numbers of calls begin here. The number of a call is its value."""
+
+Identity = tuple[str, str, int]
+"""The name and the code of an algorithm, and the number of a call."""
+
+Occurrence = tuple[Identity, int]
+"""A call, and its position among the equal calls of a life."""
+
+
+@frozen
+class _Answer:
+    """What the algorithm got."""
+
+    ok: bool
+    value: object
+
+
+@define(eq=False)
+class LifeChecker:
+    """Checks one life against those before."""
+
+    earlier: dict[Occurrence, _Answer] = field(factory=dict)
+    """What the algorithm got in the lives before."""
+    got: dict[Occurrence, _Answer] = field(factory=dict)
+    """What it got in this life."""
+    numbers: dict[int, int] = field(factory=dict)
+    """The number of the call of each task. All other tasks have their ids as numbers."""
+    reused: dict[int, None] = field(factory=dict)
+    """The tasks that were answered from the run database."""
+    occurrences: dict[int, Occurrence] = field(factory=dict)
+    replaced: dict[Occurrence, None] = field(factory=dict)
+    """Answers of lives before that may have been replaced, because a value was to stay at an agent."""
+    life: int = 1
+    """The number of this life."""
+    ran: dict[Occurrence, int] = field(factory=dict)
+    """The calls that must not run twice and were started, in any life, and that life."""
+    _once: dict[int, None] = field(factory=dict)
+    """Tasks that must not run twice."""
+    _keeps: dict[int, None] = field(factory=dict)
+    """Tasks whose values should stay at agents. These are always computed."""
+    _made: Counter[Identity] = field(factory=Counter)
+
+    def submitted(self, task: int, policy: TaskPolicy, algorithm: records.AlgorithmDefined) -> None:
+        """A task is submitted, after all tasks with lower ids."""
+        if task in self.numbers and algorithm.code:
+            identity = algorithm.definition.name, algorithm.code, self.numbers[task]
+            self.occurrences[task] = identity, self._made[identity]
+            self._made[identity] += 1
+            if not policy.retry:
+                self._once[task] = None
+        if policy.keep:
+            self._keeps[task] = None
+
+    def recorded(self, record: records.Record) -> None:
+        """The master states a fact."""
+        if isinstance(record, records.ResultsReused):
+            for each in record.tasks:
+                self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
+
+    def started(self, task: int) -> None:
+        """A slave starts a task."""
+        if task in self._once:
+            before = self.ran.setdefault(self.occurrences[task], self.life)
+            assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
+        answered = self.occurrences.get(task) in self.earlier
+        if task in self._keeps:
+            self.replaced.update({self.occurrences[task]: None} if answered else {})
+            return
+        assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
+
+    def finished(self, result: Result[Any]) -> None:
+        """The algorithm gets a result."""
+        task = result.task_id
+        occurrence = self.occurrences.get(task)
+        at_once = result.sid is None or isinstance(result.error, TaskCancelled | DependencyFailed)
+        if occurrence is None or at_once or (result.ok and encoded_in(result)[0] is KEPT):
+            assert task not in self.reused, f"task {task} was answered from the run database with {result}"
+            return
+        answer = self.got[occurrence] = _Answer(result.ok, result.value if result.ok else None)
+        before = self.earlier.get(occurrence)
+        if before is not None and task not in self._keeps:
+            assert task in self.reused, f"task {task} was computed again"
+            assert answer == before or occurrence in self.replaced, (
+                f"task {task} had the result {before} in an earlier life, and has {answer}"
+            )
+
+
+@define(eq=False)
+class Lives:
+    """What lasts longer than one life of the master.
+
+    Args:
+        seed: names the history.
+        tasks: how many calls the script makes.
+    """
+
+    _world: World
+    seed: int
+    tasks: int
+    answers: dict[Occurrence, _Answer] = field(factory=dict)
+    """What the algorithm got in all lives that are over."""
+    replaced: dict[Occurrence, None] = field(factory=dict)
+    """As in `LifeChecker`."""
+    ran: dict[Occurrence, int] = field(factory=dict)
+    """As in `LifeChecker`."""
+    numbers: dict[tuple[int, ...], int] = field(factory=dict)
+    """The numbers of calls that refer to others, by the numbers of these."""
+    database: SimulatedDatabase = field(init=False)
+    _script: list[int] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        draw = Random(f"script {self.seed}")
+        different = draw.choice((self.tasks // 3, 3 * self.tasks, 100 * self.tasks))
+        self._script = [FIRST + draw.randrange(different + 1) for _ in range(self.tasks)]
+        self.database = SimulatedDatabase(self._world, self.seed)
+
+    def begin(self, life: int, checker: LifeChecker) -> None:
+        """A life begins, with its checker."""
+        checker.life, checker.earlier = life, {**self.answers}
+        checker.replaced, checker.ran = self.replaced, self.ran
+
+    def script(self) -> list[int]:
+        """The numbers of the calls of the next life, in their order."""
+        numbers = [*self._script]
+        if self._world.random.random() < 0.5:
+            self._world.random.shuffle(numbers)
+        return numbers
+
+    def referring(self, numbers: Sequence[int]) -> int:
+        """The number of a call that refers to the results of these calls."""
+        return self.numbers.setdefault(tuple(numbers), 2 * FIRST + len(self.numbers))
+
+
+class Calls:
+    """The calls of one life, and their way to the master.
+
+    Args:
+        checker: learns which calls are made.
+        lives: None if there is no run database. Then chance decides about each call.
+    """
+
+    def __init__(self, world: World, submissions: Submissions, checker: LifeChecker, lives: Lives | None) -> None:
+        self._world = world
+        self._submissions = submissions
+        self._checker = checker
+        self._lives = lives
+        self._definitions = Definitions(CODEC, False, with_code=None if lives is None else _with_code)
+        self._numbers = [] if lives is None else lives.script()[::-1]
+        self.draw: Random | None = None
+        """Decides about the next call; None if there is no script."""
+
+    def begin(self, refers: Sequence[int]) -> Random:
+        """Choose the next call, which refers to these tasks. Return what decides about it."""
+        if self._lives is None:
+            return self._world.random
+        task = self._submissions.total + 1
+        if refers:
+            number = self._lives.referring([self._checker.numbers.get(other, -other) for other in refers])
+        else:
+            number = self._numbers.pop()
+        self._checker.numbers[task] = number
+        self.draw = Random(f"call {self._lives.seed} {number}")
+        return self.draw
+
+    def algorithm(self, random: Random, captured: object = None) -> Defined:
+        """The algorithm of the next task. A function by value may have captured a shared object."""
+        by_name = captured is None and random.random() < 0.7
+        function = random.choice(BY_NAME) if by_name else _work_with(random.randrange(STATES), captured)
+        return self._definitions.define(algorithm_of(function))
+
+    def begin_portion(self) -> Random:
+        """Return what decides about the algorithm of the next portion: it is always the same if there is a script."""
+        return self._world.random if self._lives is None else Random(f"portion {self._lives.seed}")
+
+    def portion(self, sizes: Sequence[int]) -> list[str]:
+        """Choose the calls of a portion. Return their arguments, which have these sizes if there is no script."""
+        if self._lives is None:
+            return ["x" * size for size in sizes]
+        first, numbers = self._submissions.total + 1, [self._numbers.pop() for _ in sizes]
+        self._checker.numbers.update(enumerate(numbers, first))
+        return [*map(_argument, numbers)]
+
+    def add(
+        self,
+        defined: Defined,
+        policy: TaskPolicy,
+        payload: bytes,
+        buffers: Sequence[Buffer],
+        tag: object,
+        refers: Sequence[int],
+    ) -> None:
+        """Submit the call that `begin` has chosen."""
+        submissions = self._submissions
+        number = self._checker.numbers.get(submissions.total + 1, 0)
+        if refers:
+            key = combined_key(b"refers", number.to_bytes(8, "big"))
+            submissions.add_referring(defined, policy, payload, buffers, tag, refers, key)
+        elif self._lives is not None:
+            key = plain_keys([encode((_argument(number),))])[0]
+            submissions.add_keyed(defined, policy, payload, buffers, tag, key)
+        else:
+            submissions.add(defined, policy, payload, buffers, tag)
+
+    def add_again(self, call: DoubtedCall) -> None:
+        """Submit a call whose result is in doubt."""
+        asked = call.algorithm, call.policy, call.payload, call.buffers, call
+        if self._lives is None:
+            self._submissions.add(*asked)
+        else:
+            self._submissions.add_keyed(*asked, NO_KEY)
+
+
+def _work_with(state: int, captured: object) -> Callable[[], object]:
+    """A function by value; there is one for each state and each object that it has captured."""
+    return lambda: (state, captured)
+
+
+def _argument(number: int) -> str:
+    return f"{number} " + "x" * Random(number).randrange(20)
+
+
+def _with_code(record: records.AlgorithmDefined, _: Callable[..., Any]) -> records.AlgorithmDefined:
+    """The definition of an algorithm with its code."""
+    made = record.definition
+    return records.AlgorithmDefined(made, record.packed, made.reference or made.digest, {})

@@ -1,0 +1,88 @@
+"""Whole computations whose master has a run database, crashes at any moment, and starts again.
+
+`test_cluster.py` runs many such histories among the others. The tests here show that they are what they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from mwpy._core.master.occurrences import Occurrences
+from mwpy._core.master.reuse import Reuse
+from mwpy._core.master.spans import Span
+from mwpy._simulation.run_store import SimulatedRunStore
+from mwpy._values import records
+from mwpy.testing import Cluster, SimulationFailure
+
+
+@pytest.mark.timeout(0)
+def test_no_life_of_a_master_computes_what_an_earlier_one_has_got(seeds: range) -> None:
+    """The master crashes several times, and loses a part of its last commit. All tasks end in its last life."""
+    histories = [Cluster(seed, crashes=True) for seed in seeds[: max(10, len(seeds) // 50)]]
+    for cluster in histories:
+        cluster.run()
+        assert len(cluster.ended) == cluster.submitted
+    assert sum(cluster.lives for cluster in histories) > 2 * len(histories)
+    assert sum(len(cluster.checker.lives.reused) for cluster in histories) > 5 * len(histories)
+
+
+def test_the_same_seed_gives_the_same_history_over_all_lives() -> None:
+    histories = [Cluster(3, crashes=True) for _ in range(2)]
+    for cluster in histories:
+        cluster.run()
+    assert histories[0].lives > 1
+    assert histories[0].transcript == histories[1].transcript
+
+
+def _write_later(
+    store: SimulatedRunStore,
+    happened: Sequence[records.Record],
+    wall: float,
+    then: Callable[[], None] | None = None,
+    calls: Mapping[int, bytes] | None = None,
+) -> None:
+    """Hand the outcomes over before they are in the file."""
+    if then is not None:
+        then()
+    _write(store, happened, wall, None, calls)
+
+
+_write = SimulatedRunStore.write
+
+
+def _forget(reuse: Reuse, spans: Sequence[Span]) -> list[Span]:
+    """Answer nothing from the file."""
+    return [*spans]
+
+
+def _take_the_first(self: Occurrences, key: bytes) -> int | None:
+    """Take any occurrence for the first one of its key."""
+    self.begin(self._generation + 1)
+    return _take(self, key)
+
+
+_take = Occurrences.take
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "mistake", "found"),
+    [
+        (SimulatedRunStore, "write", _write_later, "the algorithm got its result in an earlier life|computed again"),
+        (Reuse, "without_answered", _forget, "the algorithm got its result in an earlier life|computed again"),
+        (Occurrences, "take", _take_the_first, "got its result in an earlier life|had the result|again in life"),
+    ],
+    ids=["handed over too early", "nothing is used again", "equal calls are confused"],
+)
+def test_the_simulation_finds_a_result_that_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch, part: type, name: str, mistake: object, found: str
+) -> None:
+    monkeypatch.setattr(part, name, mistake)
+    with pytest.raises(SimulationFailure, match=found):
+        _run(range(40))
+
+
+def _run(seeds: range) -> None:
+    for seed in seeds:
+        Cluster(seed, crashes=True).run()
