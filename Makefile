@@ -14,6 +14,10 @@ SEEDS ?= 10000
 AGENTS ?= 100
 FRAMES ?= 1000000
 KILLS ?= 1000
+MASTER_KILLS ?= 20
+TASKS ?= 300000
+MINUTES ?= 10
+SEED ?= 1
 ROUNDS ?= 3
 WORKLOADS ?=
 PEERS ?=
@@ -35,7 +39,7 @@ DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.p
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack kill bench bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master bench bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -91,6 +95,12 @@ simulate: $(VENV)/installed-for-tests ## run the simulator with every kind of fa
 
 kill: $(VENV)/installed-for-tests ## kill random processes of a computation (KILLS=1000)
 	$(BIN)/python -m pytest tests/integration/test_faults.py -k every_tenth --kills $(KILLS) --timeout 0
+
+kill-master: $(VENV)/installed-for-tests ## kill the master at random moments of a run (MASTER_KILLS=20 TASKS=300000 SEED=1)
+	$(BIN)/python -m tests.chaos --kills $(MASTER_KILLS) --tasks $(TASKS) --seed $(SEED)
+
+chaos: $(VENV)/installed-for-tests ## a computation among faults of many kinds; counts losses (MINUTES=10 SEED=1)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED)
 
 attack: $(VENV)/installed-for-tests ## send hostile frames to a master, in about an hour (FRAMES=1000000)
 	$(BIN)/python -m pytest -s tests/properties/test_hostile_frames.py --frames $(FRAMES) --timeout 0
