@@ -20,7 +20,6 @@ from mwpy._roles.executor_computation import OwnComputation, SharedComputation
 from mwpy._roles.executor_demand import Demand
 from mwpy._roles.executor_future import Future
 from mwpy._roles.executor_thread import ExecutorThread
-from mwpy._roles.initialized import Initialized
 from mwpy._roles.local_start import module_path, start_local
 from mwpy._roles.own_overseer import OwnOverseer
 from mwpy._roles.parts import MasterParts
@@ -29,6 +28,7 @@ from mwpy._system import clock, script
 from mwpy._system.process import count_cores
 from mwpy._values.algorithm import REGISTRY, TaskCall, refusal
 from mwpy._values.errors import UsageError
+from mwpy._values.initialized import Initialized
 from mwpy._values.options import Options
 from mwpy._values.policy import Policies, TaskPolicy
 

@@ -244,6 +244,23 @@ def test_an_executor_continues(tmp_path: Path, ran: Callable[[], int]) -> None:
         assert ran() == 5
 
 
+def test_an_executor_with_an_initializer_continues(tmp_path: Path, ran: Callable[[], int]) -> None:
+    mark = str(tmp_path / "ran")
+
+    def prepare(size: int) -> None:
+        os.environ["MWPY_TEST_SIZE"] = str(size)
+
+    def scaled(number: int) -> int:
+        _mark(mark)
+        return number * int(os.environ["MWPY_TEST_SIZE"])
+
+    for size, expected in ((2, 5), (2, 5), (3, 10)):
+        database = tmp_path / "run.db"
+        with mwpy.Executor(slaves=1, run_database=database, initializer=prepare, initargs=(size,)) as executor:
+            assert list(executor.map(scaled, range(5))) == [size * number for number in range(5)]
+        assert ran() == expected
+
+
 def test_a_task_that_cannot_be_compared_runs_again_and_a_notice_says_why(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], ran: Callable[[], int]
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from attrs import define, field
 
+from mwpy._values.initialized import Initialized
 from mwpy._values.messagepack import PLAIN
 from mwpy._values.plain import DIGEST_BYTES, hash_of
 from mwpy._values.references import Reference
@@ -94,6 +95,11 @@ class Reached:
             node.edges["function"] = self.root(function.__func__)
             owner = self.value(f"object of the method {shown_name(function.__func__)}", function.__self__)
             return _with(node, "object", owner)
+        if isinstance(function, Initialized):
+            node = Node("", "", hash_of(b"initialized"))
+            node.edges["function"] = self.root(function.function)
+            given = self.value("arguments of the initializer", (function.initializer, function.initargs))
+            return _with(node, "initializer", given)
         return self.value(f"object of {shown_name(type(function))}", function)
 
     # ---- nodes ---------------------------------------------------------------------------------------------------

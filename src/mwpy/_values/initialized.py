@@ -8,14 +8,15 @@ from typing import Any
 __all__ = ["Initialized"]
 
 _done: set[str] = set()
-"""The executors whose initializer has run in this slave, by their marks."""
+"""The executors whose initializer has run in this process, by their marks."""
 
 
 class Initialized:
     """A function that first calls an initializer, once in each process.
 
     Args:
-        mark: names the executor.
+        mark: names the executor. No other executor has the same one, not even in another run. So it does not count
+            when the code is compared with that of an earlier run.
         initializer: the initializer, and `initargs` its arguments.
         function: the function of the task.
     """
@@ -24,13 +25,13 @@ class Initialized:
         self, mark: str, initializer: Callable[..., object], initargs: tuple[Any, ...], function: Callable[..., Any]
     ) -> None:
         self._mark = mark
-        self._initializer = initializer
-        self._initargs = initargs
-        self._function = function
+        self.initializer = initializer
+        self.initargs = initargs
+        self.function = function
         self.__qualname__ = str(getattr(function, "__qualname__", type(function).__qualname__))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._mark not in _done:
-            self._initializer(*self._initargs)
+            self.initializer(*self.initargs)
             _done.add(self._mark)
-        return self._function(*args, **kwargs)
+        return self.function(*args, **kwargs)
