@@ -19,6 +19,7 @@ TASKS ?= 300000
 MINUTES ?= 10
 SEED ?= 1
 ROUNDS ?= 3
+PAIRS ?= 20
 WORKLOADS ?=
 PEERS ?=
 
@@ -39,7 +40,7 @@ DOCUMENTS := $(wildcard tests/test_*.py) $(patsubst %,tests/integration/test_%.p
 OTHERS := $(patsubst %,tests/%,unit properties scenarios simulation batch ecosystem)
 
 .DELETE_ON_ERROR:
-.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master bench bench-peers dist docs clean
+.PHONY: help ping check test test-core test-simulation test-processes test-processes-a-l test-processes-m-z test-documents test-ecosystem test-condor test-batch test-oldest simulate attack chaos kill kill-master bench bench-database bench-peers dist docs clean
 
 help: ## list what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -108,6 +109,9 @@ attack: $(VENV)/installed-for-tests ## send hostile frames to a master, in about
 bench: $(VENV)/installed-for-tests ## measure the speed, and what an interrupt costs, and print tables
 	$(BIN)/python bench/bench.py
 	$(BIN)/python bench/interrupts.py
+
+bench-database: $(VENV)/installed-for-tests ## measure what the run database costs, for an hour (PAIRS=20)
+	$(BIN)/python -m bench.run_database --pairs $(PAIRS)
 
 bench-peers: ## compare with other libraries, for an hour (ROUNDS=3 WORKLOADS=W1,W2 PEERS=ray,joblib)
 	$(MAKE) VENV=$(PEERS_VENV) $(PEERS_VENV)/installed-peers
