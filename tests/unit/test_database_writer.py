@@ -191,27 +191,6 @@ def test_a_large_value_is_a_file_beside_the_database(path: Path) -> None:
     writer.close()
 
 
-def test_a_damaged_large_value_is_never_read(path: Path) -> None:
-    run(path, algorithm(), submitted(1, 1), received({1: "x" * LARGE_BYTES}))
-    [file] = path.with_name("run.db.values").iterdir()
-    file.write_bytes(file.read_bytes()[:-1] + b"y")
-    writer = opened(path)
-    [row] = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    with pytest.raises(RunDatabaseError, match=rf"damaged: {file}"):
-        writer.frames(row)
-    writer.close()
-
-
-def test_an_answer_without_its_large_value_is_no_answer(path: Path) -> None:
-    run(path, algorithm(), submitted(1, 2), received({1: "x" * LARGE_BYTES}), received({2: 4}))
-    [file] = path.with_name("run.db.values").iterdir()
-    file.unlink()
-    writer = opened(path)
-    answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
-    writer.close()
-    assert [each.results.tasks for each in answers] == [[2]]
-
-
 def test_a_result_of_medium_size_is_in_the_file(path: Path) -> None:
     run(path, algorithm(), submitted(1, 2), received({1: "x" * 100_000, 2: "y"}))
     writer = opened(path)

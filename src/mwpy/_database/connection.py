@@ -15,7 +15,6 @@ from mwpy._database.schema import APPLICATION_ID, UPGRADES
 from mwpy._values.errors import RunDatabaseError
 
 __all__ = [
-    "PAGE_BYTES",
     "Connection",
     "Damaged",
     "is_run_database",
@@ -133,16 +132,27 @@ def open_for_writing(path: Path, *, exclusive: bool, full: bool) -> Connection:
 
 
 def is_run_database(path: Path) -> bool:
-    """Whether a file that SQLite refuses begins like a run database. No connection may be open."""
+    """Whether a damaged file is a run database, and no file of another program. No connection may be open.
+
+    The name of mwpy comes into the first page with the first copy of the log. Before, the file has one page, and this
+    names no table; after a power loss, parts of it may be zeros or missing.
+    """
     with path.open("rb") as file:
-        return file.read(72)[68:] == APPLICATION_ID.to_bytes(4, "big")
+        begins = file.read(PAGE_BYTES)
+    name, tables = begins[68:72], begins[103:105]
+    ours = APPLICATION_ID.to_bytes(4, "big")
+    if name == ours:
+        return True
+    is_new = not any(tables) and (not any(name) or ours.startswith(name))
+    return is_new and not _is_foreign(path) and path.stat().st_size <= PAGE_BYTES
 
 
 def open_damaged(path: Path) -> Connection:
     """Open a copy of a damaged run database, to read what is left. The copy may change."""
     with path.open("rb") as file:
         pages = int.from_bytes(file.read(32)[28:32], "big")
-    os.truncate(path, max(path.stat().st_size, pages * PAGE_BYTES))  # SQLite refuses a file that is too short
+    size = max(path.stat().st_size, pages * PAGE_BYTES, PAGE_BYTES)  # SQLite refuses a file that is too short
+    os.truncate(path, size)
     return _connected(path, "rw")
 
 
@@ -180,7 +190,9 @@ def _check_kind(connection: Connection) -> None:
         raise RunDatabaseError(f"{path} is no run database of mwpy, nor any SQLite file: give another file")
     size, log = path.stat().st_size if path.exists() else 0, Path(f"{path}-wal")
     if 0 < size < PAGE_BYTES or (not size and log.exists() and log.stat().st_size):
-        raise Damaged(f"the run database {path} is damaged: its first page is missing. Move it away to start again")
+        raise Damaged(
+            f"the run database {path} is damaged: its first page is missing. A master that opens it begins a new one"
+        )
     [(application,)] = connection.rows("PRAGMA application_id")
     [(version,)] = connection.rows("PRAGMA user_version")
     [(tables,)] = connection.rows("SELECT count(*) FROM sqlite_master")

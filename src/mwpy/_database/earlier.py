@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from mwpy._database.connection import Connection
@@ -26,21 +27,27 @@ _ONCE = "SELECT seq, generation, first, count, may_have_run FROM once"
 _ANSWERS = "SELECT seq, generation, at, sid, head, file FROM results"
 
 
-def read_earlier(connection: Connection, files: ValueFiles, generation: int) -> Iterator[Earlier]:
+def read_earlier(
+    connection: Connection, files: ValueFiles, generation: int, on_lost: Callable[[Path], None]
+) -> Iterator[Earlier]:
     """Yield what the generations before this one submitted and answered, and which tasks they sent that must not run
     twice, in the order of their records.
 
-    Answers whose large values are missing are left out.
+    Answers whose large values are missing or damaged are left out.
+
+    Args:
+        on_lost: called with the file of each large value that is missing or damaged.
 
     Raises:
         RunDatabaseError: the file is damaged.
     """
     hosts = _hosts(connection)
-    present = {*files.names()}
+    usable = files.usable()
 
     def answers(row: tuple[Any, ...]) -> Earlier | None:
         seq, generation, at, sid, head, file = row
-        if file is not None and file not in present:
+        if file is not None and file not in usable:
+            on_lost(files.folder / file)
             return None
         host = hosts.get((generation, sid), "")
         return EarlierAnswers(generation, seq, SlaveId(sid), host, at, unpack_head(head))

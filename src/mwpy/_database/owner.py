@@ -135,10 +135,14 @@ class Owner:
             raise RunDatabaseError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def release(self) -> None:
-        """Let another master have it."""
-        if self._shared and self._read() == {**self._identity, "beats": self._beats}:
-            self._path.unlink(missing_ok=True)
-        self._lock.release()
+        """Let another master have it. The owner's file stays if the file system has failed."""
+        try:
+            if self._shared and self._read() == {**self._identity, "beats": self._beats}:
+                self._path.unlink(missing_ok=True)
+        except OSError:
+            pass
+        finally:
+            self._lock.release()
 
 
 def process_identity(pid: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise, repeat
 
 from msgspec import Struct
 
-from mwpy._values.errors import RunDatabaseError
+from mwpy._database.connection import Damaged
 from mwpy._values.ids import Buffer
 from mwpy._values.messagepack import MALFORMED, decoder, encode
 from mwpy._values.messages import Results
@@ -64,7 +64,7 @@ def unpack_head(head: bytes) -> Results:
     """Read the head of a group.
 
     Raises:
-        RunDatabaseError: it is damaged.
+        Damaged: it is damaged.
     """
     return _results(_decoded(head))
 
@@ -73,11 +73,11 @@ def unpack(head: bytes, content: bytes, checksum: int) -> tuple[Results, list[Bu
     """Read a group of results.
 
     Raises:
-        RunDatabaseError: it is damaged.
+        Damaged: it is damaged.
     """
     fields = _decoded(head)
     if zlib.crc32(content, zlib.crc32(head)) != checksum or sum(fields.sizes) != len(content):
-        raise RunDatabaseError("a result in the run database is damaged: its checksum is wrong")
+        raise Damaged("a result in the run database is damaged: its checksum is wrong")
     view = memoryview(content)
     return _results(fields), [view[start:end] for start, end in pairwise(accumulate(fields.sizes, initial=0))]
 
@@ -86,7 +86,7 @@ def _decoded(head: bytes) -> _Head:
     try:
         return _read_head(head)
     except MALFORMED as error:
-        raise RunDatabaseError(f"a result in the run database is damaged: {error}") from error
+        raise Damaged(f"a result in the run database is damaged: {error}") from error
 
 
 def _results(head: _Head) -> Results:

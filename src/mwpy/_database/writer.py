@@ -27,6 +27,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,22 +35,15 @@ from typing import Literal
 
 from attrs import frozen
 
-from mwpy._database.connection import (
-    PAGE_BYTES,
-    Connection,
-    Damaged,
-    is_run_database,
-    open_for_reading,
-    open_for_writing,
-)
+from mwpy._database.connection import Connection, Damaged, is_run_database, open_for_reading, open_for_writing
 from mwpy._database.earlier import read_earlier, read_frames
 from mwpy._database.log_sync import LogSync
 from mwpy._database.owner import Owner
 from mwpy._database.place import is_network, kind_of_file_system
 from mwpy._database.rows import COLUMNS, Batch, RowNumbers, Rows, StoredGroup
-from mwpy._database.salvage import salvage
+from mwpy._database.salvage import complete_salvage, is_marked, mark_damaged, salvage
 from mwpy._database.schema import TABLES_BY_SEQ
-from mwpy._database.value_files import LARGE_BYTES, ValueFiles, sync_folder
+from mwpy._database.value_files import LARGE_BYTES, ValueDamaged, ValueFiles, sync_folder
 from mwpy._system import clock
 from mwpy._values import records
 from mwpy._values.earlier import Earlier
@@ -101,6 +95,7 @@ class Writer:
     Attributes:
         generation: the number of this life of the master: 1 in a new file.
         remark: a message for the user if the file was damaged and was replaced by what can be read of it; else empty.
+        lost_values: the files of large values that `earlier` has found to be missing or damaged.
     """
 
     def __init__(
@@ -114,6 +109,7 @@ class Writer:
     ) -> None:
         self.generation = generation
         self.remark = remark
+        self.lost_values: list[Path] = []
         self._connection, self._reading, self._owner = connection, reading, owner
         self._on_failure = on_failure
         self._files = ValueFiles(connection.path)
@@ -166,9 +162,8 @@ class Writer:
         shared = is_network(kind_of_file_system(path.parent))
         owner = Owner(path, shared=shared)
         try:
-            connection, remark = _opened(path, exclusive=shared, full=sync == "full")
+            connection, generation, remark = _begun(path, member_id, name, exclusive=shared, full=sync == "full")
             sync_folder(path.parent.absolute())
-            generation = _begin(connection, member_id, name)
             reading = connection if shared else open_for_reading(path)
         except BaseException:
             owner.release()
@@ -181,9 +176,13 @@ class Writer:
         """Yield what former generations submitted and answered, in the order of their records.
 
         Raises:
-            RunDatabaseError: the file is damaged.
+            RunDatabaseError: the file is damaged. At the next start, what can be read is saved.
         """
-        return read_earlier(self._reading, self._files, self.generation)
+        try:
+            yield from read_earlier(self._reading, self._files, self.generation, self.lost_values.append)
+        except Damaged:
+            mark_damaged(self._connection.path)
+            raise
 
     def frames(self, row: int) -> tuple[Results, list[Buffer]]:
         """Return the results in a row, and their frames. Any thread may call this at any time until `close`.
@@ -192,9 +191,18 @@ class Writer:
             row: the row that `earlier` named.
 
         Raises:
-            RunDatabaseError: the row, or its large value, is missing or damaged.
+            RunDatabaseError: the row, or its large value, is missing or damaged. At the next start, what is
+                damaged does not count.
         """
-        return read_frames(self._reading, self._files, row)
+        try:
+            return read_frames(self._reading, self._files, row)
+        except ValueDamaged as error:
+            with suppress(OSError):
+                self._files.set_aside(error.name)
+            raise
+        except Damaged:
+            mark_damaged(self._connection.path)
+            raise
 
     def write(
         self,
@@ -394,15 +402,30 @@ _INSERT_GROUP = (
 )
 
 
-def _opened(path: Path, *, exclusive: bool, full: bool) -> tuple[Connection, str]:
-    """Open the file; if it is damaged, open what can be read of it. Return a message about this, too."""
+def _begun(path: Path, member_id: str, name: str, *, exclusive: bool, full: bool) -> tuple[Connection, int, str]:
+    """Open the file, and begin the next generation; if the file is damaged, with what can be read of it. Return the
+    number of the generation and a message about damage, too."""
+    remark = complete_salvage(path)
+    if is_marked(path):
+        remark = salvage(path)
     try:
-        return open_for_writing(path, exclusive=exclusive, full=full), ""
-    except Damaged:
-        if path.stat().st_size < PAGE_BYTES or not is_run_database(path):
-            raise
+        return *_opened(path, member_id, name, exclusive=exclusive, full=full), remark
+    except Damaged as error:
+        if not is_run_database(path):
+            raise RunDatabaseError(
+                f"{path} is damaged, and does not begin like a run database of mwpy: move it away, or give another file"
+            ) from error
     remark = salvage(path)
-    return open_for_writing(path, exclusive=exclusive, full=full), remark
+    return *_opened(path, member_id, name, exclusive=exclusive, full=full), remark
+
+
+def _opened(path: Path, member_id: str, name: str, *, exclusive: bool, full: bool) -> tuple[Connection, int]:
+    connection = open_for_writing(path, exclusive=exclusive, full=full)
+    try:
+        return connection, _begin(connection, member_id, name)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _json(rows: Sequence[Sequence[object]]) -> str:

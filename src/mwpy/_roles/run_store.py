@@ -12,10 +12,15 @@ from mwpy._database.writer import Writer
 from mwpy._roles.stored_values import StoredValues
 from mwpy._values import records
 from mwpy._values.options import Options
-from mwpy._values.phrases import counted
+from mwpy._values.phrases import counted, first_of
 from mwpy._values.sameness import changes
 
 __all__ = ["RunStore"]
+
+LOST_VALUES = (
+    "files of the run database are missing or damaged: {files}. The results in them do not count, so their tasks run "
+    "again"
+)
 
 
 class RunStore:
@@ -64,6 +69,8 @@ class RunStore:
         reuse.begin()
         if self.writer.remark:
             core.state.notice(self.writer.remark)
+        if lost := [str(path) for path in dict.fromkeys(self.writer.lost_values)]:
+            core.state.notice(LOST_VALUES.format(files=first_of(lost, len(lost))))
         if reuse.answered:
             core.state.notice(f"the run database {self._path} has the results of {counted(reuse.answered, 'task')}")
 

@@ -57,11 +57,16 @@ class FileLock:
         os.pwrite(self._fd, self._written.encode(), 0)
 
     def release(self) -> None:
-        """Let another process have the lock."""
-        if self.is_exclusive():
-            self._path.unlink(missing_ok=True)
-        del _held_here[self._identity]
-        os.close(self._fd)
+        """Let another process have the lock. If the file cannot be removed, because the file system has failed, it
+        stays, and nobody holds its lock."""
+        try:
+            if self.is_exclusive():
+                self._path.unlink(missing_ok=True)
+        except OSError:
+            pass
+        finally:
+            del _held_here[self._identity]
+            os.close(self._fd)
 
     def is_exclusive(self) -> bool:
         """Whether no other process took the lock later. Some file systems, such as sshfs, lock only within a host."""

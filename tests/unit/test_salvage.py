@@ -1,0 +1,214 @@
+"""A run database that was damaged, or whose first page is torn, opens again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from tests.stored import Failures, algorithm, opened, received, submitted, write
+
+from mwpy._database.writer import Writer
+from mwpy._values.earlier import EarlierAnswers
+from mwpy._values.errors import RunDatabaseError
+from mwpy._values.groups import entries
+
+STEPS = "os.rename", "os.remove", "os.link", "os.truncate", "shutil.copyfile"
+"""What Python reports before it changes a file."""
+
+MEMORY = Path("/dev/shm")
+"""Where many files are made, if this folder exists, because no test needs to wait for a disk."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.db"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(dir=MEMORY) as made:
+        yield Path(made)
+
+
+def value(number: int) -> str:
+    return "x" * 3000 + str(number)
+
+
+def left_by_a_killed_master(folder: Path, numbers: range) -> Path:
+    """A run database whose last results are in its log only."""
+    whole, path = folder / "whole.db", folder / "run.db"
+    writer = opened(whole)
+    write(writer, algorithm())
+    for number in numbers:
+        write(writer, submitted(number, 1), received({number: value(number)}))
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{whole}{suffix}", f"{path}{suffix}")
+    writer.close()
+    return path
+
+
+def with_a_damaged_page(folder: Path) -> list[int]:
+    left_by_a_killed_master(folder, range(1, 21))
+    path = left_by_a_killed_master(folder, range(21, 25))
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 8192)
+    return [21, 22, 23, 24]
+
+
+def new_without_its_first_page(folder: Path) -> list[int]:
+    os.truncate(left_by_a_killed_master(folder, range(1, 5)), 100)
+    return [1, 2, 3, 4]
+
+
+def without_its_first_pages(folder: Path) -> list[int]:
+    """The names of the tables are lost. The log has the last pages, and would damage a new file."""
+    left_by_a_killed_master(folder, range(1, 21))
+    os.truncate(left_by_a_killed_master(folder, range(21, 25)), 100)
+    return []
+
+
+def salvaged(path: Path) -> list[int]:
+    """Open a run database in which a master finds damage. Return the tasks with answers, which are all right."""
+    writer = Writer.opened(path, member_id="squares", on_failure=Failures(), name="")
+    try:
+        answers = [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+        for each in answers:
+            [number] = each.results.tasks
+            assert entries(*writer.frames(each.row))[0] == [value(number)]
+        return [each.results.tasks[0] for each in answers]
+    finally:
+        writer.release()
+
+
+def killed_at(step: int, path: Path) -> bool:
+    """Open a damaged run database in a process that is killed before a step. Return whether there is such a step."""
+    child = os.fork()
+    if child == 0:
+        left = step
+
+        def count(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal left
+            if event in STEPS and path.name in str(arguments[0]) and Path(str(arguments[0])).exists():
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        try:
+            salvaged(path)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("damage", [with_a_damaged_page, new_without_its_first_page, without_its_first_pages])
+def test_a_kill_at_any_step_of_saving_a_damaged_file_loses_nothing_more(
+    folder: Path, damage: Callable[[Path], list[int]]
+) -> None:
+    source = folder / "source"
+    source.mkdir()
+    in_the_log = damage(source)
+    expected = salvaged(shutil.copytree(source, folder / "at-once") / "run.db")
+    assert {*in_the_log} <= {*expected}, "the log was not used"
+    assert len(expected) < 24
+    step, was_killed = 0, True
+    while was_killed:
+        step += 1
+        path = shutil.copytree(source, folder / str(step)) / "run.db"
+        was_killed = killed_at(step, path)
+        assert path.exists(), f"no file has the name of the run database after step {step}"
+        assert salvaged(path) == expected, f"a kill before step {step} lost results"
+        assert path.with_name("run.db.damaged").exists()
+        assert {each.name for each in path.parent.glob(".*")} == set(), "scratch files are left"
+        shutil.rmtree(path.parent)
+    assert step > 7
+
+
+def test_damage_that_is_found_while_answers_are_read_is_saved_at_the_next_start(path: Path) -> None:
+    """A changed value is no damage for SQLite, but its checksum is wrong."""
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 2), received({1: value(1)}), received({2: value(2)}))
+    writer.close()
+    path.write_bytes(path.read_bytes().replace(b"x" * 100, b"y" * 100, 1))
+    writer = opened(path)
+    rows = [each.row for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+    with pytest.raises(RunDatabaseError, match="its checksum is wrong"):
+        [writer.frames(row) for row in rows]
+    writer.close()
+    assert len(salvaged(path)) == 1
+    assert path.with_name("run.db.damaged").exists()
+    assert not path.with_name(".run.db.damage-found").exists()
+
+
+def test_a_file_that_is_cut_off_within_its_first_page_is_replaced_with_a_notice(path: Path) -> None:
+    opened(path).close()
+    content = path.read_bytes()
+    for size in (1, 15, 16, 60, 70, 72, 99, 512, 1000, 4095):
+        path.write_bytes(content[:size])
+        writer = opened(path)
+        assert f"{path} was damaged. Nothing of it could be read. The damaged file is {path}.damaged" in writer.remark
+        assert writer.generation == 1
+        writer.close()
+        assert path.with_name("run.db.damaged").read_bytes() == content[:size]
+
+
+def test_a_new_file_whose_first_page_is_torn_is_replaced_with_a_notice(tmp_path: Path) -> None:
+    """Until the log is copied for the first time, this page names no table, and not mwpy. Any sectors may be zeros."""
+    new = tmp_path / "new.db"
+    writer = opened(new)
+    first = new.read_bytes()
+    writer.close()
+    assert len(first) == 4096
+    for torn in (bytes(512) + first[512:], bytes(4096), bytes(2048), first[:512] + bytes(1000)):
+        path = tmp_path / "run.db"
+        path.write_bytes(torn)
+        for log in (b"", b"the log of something"):
+            Path(f"{path}-wal").write_bytes(log)
+            writer = opened(path)
+            assert writer.generation == 1
+            write(writer, algorithm(), submitted(1, 1), received({1: "one"}))
+            writer.close()
+            assert [*writer.remark] == [] or "Nothing of it could be read" in writer.remark
+            path.write_bytes(torn)
+
+
+def test_a_new_file_without_its_first_page_is_read_from_its_log(tmp_path: Path) -> None:
+    new, path = tmp_path / "new.db", tmp_path / "run.db"
+    writer = opened(new)
+    write(writer, algorithm(), submitted(1, 1), received({1: value(1)}))
+    log = Path(f"{new}-wal").read_bytes()
+    writer.close()
+    for first in (b"", bytes(100), bytes(4096)):
+        path.write_bytes(first)
+        Path(f"{path}-wal").write_bytes(log)
+        assert salvaged(path) == [1]
+
+
+def test_a_damaged_file_of_another_program_is_refused_by_name_and_left_as_it_is(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE stars (mass REAL)")
+        connection.commit()
+    content = other.read_bytes()
+    foreign = [content[:1000], content[:4096] + b"\xff" * 4096, bytes(100_000), b"\0\0\0 no zeros follow" * 300]
+    for at, begins in enumerate(foreign):
+        path = tmp_path / f"run{at}.db"
+        path.write_bytes(begins)
+        with pytest.raises(RunDatabaseError, match=rf"run{at}\.db .*(give another file|\(file is not a database\))"):
+            opened(path)
+        assert path.read_bytes() == begins
+        assert not list(tmp_path.glob("*damaged*"))

@@ -1,0 +1,103 @@
+"""Large values beside a run database that are missing or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.stored import algorithm, opened, received, submitted, write
+
+from mwpy._database import value_files
+from mwpy._database.value_files import LARGE_BYTES
+from mwpy._database.writer import Writer
+from mwpy._values.earlier import EarlierAnswers
+from mwpy._values.errors import RunDatabaseError
+from mwpy._values.groups import entries
+
+LARGE = "x" * LARGE_BYTES
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A run database with a large value and a small one."""
+    path = tmp_path / "run.db"
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 2), received({1: LARGE}), received({2: 4}))
+    writer.close()
+    return path
+
+
+def file_of(path: Path) -> Path:
+    """The file with the large value."""
+    [file] = path.with_name("run.db.values").iterdir()
+    return file
+
+
+def answers(writer: Writer) -> list[EarlierAnswers]:
+    return [each for each in writer.earlier() if isinstance(each, EarlierAnswers)]
+
+
+def missing(file: Path) -> None:
+    file.unlink()
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def changed(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1] + b"y")
+
+
+def unreadable(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize("damage", [missing, cut_off, changed, unreadable])
+def test_an_answer_without_its_large_value_is_no_answer(path: Path, damage: object) -> None:
+    """Its task runs again. Its value is written again, although it has the same name."""
+    file = file_of(path)
+    assert callable(damage)
+    damage(file)
+    writer = opened(path)
+    assert [each.results.tasks for each in answers(writer)] == [[2]]
+    assert writer.lost_values == [file]
+    write(writer, algorithm(), submitted(1, 1), received({1: LARGE}))
+    writer.close()
+    writer = opened(path)
+    found = answers(writer)
+    assert [each.results.tasks for each in found] == [[1], [2], [1]]
+    assert [entries(*writer.frames(each.row))[0] for each in found] == [[LARGE], [4], [LARGE]]
+    assert not writer.lost_values
+    writer.close()
+
+
+def test_a_value_that_is_found_damaged_later_does_not_count_at_the_next_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest files are read at a start."""
+    file = file_of(path)
+    changed(file)
+    writer = opened(path)
+    write(writer, algorithm(), submitted(1, 1), received({1: "newer" + LARGE}))
+    monkeypatch.setattr(value_files, "CHECKED_BYTES", 10)
+    [old, _] = answers(writer)
+    assert not writer.lost_values
+    with pytest.raises(RunDatabaseError, match=f"damaged: {file}. Start again, and its tasks run again"):
+        writer.frames(old.row)
+    writer.close()
+    writer = opened(path)
+    assert [each.results.tasks for each in answers(writer)] == [[2], [1]]
+    assert writer.lost_values == [file]
+    writer.close()
+
+
+def test_a_value_that_disappears_while_the_master_runs_is_named(path: Path) -> None:
+    writer = opened(path)
+    [answer, _] = answers(writer)
+    file = file_of(path)
+    file.unlink()
+    with pytest.raises(RunDatabaseError, match=f"missing: {file}. Put it back; or start again"):
+        writer.frames(answer.row)
+    writer.close()
