@@ -309,6 +309,61 @@ def test_an_endless_map_keeps_a_limited_number_of_items_in_flight(
     assert io.most_open == most
 
 
+@pytest.fixture
+def large_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The items of the tests are large: the arguments of each task take two bytes. Few of them are in flight."""
+    monkeypatch.setattr(map_run, "LARGE_BYTES", 2)
+    monkeypatch.setattr(map_run, "LARGE_BYTES_OPEN", 6)
+    monkeypatch.setattr(map_run, "LARGE_ITEMS_OPEN", 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [({"LARGE_BYTES_OPEN": 20}, 10), ({"LARGE_ITEMS_OPEN": 4}, 12)],
+    ids=["bytes", "items for two slaves and one that may come"],
+)
+@pytest.mark.usefixtures("large_items")
+def test_a_map_keeps_less_of_large_items_in_flight(
+    io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], most: int
+) -> None:
+    for name, limit in limits.items():
+        monkeypatch.setattr(map_run, name, limit)
+    assert len([*_results(io, inbox, iter(range(100)))]) == 100
+    assert io.most_open == most
+
+
+@pytest.mark.usefixtures("large_items")
+def test_early_results_do_not_stop_a_map_of_large_items(io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first item runs, slaves run others, although their results wait for their turn."""
+    results = _results(io, inbox, iter(range(100)), ordered=True)
+    spans = [*io.submissions.take()]
+    given: list[Result[object]] = [
+        Result(TaskId(number), ORIGIN, tag, 0.1, False, "x" * 600)
+        for span in spans
+        for number, tag in zip(span.ids, span.tags, strict=True)
+    ]
+    assert len(given) == 3
+    io.jar.away = 3
+    io.outcomes.put(Actions(results=given[1:]))
+    read: list[int] = []
+
+    def give_the_first() -> None:
+        read.append(io.submissions.total)
+        io.outcomes.put(Actions(results=given[:1]))
+
+    monkeypatch.setattr(io, "run_tasks", give_the_first)
+    assert next(results).tag == 0
+    assert read == [5]
+
+
+@pytest.mark.usefixtures("large_items")
+def test_a_slow_user_of_large_items_does_not_keep_slaves_waiting(io: _Io, inbox: Inbox) -> None:
+    results = _results(io, inbox, iter(range(100)))
+    for _ in range(3):
+        next(results)
+    assert io.submissions.total == 5
+
+
 def test_a_map_runs_although_other_tasks_fill_the_master(
     io: _Io, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from mwpy._roles.portions import MOST_ITEMS, MapItems, PortionSizes
 from mwpy._roles.progress import Progress, ShowProgress
 from mwpy._system import clock
 from mwpy._transport.codec import Codec
+from mwpy._transport.shared import LARGE_BYTES
 from mwpy._values.algorithm import Algorithm, TaskCall
 from mwpy._values.errors import TaskCancelled, TooManyFailures, UsageError
 from mwpy._values.ids import TaskId
@@ -50,6 +51,11 @@ PORTIONS_PENDING = 2
 MAP_BYTES = 256 << 20
 """Bytes of arguments in flight, and of results that wait for their turn, at which a map reads no more items."""
 
+LARGE_BYTES_OPEN = 16 << 20
+LARGE_ITEMS_OPEN = 4
+"""For items with large buffers: how many bytes of arguments may be in flight, and how many items for each slave. The
+larger limit holds. With few bytes in flight, their memory is used again: fresh memory costs more than the copy."""
+
 MAP_WINDOW = 100_000
 """How many items an ordered map may run ahead of the item that it waits for."""
 
@@ -59,6 +65,9 @@ items that it has given already, and the call of a map returns soon."""
 
 READ_EVERY = 100
 """After this many results, a map reads more items. So slaves stay busy while the user works on the results."""
+
+READ_LARGE_EVERY = 2
+"""The same for items with large buffers, because few of them are in flight."""
 
 READS = 5
 """Reading the items of a portion should take at most one in this many parts of `READ_S`."""
@@ -138,7 +147,9 @@ class MapRun:
     _look_at: float = 0.0
     """When to read more items while values are given out."""
     _bytes: int = 0
-    """Bytes of arguments in flight, and of early results."""
+    """Bytes of arguments in flight."""
+    _early_bytes: int = 0
+    """Bytes of results that wait for their turn."""
     _exhausted: bool = False
     _failures: FailuresByKind = field(factory=FailuresByKind)
     _failed: int = 0
@@ -218,13 +229,13 @@ class MapRun:
         for position, given in arrived:
             if position != self._turn:
                 early[position] = given
-                self._bytes += _size(given)
+                self._early_bytes += _size(given)
                 continue
             self._turn += count_of(given)
             yield given
             while early and (waited := early.pop(self._turn, None)) is not None:
                 self._turn += count_of(waited)
-                self._bytes -= _size(waited)
+                self._early_bytes -= _size(waited)
                 yield waited
 
     def _receive(self, wait: bool = False, rest: Sequence[Any] = ()) -> None:
@@ -289,9 +300,9 @@ class MapRun:
         largest = max(1, MAP_WINDOW // (4 * (slaves + 1)))  # so that each slave has several in the window
         usual = min(sizes.usual, largest)
         most = max(MAP_PENDING, PORTIONS_PENDING * (slaves + 1) * usual) if self._packs else MAP_PENDING
-        while (room := self._room(most)) > 0 and self._bytes < MAP_BYTES:
+        while (room := self._room(most)) > 0 and (room_bytes := self._room_bytes(slaves)) > 0:
             left = None if source.total is None else source.total - self._submitted
-            count = min(largest, sizes.next(left, MAP_BYTES - self._bytes, slaves))
+            count = min(largest, sizes.next(left, room_bytes, slaves))
             if room < count and room < min(most, MAP_WINDOW) // 4 and self._tasks.open:
                 return  # a portion would be too small
             count = min(room, count)
@@ -359,10 +370,19 @@ class MapRun:
         room = most - min(pending + tasks.num_arrived, tasks.num_open)
         return min(room, MAP_WINDOW - (self._submitted - self._turn)) if self.ordered else room
 
+    def _room_bytes(self, slaves: int) -> int:
+        """How many bytes of arguments may be submitted now."""
+        item_bytes = self._sizes.item_bytes
+        room = MAP_BYTES - self._bytes - self._early_bytes
+        if item_bytes < LARGE_BYTES:
+            return room
+        return min(room, max(LARGE_BYTES_OPEN, int(LARGE_ITEMS_OPEN * (slaves + 1) * item_bytes)) - self._bytes)
+
     def _arrived(self) -> Iterator[tuple[int, Arrived]]:
         """Take some of what arrived, each with its position."""
         tasks = self._tasks
-        for _ in range(min(len(tasks.arrived), READ_EVERY)):
+        most = READ_EVERY if self._sizes.item_bytes < LARGE_BYTES else READ_LARGE_EVERY
+        for _ in range(min(len(tasks.arrived), most)):
             given = tasks.arrived.popleft()
             count, portion = count_of(given), given.tag
             tasks.num_arrived -= count

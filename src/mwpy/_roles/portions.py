@@ -145,7 +145,8 @@ class PortionSizes:
     _size: int = 1
     _item_s: float | None = None
     """How long an item takes in a slave, in seconds; None if no result has arrived."""
-    _item_bytes: float = 1.0
+    item_bytes: float = 1.0
+    """The mean size of the arguments of an item in the portion that was read last."""
 
     def next(self, left: int | None, max_bytes: int, slaves: int) -> int:
         """How many items the next portion has.
@@ -158,7 +159,7 @@ class PortionSizes:
         enough = self.usual
         if left is not None and self._item_s is not None:
             enough = min(enough, max(left // (2 * max(1, slaves)), int(LEAST_S / self._item_s)))
-        fits = -int(-min(max_bytes, PORTION_BYTES) // self._item_bytes)
+        fits = -int(-min(max_bytes, PORTION_BYTES) // self.item_bytes)
         return max(1, min(self._size, enough, fits, self.most))
 
     @property
@@ -168,7 +169,7 @@ class PortionSizes:
 
     def read(self, count: int, size: int, seconds: float, most_s: float) -> None:
         """This many items of `size` bytes were read in some seconds. This should take `most_s` at most."""
-        self._item_bytes = max(1.0, size / count)
+        self.item_bytes = max(1.0, size / count)
         if seconds < most_s:
             self._size = max(self._size, min(count * GROWTH, MOST_ITEMS))
         else:
