@@ -70,6 +70,21 @@ def test_wrong_results_that_were_given_out_before_are_computed_again(stage: Stag
     assert "mw.corrections() computes them again" in master.err
 
 
+def test_a_restart_computes_results_in_doubt_again(stage: Stage) -> None:
+    """The algorithm has not asked for it, and has got wrong results. After a restart, it gets right ones."""
+    options = "--mw-run-database", stage.folder / "run.db"
+    first = begin(stage, 10, 100, ["right-1", "wrong", "right-2"], *options)
+    assert first.end() == 0, first.err
+    assert first.report["wrong"], first.err
+    for left in (stage.resource, stage.audit, stage.folder / "ready"):
+        left.unlink()
+    again = begin(stage, 10, 100, ["right-1", "right-2"], *options)
+    assert again.end() == 0, again.err
+    assert again.report["wrong"] == []
+    assert "are in doubt, because other hosts outvoted the host that computed them" in again.err
+    assert stage.audited("REUSED"), again.err
+
+
 def test_two_hosts_that_differ_are_both_named(stage: Stage) -> None:
     """Nobody knows which one is right, so the algorithm gets the first answers."""
     master = run(stage, 100, 20, ["right-1", "wrong"])

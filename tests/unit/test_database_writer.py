@@ -33,7 +33,7 @@ from mwpy._database.log_sync import LogSync
 from mwpy._database.value_files import LARGE_BYTES
 from mwpy._values import records
 from mwpy._values.causes import Cause
-from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
+from mwpy._values.earlier import EarlierAlgorithm, EarlierAnswers, EarlierDoubts, EarlierSent, EarlierTasks
 from mwpy._values.errors import RunDatabaseError
 from mwpy._values.groups import entries
 from mwpy._values.ids import TaskId
@@ -149,6 +149,26 @@ def test_a_task_that_must_not_run_twice_is_on_the_disk_before_it_leaves(
     write(writer, allocated(replace(named(2), once=True)))
     writer.close()
     assert synced
+
+
+def test_a_restart_learns_which_results_are_in_doubt(path: Path) -> None:
+    """If the ids of some are not known any more, all results of their host are."""
+    known = records.ResultsDoubted("node1", [(1, 1), (3, 2)], 0)
+    partly = records.ResultsDoubted("node2", [(9, 1)], 7)
+    run(path, algorithm(), *slave(), submitted(1, 4), allocated(named(1, 4)), known, received({1: 1, 3: 9}), partly)
+    writer = opened(path)
+    found = [each for each in writer.earlier() if isinstance(each, EarlierDoubts)]
+    writer.close()
+    assert found == [
+        EarlierDoubts(1, "node1", 1, 1),
+        EarlierDoubts(1, "node1", 3, 2),
+        EarlierDoubts(1, "node2", 0, 0),
+    ]
+    texts = asked(path, "SELECT text FROM events WHERE kind = 'ResultsDoubted'")
+    assert texts == [
+        ("DOUBTED results that only node1 computed: tasks 1, 3-4",),
+        ("DOUBTED results that only node2 computed: tasks 9 and 7 more",),
+    ]
 
 
 def test_tasks_without_keys_have_none(path: Path) -> None:
@@ -283,20 +303,20 @@ def test_a_file_of_a_newer_mwpy_is_refused(path: Path) -> None:
 
 def test_a_file_of_an_older_mwpy_is_upgraded(path: Path) -> None:
     run(path, algorithm(), submitted(1, 2), received({1: "one", 2: 4}))
-    for statement in ("DROP TABLE once", "PRAGMA user_version = 1"):
+    for statement in ("DROP TABLE once", "DROP TABLE doubts", "PRAGMA user_version = 1"):
         asked(path, statement)
     writer = opened(path)
     *_, answers = writer.earlier()
     assert isinstance(answers, EarlierAnswers)
     assert entries(*writer.frames(answers.row))[0] == ["one", 4]
     writer.close()
-    assert asked(path, "PRAGMA user_version") == [(2,)]
+    assert asked(path, "PRAGMA user_version") == [(3,)]
     assert asked(path, "SELECT count(*) FROM once") == [(0,)]
 
 
 def test_a_damaged_file_of_an_older_mwpy_is_saved(path: Path) -> None:
     run(path, algorithm(), *[submitted(number, 1) for number in range(1, 200)])
-    for statement in ("DROP TABLE once", "PRAGMA user_version = 1"):
+    for statement in ("DROP TABLE once", "DROP TABLE doubts", "PRAGMA user_version = 1"):
         asked(path, statement)
     os.truncate(path, path.stat().st_size - 8192)
     writer = opened(path)

@@ -43,6 +43,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "reused": ("at", "first", "count", "algorithm", "failed", "answers", "keys"),
     "allocations": ("at", "sid", "base", "count", "attempt", "attempts", "reason"),
     "once": ("first", "count", "may_have_run"),
+    "doubts": ("host", "first", "count"),
     "failures": ("at", "task", "attempt", "sid", "type", "message", "traceback", "arguments"),
     "ends": ("at", "first", "count", "attempt", "state", "sid", "reason"),
     "losses": ("at", "sid", "first", "count", "attempt", "algorithm", "cause", "charged", "lost_s", "reason"),
@@ -342,6 +343,7 @@ class MemberRows:
             records.PackagesCompared: self._packages,
             records.SlaveConnected: self._slave,
             records.SlaveEnded: self._slave_ended,
+            records.ResultsDoubted: self._doubted,
             records.Ended: self._ended,
             **dict.fromkeys(_LEFT_OUT, _leave_out),
         }
@@ -377,6 +379,12 @@ class MemberRows:
         last = shortened(words.shown(None), WORDS_CHARACTERS) if record.running else None
         what = at, record.cause.value, _short(record.reason), _short(record.running), words.peak_bytes, last
         batch.changes.append((change, (*what, self.numbers.generation, record.sid)))
+
+    def _doubted(self, record: records.ResultsDoubted, at: float, batch: Batch) -> None:
+        """If some ids are not known any more, a row without tasks stands for all results of the host."""
+        for first, count in [(0, 0)] if record.forgotten else record.tasks:
+            self.numbers.add(batch, "doubts", record.host, first, count)
+        self.event(record, at, batch)
 
     def _ended(self, record: records.Ended, at: float, batch: Batch) -> None:
         change = "UPDATE generations SET ended = ?, why = ? WHERE generation = ?"

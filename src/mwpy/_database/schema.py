@@ -28,6 +28,7 @@ TABLES_BY_SEQ = (
     "reused",
     "allocations",
     "once",
+    "doubts",
     "results",
     "failures",
     "ends",
@@ -265,5 +266,15 @@ CREATE TABLE once (
 );
 """
 
-UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND)
+_THIRD = """
+CREATE TABLE doubts (
+    seq INTEGER PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL
+);
+"""
+
+UPGRADES: tuple[str, ...] = (_TABLES + re.sub(r"ZEROS\((.*?)\)", _zeros, _VIEWS), _SECOND, _THIRD)
 """The statements that lead from each version of the schema to the next one, from an empty file on."""

@@ -72,7 +72,13 @@ class RunStore:
         if lost := [str(path) for path in dict.fromkeys(self.writer.lost_values)]:
             core.state.notice(LOST_VALUES.format(files=first_of(lost, len(lost))))
         if reuse.answered:
-            core.state.notice(f"the run database {self._path} has the results of {counted(reuse.answered, 'task')}")
+            text = f"the run database {self._path} has the results of {counted(reuse.answered, 'task')}"
+            if reuse.answers.doubted:
+                text += (
+                    f". {reuse.answers.doubted} of them are in doubt, because other hosts outvoted the host that "
+                    f"computed them. Their tasks run again, except those with retry=False"
+                )
+            core.state.notice(text)
 
     def follow(self, on_failure: Callable[[str], None]) -> None:
         """Call a function once, in any thread, when nothing can be stored any more. Its argument is the reason."""

@@ -21,7 +21,7 @@ from mwpy._roles.definitions import Definitions
 from mwpy._simulation.run_store import SimulatedDatabase
 from mwpy._simulation.world import World
 from mwpy._transport.codec import Codec
-from mwpy._values import records
+from mwpy._values import groups, records
 from mwpy._values.algorithm import algorithm_of
 from mwpy._values.errors import DependencyFailed, TaskCancelled
 from mwpy._values.ids import Buffer
@@ -73,6 +73,11 @@ class LifeChecker:
     occurrences: dict[int, Occurrence] = field(factory=dict)
     replaced: dict[Occurrence, None] = field(factory=dict)
     """Answers of lives before that may have been replaced, because a value was to stay at an agent."""
+    doubted: dict[Occurrence, int] = field(factory=dict)
+    """Answers that are in doubt, and the life that said so. They may be computed again, and may be used if the master
+    was killed before it stored the doubt."""
+    stored: dict[Occurrence, int] = field(factory=dict)
+    """Those of them whose doubt is in the run database. No later life may use them."""
     life: int = 1
     """The number of this life."""
     ran: dict[Occurrence, int] = field(factory=dict)
@@ -82,6 +87,10 @@ class LifeChecker:
     _keeps: dict[int, None] = field(factory=dict)
     """Tasks whose values should stay at agents. These are always computed."""
     _made: Counter[Identity] = field(factory=Counter)
+    _doubts: list[Occurrence] = field(factory=list)
+    """The answers that are in doubt since this life."""
+    _after: dict[int, int] = field(factory=dict)
+    """How many of these doubts were recorded before the result of each task."""
 
     def submitted(self, task: int, policy: TaskPolicy, algorithm: records.AlgorithmDefined) -> None:
         """A task is submitted, after all tasks with lower ids."""
@@ -96,24 +105,38 @@ class LifeChecker:
 
     def recorded(self, record: records.Record) -> None:
         """The master states a fact."""
-        if isinstance(record, records.ResultsReused):
-            for each in record.tasks:
-                self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
+        match record:
+            case records.ResultsReused(tasks):
+                for each in tasks:
+                    self.reused.update(dict.fromkeys(range(each.first, each.first + each.count)))
+            case records.ResultsDoubted(tasks=ranges):
+                doubted = (first + at for first, count in ranges for at in range(count))
+                self._doubts += [self.occurrences[task] for task in doubted if task in self.occurrences]
+                self.doubted.update(dict.fromkeys(self._doubts, self.life))
+            case records.ResultsReceived(results=results):
+                self._after.update((task, len(self._doubts)) for task, _ in groups.each_task(results))
+            case records.AnswersGiven(given):
+                self._after.update((each.first, len(self._doubts)) for each in given)
 
     def started(self, task: int) -> None:
         """A slave starts a task."""
         if task in self._once:
             before = self.ran.setdefault(self.occurrences[task], self.life)
             assert before == self.life, f"task {task} ran in life {before}, and again in life {self.life}"
-        answered = self.occurrences.get(task) in self.earlier
+        occurrence = self.occurrences.get(task)
+        answered, in_doubt = occurrence in self.earlier, occurrence in self.doubted
+        if occurrence is not None and self.stored.get(occurrence, self.life) < self.life:
+            del self.stored[occurrence]  # it may have another answer from now on
         if task in self._keeps:
             self.replaced.update({self.occurrences[task]: None} if answered else {})
             return
-        assert not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
+        assert in_doubt or not answered, f"task {task} runs, but the algorithm got its result in an earlier life"
 
     def finished(self, result: Result[Any]) -> None:
         """The algorithm gets a result."""
         task = result.task_id
+        for each in self._doubts[: self._after.pop(task, 0)]:  # they were stored before this result
+            self.stored[each] = self.life
         occurrence = self.occurrences.get(task)
         at_once = result.sid is None or isinstance(result.error, TaskCancelled | DependencyFailed)
         if occurrence is None or at_once or (result.ok and encoded_in(result)[0] is KEPT):
@@ -121,9 +144,14 @@ class LifeChecker:
             return
         answer = self.got[occurrence] = _Answer(result.ok, result.value if result.ok else None)
         before = self.earlier.get(occurrence)
+        in_doubt, is_reused = occurrence in self.doubted, task in self.reused
+        withdrawn = self.stored.get(occurrence, self.life) < self.life
+        assert not (is_reused and withdrawn) or task in self._once, f"task {task} has an answer that is in doubt"
+        if not is_reused and self.doubted.get(occurrence, self.life) < self.life:
+            del self.doubted[occurrence]
         if before is not None and task not in self._keeps:
-            assert task in self.reused, f"task {task} was computed again"
-            assert answer == before or occurrence in self.replaced, (
+            assert is_reused or in_doubt, f"task {task} was computed again"
+            assert answer == before or in_doubt or occurrence in self.replaced, (
                 f"task {task} had the result {before} in an earlier life, and has {answer}"
             )
 
@@ -144,6 +172,10 @@ class Lives:
     """What the algorithm got in all lives that are over."""
     replaced: dict[Occurrence, None] = field(factory=dict)
     """As in `LifeChecker`."""
+    doubted: dict[Occurrence, int] = field(factory=dict)
+    """As in `LifeChecker`."""
+    stored: dict[Occurrence, int] = field(factory=dict)
+    """As in `LifeChecker`."""
     ran: dict[Occurrence, int] = field(factory=dict)
     """As in `LifeChecker`."""
     numbers: dict[tuple[int, ...], int] = field(factory=dict)
@@ -161,6 +193,7 @@ class Lives:
         """A life begins, with its checker."""
         checker.life, checker.earlier = life, {**self.answers}
         checker.replaced, checker.ran = self.replaced, self.ran
+        checker.doubted, checker.stored = self.doubted, self.stored
 
     def script(self) -> list[int]:
         """The numbers of the calls of the next life, in their order."""

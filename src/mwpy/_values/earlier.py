@@ -14,7 +14,7 @@ from msgspec import Struct
 from mwpy._values.ids import SlaveId
 from mwpy._values.messages import Results
 
-__all__ = ["KEY_BYTES", "Earlier", "EarlierAlgorithm", "EarlierAnswers", "EarlierSent", "EarlierTasks"]
+__all__ = ["KEY_BYTES", "Earlier", "EarlierAlgorithm", "EarlierAnswers", "EarlierDoubts", "EarlierSent", "EarlierTasks"]
 
 KEY_BYTES = 16
 """The size of the key of a task. Tasks of the same algorithm and code with the same key are equal calls."""
@@ -69,5 +69,15 @@ class EarlierSent(Struct, frozen=True):
     """Whether they were sent to a slave; otherwise they came back from it and had not started."""
 
 
-Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent
+class EarlierDoubts(Struct, frozen=True):
+    """Results of a former generation are in doubt: only this host computed them, and other hosts outvoted it."""
+
+    generation: int
+    host: str
+    first: int
+    count: int
+    """How many tasks from this one on; 0 for all results that this host computed in this generation."""
+
+
+Earlier = EarlierAlgorithm | EarlierTasks | EarlierAnswers | EarlierSent | EarlierDoubts
 """An entry of the stream."""

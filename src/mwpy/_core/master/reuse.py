@@ -9,13 +9,16 @@ it has the same position among the equal calls of its generation (see `occurrenc
 ends as unrunnable if a former generation sent it to a slave, and the file has no answer of it. Nothing is remembered
 about tasks that are new. Each occurrence takes 18 bytes here beside those of its key, and each row of the file takes
 20 bytes.
+
+An answer is in doubt if only one host computed it, and other hosts outvoted this host in the same generation (see
+`doubts.py`). The task then runs again. If it must not run twice, its answer counts all the same.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -26,7 +29,15 @@ from mwpy._core.master.occurrences import Occurrences
 from mwpy._core.master.spans import Span
 from mwpy._core.master.state import MasterState
 from mwpy._values import records
-from mwpy._values.earlier import KEY_BYTES, Earlier, EarlierAlgorithm, EarlierAnswers, EarlierSent, EarlierTasks
+from mwpy._values.earlier import (
+    KEY_BYTES,
+    Earlier,
+    EarlierAlgorithm,
+    EarlierAnswers,
+    EarlierDoubts,
+    EarlierSent,
+    EarlierTasks,
+)
 from mwpy._values.ids import SlaveId, TaskId
 from mwpy._values.keys import NO_KEY
 from mwpy._values.record_parts import ReusedTasks
@@ -35,7 +46,7 @@ from mwpy._values.task import Origin, stored_result
 
 __all__ = ["Answers", "Reuse"]
 
-MOST_ATTEMPTS = 0x7FFF
+MOST_ATTEMPTS = 0x3FFF
 """More attempts of a task count as this many."""
 
 MISSES = 1000
@@ -83,8 +94,10 @@ class Answers:
     _places: array[int] = field(factory=lambda: array("I"))
     _seconds: array[float] = field(factory=lambda: array("d"))
     _ends: array[int] = field(factory=lambda: array("H"))
-    """For each occurrence: its attempts times 2, and 1 more if it failed. Without an answer: 1 if it may not run again.
-    """
+    """For each occurrence: its attempts times 4, 2 more if its answer is in doubt, and 1 more if it failed. Without an
+    answer: 1 if it may not run again."""
+    doubted: int = 0
+    """How many answers are in doubt."""
 
     def extend(self, count: int) -> None:
         """There are occurrences up to this number, the last ones without an answer."""
@@ -105,7 +118,7 @@ class Answers:
         seconds = results.seconds if len(results.seconds) == count else [results.seconds[0] / count] * count
         ends: list[int] = []
         for attempt, own in zip(results.attempts, results.counts, strict=True):
-            ends += [min(attempt, MOST_ATTEMPTS) * 2] * own
+            ends += [min(attempt, MOST_ATTEMPTS) * 4] * own
         for place in results.failed:
             ends[place] += 1
         row, first = len(self.rows), numbers[0]
@@ -120,11 +133,20 @@ class Answers:
                 self._row_of[number], self._places[number] = row, place
                 self._seconds[number], self._ends[number] = seconds[place], ends[place]
 
-    def of(self, number: int) -> tuple[int, int, bool] | None:
-        """The place of the row of an answer in `rows`, its place in the row, and whether it is a failure; None if there
-        is no answer."""
-        row = self._row_of[number]
-        return (row - 1, self._places[number], bool(self._ends[number] & 1)) if row else None
+    def doubt(self, numbers: Iterable[int], host: str, first_row: int) -> None:
+        """Those answers of a host are in doubt that are among these occurrences and in rows from this place on."""
+        slaves = {number for (_, of), number in self.slaves.items() if of == host}
+        for number in numbers:
+            row = self._row_of[number] - 1 if number >= 0 else -1
+            if row >= first_row and self.origins[row] in slaves and not self._ends[number] & 2:
+                self._ends[number] += 2
+                self.doubted += 1
+
+    def of(self, number: int) -> tuple[int, int, bool, bool] | None:
+        """The place of the row of an answer in `rows`, its place in the row, whether it is a failure, and whether it is
+        in doubt; None if there is no answer."""
+        row, end = self._row_of[number], self._ends[number]
+        return (row - 1, self._places[number], bool(end & 1), bool(end & 2)) if row else None
 
     def set_sent(self, number: int, *, may_have_run: bool) -> None:
         """A task that must not run twice was sent to a slave, or came back before it started."""
@@ -137,7 +159,7 @@ class Answers:
 
     def times(self, number: int) -> tuple[float, int]:
         """The compute time of an answer, in seconds, and the number of its attempts."""
-        return self._seconds[number], self._ends[number] >> 1
+        return self._seconds[number], self._ends[number] >> 2
 
 
 @define(eq=False)
@@ -189,6 +211,10 @@ class Reuse:
     """The algorithms of this generation that were compared."""
     _waiting: list[EarlierTasks] = field(factory=list)
     """Tasks of the generation that is read, since its last answer."""
+    _doubts: list[EarlierDoubts] = field(factory=list)
+    """The doubts of the generation that is read."""
+    _first_row: int = 0
+    """The place of the first row of this generation."""
     _tasks: array[int] = field(factory=lambda: array("q"))
     """The tasks of the generation that is read: the number of the occurrence, by task id; -1 if there is none."""
     _firsts: array[int] = field(factory=lambda: array("q"))
@@ -216,6 +242,8 @@ class Reuse:
             case EarlierSent():
                 self._add_waiting()
                 self._send(entry)
+            case EarlierDoubts():
+                self._doubts.append(entry)
             case _:
                 self._add_waiting()
                 self._answer(entry)
@@ -231,7 +259,11 @@ class Reuse:
 
     def _begin(self, generation: int) -> None:
         self._add_waiting()
-        self._generation = generation
+        for entry in self._doubts:  # only now, because some were recorded before the answers
+            tasks = self._tasks[entry.first : entry.first + entry.count] if entry.count else self._tasks
+            self.answers.doubt(tasks, entry.host, self._first_row)
+        self._doubts.clear()
+        self._generation, self._first_row = generation, len(self.answers.rows)
         self._names.clear()
         self._tasks, self._firsts, self._numbers_of = array("q"), array("q"), array("q")
         for known in self._known.values():
@@ -347,7 +379,7 @@ class Reuse:
             key = keys[at : at + KEY_BYTES]
             number = None if key == NO_KEY else take(key)
             answer = None if number is None else of(number)
-            if answer is None or (answer[2] and self.rerun_failed):
+            if answer is None or (answer[2] and self.rerun_failed) or (answer[3] and not once):
                 forbidden = once and number is not None and not self.rerun_failed and self.answers.may_have_run(number)
                 number = _FORBIDDEN if forbidden else None
                 missed = not (forbidden or keep)
@@ -376,7 +408,7 @@ class Reuse:
         for task, tag, number in zip(span.ids, span.tags, numbers, strict=True):
             found = answers.of(number)
             assert found is not None
-            row, place, has_failed = found
+            row, place, has_failed, _ = found
             seconds, attempts = answers.times(number)
             origin = origins.get((row, attempts))
             if origin is None:
