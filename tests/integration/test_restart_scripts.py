@@ -1,0 +1,246 @@
+"""Real scripts that are killed in the middle and started again, unchanged, with the same run database.
+
+Each of them is careless in one way that makes two runs differ. What the master algorithm has got must not run again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+
+import pytest
+from nbclient.exceptions import DeadKernelError
+from tests.integration.apps.notebook import Notebook
+from tests.integration.apps.stage import SOURCES, Running, Stage, until
+
+TASKS = 60
+"""How many tasks a script has."""
+
+SEEN = 15
+"""How many results the master algorithm has got when it is killed."""
+
+PARTS = """
+import random, sys, time
+from pathlib import Path
+import mwpy
+
+def note(name, line):
+    with Path(name).open("a") as file:
+        file.write(f"{line}\\n")
+"""
+
+MAIN = """
+@mwpy.master_algorithm
+def master(mw, argv):
+    total = 0
+    for result in mw.map_results(simulate, items()):
+        total += result.value
+        note("seen", named(result.tag))
+    print(total)
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+RANDOM_ORDER = """
+def simulate(number):
+    note("ran", number)
+    time.sleep(0.01)
+    return number * number
+
+@mwpy.master_algorithm
+def master(mw, argv):
+    numbers = list(range(60))
+    random.shuffle(numbers)
+    for number in numbers:
+        mw.submit(mwpy.task(simulate, number), tag=number)
+    total = 0
+    while mw.num_runnable_tasks():
+        mw.loop()
+        for result in mw.results():
+            total += result.value
+            note("seen", result.tag)
+    print(total)
+    return 0
+
+if __name__ == "__main__":
+    sys.exit(mwpy.main())
+"""
+
+SETS_AND_DICTS = """
+def simulate(names, setup):
+    note("ran", setup["number"])
+    time.sleep(0.01)
+    return len(names) + sum(map(len, setup["groups"]))
+
+def items():
+    for number in range(60):
+        setup = [("number", number), ("groups", {frozenset({"a", str(number)}), frozenset({"b"})}), ("scale", 0.5)]
+        random.shuffle(setup)
+        yield {f"name {each}" for each in range(5)}, dict(setup)
+
+def named(item):
+    return item[1]["number"]
+""" + MAIN.replace("mw.map_results(simulate, items())", "mw.map_results(simulate, *zip(*items()))")
+
+CLOSURE = (
+    """
+def with_table(factor):
+    table = {name: factor * len(name) for name in {"a", "bb", "ccc"}}
+    def simulate(number):
+        note("ran", number)
+        time.sleep(0.01)
+        return number * sum(table.values())
+    return simulate
+
+simulate = with_table(3)
+
+def items():
+    return range(60)
+
+named = str
+"""
+    + MAIN
+)
+
+MODULE = (
+    PARTS
+    + """
+import enum
+
+class Kind(enum.Enum):
+    SLOW = 0.01
+    FAST = 0.005
+
+class Model:
+    def __init__(self, number, kind):
+        self.number, self.kind = number, kind
+
+    def run(self):
+        time.sleep(self.kind.value)
+        return self.number + 1
+
+def simulate(model):
+    note("ran", model.number)
+    return model.run()
+"""
+)
+
+OF_MODULE = (
+    """
+from models import Kind, Model, simulate
+
+def items():
+    return [Model(number, Kind.FAST if number % 2 else Kind.SLOW) for number in range(60)]
+
+def named(item):
+    return item.number
+"""
+    + MAIN
+)
+
+
+def _lines(stage: Stage, name: str) -> list[str]:
+    path = stage.folder / name
+    return path.read_text().split() if path.exists() else []
+
+
+def _start(stage: Stage, script: str, name: str = "script.py") -> Running:
+    path = stage.folder / name
+    path.write_text(PARTS + script)
+    options = "--mw-local", "2", "--mw-run-database", "run.db"
+    variables = {"PYTHONPATH": os.fspath(SOURCES), "PYTHONDONTWRITEBYTECODE": "1"}
+    return stage.start("", *options, program=[sys.executable, str(path)], variables=variables)
+
+
+def _seen_when_killed(stage: Stage, running: Running) -> set[str]:
+    """Kill the master in the middle. Return what the master algorithm has got by then."""
+    until(lambda: len(_lines(stage, "seen")) >= SEEN or running.process.poll() is not None, f"{SEEN} results")
+    running.send(signal.SIGKILL)
+    assert running.end() == -signal.SIGKILL, running.err
+    stage.no_process_left()
+    return {*_lines(stage, "seen")}
+
+
+def _check_end(stage: Stage, running: Running, seen: set[str], expected: int) -> None:
+    """Nothing ran again that the master algorithm had got, and the result is exact."""
+    assert running.end() == 0, running.err
+    assert running.out.split() == [str(expected)], running.err
+    again = {each for each, count in Counter(_lines(stage, "ran")).items() if count > 1}
+    assert not again & seen, running.err
+    assert {*_lines(stage, "ran")} == {str(number) for number in range(TASKS)}
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        pytest.param(RANDOM_ORDER, sum(number**2 for number in range(TASKS)), id="random order"),
+        pytest.param(SETS_AND_DICTS, TASKS * 8, id="sets and dicts"),
+        pytest.param(CLOSURE, 18 * sum(range(TASKS)), id="closure"),
+    ],
+)
+def test_a_script_continues_where_it_was_killed(stage: Stage, script: str, expected: int) -> None:
+    """Each process has another hash seed, so the order of sets differs, too."""
+    seen = _seen_when_killed(stage, _start(stage, script))
+    _check_end(stage, _start(stage, script), seen, expected)
+
+
+def test_a_script_continues_although_it_and_its_module_were_renamed(stage: Stage) -> None:
+    """The task algorithm is in the module, and so is the class of its arguments."""
+    (stage.folder / "models.py").write_text(MODULE)
+    seen = _seen_when_killed(stage, _start(stage, OF_MODULE))
+    (stage.folder / "models.py").rename(stage.folder / "physics.py")
+    (stage.folder / "script.py").unlink()
+    running = _start(stage, OF_MODULE.replace("from models", "from physics"), name="study.py")
+    _check_end(stage, running, seen, sum(range(TASKS)) + TASKS)
+
+
+CELLS = (
+    PARTS,
+    """
+FACTOR = 3
+class Item:
+    def __init__(self, number): self.number = number
+    def scaled(self): return FACTOR * self.number
+def simulate(item):
+    note("ran", item.number)
+    time.sleep(0.01)
+    return item.scaled()
+""",
+    "mw = mwpy.local_master(slaves=2, run_database='run.db')",
+    """
+total = 0
+for result in mw.map_results(simulate, [Item(number) for number in range(60)]):
+    total += result.value
+    note("seen", result.tag.number)
+    if len(Path("seen").read_text().split()) >= 15:
+        Path("enough").touch()
+        time.sleep(WAIT)
+total
+""",
+)
+
+
+def _run_all(notebook: Notebook, first: str) -> str:
+    """Run all cells. Return what the last one shows."""
+    *_, shown = [notebook.run(cell) for cell in (first, *CELLS)]
+    return shown
+
+
+def test_a_notebook_continues_where_its_kernel_was_killed(stage: Stage) -> None:
+    """Its functions and classes are defined in cells, which are executed again in a new kernel."""
+    with Notebook(stage) as notebook:
+        notebook.send(signal.SIGKILL, when=stage.folder / "enough")
+        with pytest.raises(DeadKernelError):
+            _run_all(notebook, "WAIT = 1000")
+        stage.no_process_left()
+    seen = {*_lines(stage, "seen")}
+    with Notebook(stage) as notebook:
+        shown = _run_all(notebook, "WAIT = 0")
+    assert shown == str(3 * sum(range(TASKS)))
+    again = {each for each, count in Counter(_lines(stage, "ran")).items() if count > 1}
+    assert len(seen) == SEEN
+    assert not again & seen
