@@ -8,8 +8,8 @@ from pathlib import Path
 
 import optuna
 import pytest
+from tests.integration.apps.notebook import Notebook
 from tests.integration.apps.stage import Stage
-from tests.integration.test_notebook import Notebook
 
 APPS = Path(__file__).parent / "apps"
 ROOT = Path(__file__).parent.parent.parent

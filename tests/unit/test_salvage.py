@@ -63,7 +63,7 @@ def with_a_damaged_page(folder: Path) -> list[int]:
     left_by_a_killed_master(folder, range(1, 21))
     path = left_by_a_killed_master(folder, range(21, 25))
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
+        file.seek(path.stat().st_size // 2 + 4096)
         file.write(b"\xff" * 8192)
     return [21, 22, 23, 24]
 

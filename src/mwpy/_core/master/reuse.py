@@ -135,7 +135,7 @@ class Answers:
 
     def doubt(self, numbers: Iterable[int], host: str, first_row: int) -> None:
         """Those answers of a host are in doubt that are among these occurrences and in rows from this place on."""
-        slaves = {number for (_, of), number in self.slaves.items() if of == host}
+        slaves = {number: None for (_, of), number in self.slaves.items() if of == host}
         for number in numbers:
             row = self._row_of[number] - 1 if number >= 0 else -1
             if row >= first_row and self.origins[row] in slaves and not self._ends[number] & 2:
