@@ -24,6 +24,7 @@ from mwpy._transport.codec import Codec
 from mwpy._values.algorithm import TaskCall, algorithm_of
 from mwpy._values.errors import UsageError
 from mwpy._values.ids import Buffer, SlaveId, TaskId
+from mwpy._values.keys import PLAIN_CALLS
 from mwpy._values.policy import Policies, TaskPolicy, check_sid
 from mwpy._values.seeds import Seeds
 from mwpy._values.task import Result, UnrunnableTask
@@ -89,11 +90,13 @@ class Master(Maps):
         payload, buffers = self._codec.dumps_call(call.args, call.kwargs, defined.name)
         if policy or algorithm.policy:
             checked, extras = self._terms.policy(algorithm, policy)
-        io = self._access.io
-        if buffers or extras or checked.keep or self._keys or io.executors.is_used:
+        io, keys = self._access.io, self._keys
+        if buffers or extras or checked.keep or io.executors.is_used or (keys and payload[0] not in PLAIN_CALLS):
             task_id = self._submit(call, (defined, checked, extras), payload, buffers, tag)
         else:  # most tasks: without the rest, submitting takes a quarter less
             task_id = io.submissions.add(defined, checked, payload, buffers, tag)
+            if keys:
+                keys.referable[task_id] = defined, None, payload
         if io.link.asleep:
             io.link.wake()
         return task_id
@@ -113,12 +116,12 @@ class Master(Maps):
                 self._held.keep(io.submissions.total + 1)
             if refers:
                 task_id = io.submissions.add_referring(defined, checked, payload, buffers, tag, refers, key or b"")
-            elif keys is None:
+            elif key is None:
                 task_id = io.submissions.add(defined, checked, payload, buffers, tag)
             else:
                 task_id = io.submissions.add_keyed(defined, checked, payload, buffers, tag, key)
         if keys is not None:
-            keys.submitted(task_id, defined, key, encoded)
+            keys.referable[task_id] = defined, key, encoded if key is None else b""
         return task_id
 
     def share(self, obj: T) -> T:
@@ -169,7 +172,7 @@ class Master(Maps):
         """The ends of tasks were fetched, so later tasks can refer only to those whose values are kept."""
         self._held.fetched(ended)
         if self._keys is not None:
-            self._keys.forget(each.task_id for each in ended if not self._held.keeps(each.task_id))
+            self._keys.forget(self._held.not_kept([each.task_id for each in ended]))
 
     def with_task_policy(
         self, function: Callable[P, Any], tag: Any = None, **policy: Unpack[Policies]

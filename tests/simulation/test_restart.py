@@ -78,7 +78,7 @@ class Generation:
                     self.calls[at] = argument, made[argument]
                     made[argument] += 1
                 payloads = [encode((each,)) for each in some]
-                keys = b"".join(plain_keys(payloads))
+                keys = plain_keys(payloads)
                 tags = [None] * len(some)
                 span = Span(TaskId(start + 1), len(some), defined, DEFAULT_POLICY, payloads, [], tags, keys=keys)
                 self.core.submit([span])

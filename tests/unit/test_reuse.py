@@ -29,7 +29,7 @@ ONCE = TaskPolicy(retry=False)
 
 
 def _keys(arguments: Sequence[Any]) -> bytes:
-    return b"".join(plain_keys([encode((each,)) for each in arguments]))
+    return plain_keys([encode((each,)) for each in arguments])
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

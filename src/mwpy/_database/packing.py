@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise, repeat
@@ -11,7 +10,7 @@ from msgspec import Struct
 
 from mwpy._database.connection import Damaged
 from mwpy._values.ids import Buffer
-from mwpy._values.messagepack import MALFORMED, decoder, encode
+from mwpy._values.messagepack import MALFORMED, decoder, encode, encode_json
 from mwpy._values.messages import Results
 
 __all__ = ["PackedResults", "ResultColumns", "columns_of", "each_attempt", "pack", "unpack", "unpack_head"]
@@ -101,7 +100,7 @@ def each_attempt(ranges: Iterable[tuple[int, int, int]]) -> str:
         ranges: the first id, the count and the attempt of each range.
     """
     each = {first + at: attempt for first, count, attempt in ranges for at in range(count)}
-    return json.dumps(each, separators=(",", ":"))
+    return encode_json(each).decode()
 
 
 class ResultColumns(Struct, frozen=True, gc=False):
@@ -120,17 +119,13 @@ def columns_of(results: Results) -> ResultColumns:
     firsts, counts, attempts, seconds = results.tasks, results.counts, results.attempts, results.seconds
     count, total_s = sum(counts), sum(seconds)
     if len(firsts) == 1:
-        times = f"[{_joined(seconds)}]" if len(seconds) == count else None
+        times = encode_json(seconds).decode() if len(seconds) == count else None
         return ResultColumns(firsts[0], count, attempts[0], None, times, total_s)
     ranges = [*zip(firsts, counts, attempts, strict=True)]
     ids = (task for first, count, _ in ranges for task in range(first, first + count))
     known = seconds if len(seconds) == count else repeat(total_s / max(1, count))
-    times = ",".join(f'"{task}":{time:.6g}' for task, time in zip(ids, known, strict=False))
+    times = encode_json(dict(zip(ids, known, strict=False))).decode()
     differ = attempts.count(attempts[0]) < len(attempts) if attempts else False
     return ResultColumns(
-        0, count, attempts[0] if attempts else 0, each_attempt(ranges) if differ else None, "{" + times + "}", total_s
+        0, count, attempts[0] if attempts else 0, each_attempt(ranges) if differ else None, times, total_s
     )
-
-
-def _joined(seconds: Sequence[float]) -> str:
-    return ",".join(map("%.6g".__mod__, seconds))

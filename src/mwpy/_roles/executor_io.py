@@ -164,7 +164,7 @@ class ExecutorIo:
         payload: bytes,
         buffers: Sequence[Buffer],
         tag: object,
-        key: bytes | None,
+        key: bytes,
     ) -> TaskId:
         """Submit a task with a key."""
         with self.io.submitting:

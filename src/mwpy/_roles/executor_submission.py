@@ -53,6 +53,6 @@ class Submission:
         if extras is not None:
             payload = extras.add(payload, seed)
         submissions = parts.access.io.submissions
-        if parts.keys is None:
+        if key is None:
             return submissions.add(defined, policy, payload, buffers, future)
         return submissions.add_keyed(defined, policy, payload, buffers, future, key)

@@ -118,9 +118,9 @@ class HeldResults:
                 f"or submit its task with keep=True and release it later"
             )
 
-    def keeps(self, number: int) -> bool:
-        """Whether a task has the policy `keep`, and its value is not released."""
-        return number in self._kept
+    def not_kept(self, numbers: Sequence[TaskId]) -> Sequence[TaskId]:
+        """Return those of some tasks that have not the policy `keep`, or whose values are released."""
+        return [number for number in numbers if number not in self._kept] if self._kept else numbers
 
     def fetched(self, ended: Iterable[Result[Any] | UnrunnableTask]) -> None:
         """The algorithm has fetched the ends of these tasks."""

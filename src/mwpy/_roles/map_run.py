@@ -348,10 +348,10 @@ class MapRun:
                     self.held.keep(submissions.total + 1)
                 if refers:
                     submissions.add_referring(defined, policy, payload, buffers, portion, refers, key or b"")
-                elif self.keys is not None:
-                    submissions.add_keyed(defined, policy, payload, buffers, portion, key)
-                else:
+                elif key is None:
                     submissions.add(defined, policy, payload, buffers, portion)
+                else:
+                    submissions.add_keyed(defined, policy, payload, buffers, portion, key)
         return self._bytes - before
 
     def _open(self, first: int, items: Sequence[Any], size: int) -> Portion:

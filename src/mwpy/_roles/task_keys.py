@@ -15,15 +15,12 @@ from attrs import define, field
 
 from mwpy._core.master.algorithms import Defined
 from mwpy._roles.terms import Extras
-from mwpy._values.keys import NO_KEY, combined_key, plain_keys
+from mwpy._values.keys import NO_KEY, PLAIN_CALLS, combined_key, plain_keys
 from mwpy._values.records import AlgorithmDefined
 from mwpy._values.sameness import NotComparable, call_digest, code_of, value_digest
 from mwpy._values.seeds import SEED_BYTES
 
 __all__ = ["TaskKeys", "with_code"]
-
-_LISTS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
-"""The first bytes of encoded calls with plain arguments alone."""
 
 NOT_COMPARED = (
     "tasks of {name} run again at each start, because their arguments cannot be compared with those of an earlier run: "
@@ -56,9 +53,9 @@ class TaskKeys:
     """
 
     notice: Callable[[str], None]
-    _referable: dict[int, tuple[Defined, bytes | None, bytes]] = field(factory=dict)
-    """The tasks to whose results others may refer, by id: their algorithm, their key if it was made here, and the
-    encoded call, from which the key follows otherwise."""
+    referable: dict[int, tuple[Defined, bytes | None, bytes]] = field(factory=dict)
+    """The tasks to whose results others may refer until they are fetched, by id: their algorithm, their key if it was
+    made here, and the encoded call, from which the key follows otherwise."""
 
     def of(
         self,
@@ -80,30 +77,26 @@ class TaskKeys:
             if extras is not None and extras.key is not None:
                 key = extras.key
                 return combined_key(b"key", value_digest(key(*args, **kwargs) if callable(key) else key))
-            if seed is None:
-                return None if call[0] in _LISTS else call_digest(args, kwargs, self._identity)
-            digest = plain_keys([call])[0] if call[0] in _LISTS else call_digest(args, kwargs, self._identity)
+            if extras is None and call[0] in PLAIN_CALLS:
+                return None
+            digest = plain_keys([call]) if call[0] in PLAIN_CALLS else call_digest(args, kwargs, self._identity)
         except NotComparable as error:
             self.notice(NOT_COMPARED.format(name=defined.name, reason=error))
             return NO_KEY
-        return combined_key(b"seed", seed.to_bytes(SEED_BYTES, "big"), digest)
-
-    def submitted(self, number: int, defined: Defined, key: bytes | None, call: bytes) -> None:
-        """A task was submitted, to whose result others may refer until it is fetched."""
-        self._referable[number] = defined, key, b"" if key is not None else call
+        return digest if seed is None else combined_key(b"seed", seed.to_bytes(SEED_BYTES, "big"), digest)
 
     def forget(self, numbers: Iterable[int]) -> None:
         """No later task can refer to these tasks."""
         for number in numbers:
-            self._referable.pop(number, None)
+            self.referable.pop(number, None)
 
     def _identity(self, number: int) -> bytes:
         """What identifies a task to which another one refers: its algorithm and its key."""
-        found = self._referable.get(number)
+        found = self.referable.get(number)
         if found is None:
             raise NotComparable(f"the key of task {number}, to which they refer, is not known")
         defined, key, call = found
-        key = plain_keys([call])[0] if key is None else key
+        key = plain_keys([call]) if key is None else key
         if key == NO_KEY or not defined.record.code:
             raise NotComparable(f"task {number}, to which they refer, cannot be compared")
         return combined_key(b"task", key, defined.record.code.encode(), defined.name.encode())

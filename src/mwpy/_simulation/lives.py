@@ -272,7 +272,7 @@ class Calls:
             key = combined_key(b"refers", number.to_bytes(8, "big"))
             submissions.add_referring(defined, policy, payload, buffers, tag, refers, key)
         elif self._lives is not None:
-            key = plain_keys([encode((_argument(number),))])[0]
+            key = plain_keys([encode((_argument(number),))])
             submissions.add_keyed(defined, policy, payload, buffers, tag, key)
         else:
             submissions.add(defined, policy, payload, buffers, tag)

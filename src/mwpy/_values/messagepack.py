@@ -199,7 +199,7 @@ def encode_entries(values: Sequence[object]) -> bytes:
 
 def split_entries(data: bytes, count: int) -> list[bytes]:
     """Divide values that were encoded one after the other."""
-    return [bytes(entry) for entry in split_list(LIST_PREFIX + count.to_bytes(4, "big") + data)]
+    return [*map(bytes, split_list(LIST_PREFIX + count.to_bytes(4, "big") + data))]
 
 
 SMALL_BYTES = 64 * 1024

@@ -104,7 +104,7 @@ class PackedCalls(Sequence[bytes]):
         return PackedCalls(self._whole, self._start + start, self._start + max(start, stop))
 
     def __iter__(self) -> Iterator[bytes]:
-        return map(self._call, self._entries)
+        return iter(self._entries) if self.kind == ROWS else map(LIST_OF_ONE.__add__, self._entries)
 
     def _call(self, entry: bytes) -> bytes:
         return entry if self._whole.kind == ROWS else LIST_OF_ONE + entry

@@ -31,7 +31,7 @@ from mwpy._values.policy import DEFAULT_POLICY, TaskPolicy
 __all__ = ["Submissions"]
 
 FIELDS = 4
-"""The number of fields of a task: id, payload, buffers, tag. With a run database, the key of the task is one more."""
+"""The number of fields of a task: id, payload, buffers, tag."""
 
 
 @define(eq=False)
@@ -48,6 +48,8 @@ class _Batch:
     is added."""
     refers: Sequence[int] = ()
     """The ids of the tasks to whose results it refers."""
+    keys: dict[int, bytes] = field(factory=dict)
+    """The keys of those tasks, by id, whose key does not follow from their payload."""
 
 
 class Submissions:
@@ -55,14 +57,13 @@ class Submissions:
 
     Args:
         jar: the taskjar of the core that takes the tasks.
-        keyed: whether each task has a key, because there is a run database. Then use `add_keyed` instead of `add`.
+        keyed: whether each task has a key, because there is a run database.
     """
 
     def __init__(self, jar: Taskjar, keyed: bool = False) -> None:
         self._jar = jar
         self.keyed = keyed
         """Whether each task has a key."""
-        self._fields = FIELDS + keyed
         self.total = 0
         """How many tasks were ever added; also the id of the last one."""
         self._open = _Batch(None, DEFAULT_POLICY, 0)
@@ -95,26 +96,21 @@ class Submissions:
         payload: bytes,
         buffers: Sequence[Buffer],
         tag: object,
-        key: bytes | None,
+        key: bytes,
     ) -> TaskId:
-        """Like `add`, for a task with a key. If it is None, the key follows from the payload."""
+        """Like `add`, for a task whose key does not follow from its payload."""
         batch = self._open
         if algorithm is not batch.algorithm or (policy is not batch.policy and policy != batch.policy):
             batch = self._begin(algorithm, policy)
         self.total = number = self.total + 1
-        batch.fields.extend((number, payload, buffers, tag, key))
+        batch.keys[number] = key
+        batch.fields.extend((number, payload, buffers, tag))
         return TaskId(number)
 
-    def add_portion(
-        self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object, keys: bytes | None = None
-    ) -> None:
-        """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`.
-
-        Args:
-            keys: with a run database, the key of each task; None if they follow from the calls.
-        """
+    def add_portion(self, algorithm: Defined, policy: TaskPolicy, calls: PackedCalls, tag: object) -> None:
+        """Add the tasks of a portion, which all have the same tag. It is safe from Ctrl-C like `add`."""
         first, count = self.total + 1, len(calls)
-        fields = [first, calls, (), tag, keys][: self._fields]
+        fields = [first, calls, (), tag]
         self._add_closed(algorithm, _Batch(None, policy, self.total + count, fields, algorithm), count)
 
     def _begin(self, algorithm: Defined, policy: TaskPolicy) -> _Batch:
@@ -142,8 +138,8 @@ class Submissions:
             key: the key of the task, if there is a run database.
         """
         number = self.total + 1
-        fields = [number, payload, buffers, tag, key][: self._fields]
-        batch = _Batch(None, policy, number, fields, algorithm, refers)
+        fields = [number, payload, buffers, tag]
+        batch = _Batch(None, policy, number, fields, algorithm, refers, {number: key})
         self._add_closed(algorithm, batch, 1)
         return TaskId(number)
 
@@ -183,7 +179,7 @@ class Submissions:
         spans: list[Span] = []
         if self.total == self.taken:
             return spans
-        most = self._fields * MAX_SPAN  # each message to a slave cuts a span, which copies what remains of it
+        most = FIELDS * MAX_SPAN  # each message to a slave cuts a span, which copies what remains of it
         for _ in range(len(self._batches)):
             batch = self._batches[0]
             if len(self._batches) > 1:  # nothing is added to this batch any more
@@ -197,7 +193,7 @@ class Submissions:
     def _span(self, batch: _Batch, taken: list[Any]) -> Span:
         algorithm = batch.algorithm or batch.closed
         assert algorithm is not None
-        ids, payloads, buffers, tags, *keys = (taken[at :: self._fields] for at in range(self._fields))
+        ids, payloads, buffers, tags = (taken[at::FIELDS] for at in range(FIELDS))
         if ids != [*range(self.taken + 1, self.taken + 1 + len(ids))]:
             raise UsageError("tasks were submitted by two threads at once: a master is for one")
         own = buffers if any(buffers) else []
@@ -205,8 +201,8 @@ class Submissions:
             [payloads], tags = payloads, tags * len(payloads[0])
         self.taken += len(payloads)
         span = Span(ids[0], len(payloads), algorithm, batch.policy, payloads, own, tags, refers=batch.refers)
-        for given in keys:
-            span.keys = _keys(given, payloads)
+        if self.keyed:
+            span.keys = _keys(payloads, [batch.keys.pop(number, None) for number in ids] if batch.keys else ())
         return span
 
     def check(self) -> None:
@@ -219,7 +215,7 @@ class Submissions:
         algorithms = dict(self._jar.algorithms.defined)
         for batch in self._batches:
             if (algorithm := batch.algorithm or batch.closed) is not None:
-                calls = batch.fields[1 :: self._fields]
+                calls = batch.fields[1::FIELDS]
                 count = len(calls[0]) if calls and isinstance(calls[0], PackedCalls) else len(calls)
                 pending[algorithm.number] += count
                 algorithms[algorithm.number] = algorithm
@@ -229,15 +225,12 @@ class Submissions:
             assert self.pending(algorithm) == pending[number], f"the tasks of {algorithm.name} were miscounted"
 
 
-def _keys(given: Sequence[bytes | None], payloads: Sequence[bytes]) -> bytes:
-    """The keys of tasks, one after the other. A missing key follows from the payload, which has only plain arguments.
+def _keys(payloads: Sequence[bytes], given: Sequence[bytes | None]) -> bytes:
+    """The keys of tasks, one after the other.
 
     Args:
-        given: the key of each task; for a portion, one entry with all keys.
+        given: the key of each task, or None if it follows from the payload; empty if all do.
     """
-    if isinstance(payloads, PackedCalls):
-        return b"".join(plain_keys([*payloads])) if given[0] is None else given[0]
-    if None not in given:
-        return b"".join(given)  # type: ignore[arg-type]
-    missing = iter(plain_keys([payload for payload, key in zip(payloads, given, strict=True) if key is None]))
-    return b"".join([next(missing) if key is None else key for key in given])
+    if not given:
+        return plain_keys(payloads)
+    return b"".join([key or plain_keys([payload]) for payload, key in zip(payloads, given, strict=True)])
