@@ -200,6 +200,20 @@ def test_what_follows_is_called_in_the_order_of_the_records(path: Path) -> None:
     assert order == [*range(200)]
 
 
+def test_records_that_may_wait_are_written_as_soon_as_others_may_not(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "LINGER_S", 3600.0)
+    writer, order, done = opened(path), list[int](), threading.Event()
+    writer.write([records.Notice("1")], NOON, lambda: order.append(1), may_wait=True)
+    writer.write([records.Notice("2")], NOON, done.set)
+    assert done.wait(30)
+    assert order == [1]
+    writer.write([records.Notice("3")], NOON, lambda: order.append(3), may_wait=True)
+    writer.close()
+    assert order == [1, 3]
+
+
 def test_a_large_value_is_a_file_beside_the_database(path: Path) -> None:
     large = "x" * LARGE_BYTES
     run(path, algorithm(), submitted(1, 2), received({1: large}), received({2: large}))

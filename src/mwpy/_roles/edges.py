@@ -59,6 +59,7 @@ class RecordStore(Protocol):
         wall: float,
         then: Callable[[], None] | None = None,
         calls: Mapping[int, bytes] | None = None,
+        may_wait: bool = False,
     ) -> None: ...
     def close(self) -> None: ...
 

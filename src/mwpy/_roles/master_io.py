@@ -305,7 +305,8 @@ class MasterIo:
         if actions.records or outcomes or held:
             calls = {call.task_id: call.payload for call in actions.failed}
             then = partial(_hand_over, outcomes, self._committed_sends, held) if outcomes or held else None
-            store.write(actions.records, self.core.state.wall, then, calls)
+            has_more = self.submissions.pending() > 0  # so no slave waits for what the algorithm submits next
+            store.write(actions.records, self.core.state.wall, then, calls, may_wait=has_more and not held)
 
     def _deliver(self) -> None:
         """Hand over what the algorithm's thread may be waiting for."""

@@ -97,9 +97,10 @@ class RunStore:
         wall: float,
         then: Callable[[], None] | None = None,
         calls: Mapping[int, bytes] | None = None,
+        may_wait: bool = False,
     ) -> None:
         """Store records; see `Writer.write`."""
-        self.writer.write(happened, wall, then, calls)
+        self.writer.write(happened, wall, then, calls, may_wait)
 
     def close(self) -> None:
         """Store what was given, and let another master open the file."""

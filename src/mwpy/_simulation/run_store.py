@@ -67,6 +67,7 @@ class SimulatedRunStore:
         wall: float,
         then: Callable[[], None] | None = None,
         calls: Mapping[int, bytes] | None = None,
+        may_wait: bool = False,
     ) -> None:
         """Write records with the next commit."""
         self._waiting.append(Given(happened, wall, then, calls or {}, 0))
