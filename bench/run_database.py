@@ -62,7 +62,8 @@ def submit(mw: mwpy.Master, function: Callable[[int], object], count: int, targe
             mw.submit(mwpy.task(function, submitted), tag=submitted)
             submitted += 1
         mw.loop()
-        finished += len(mw.results())
+        values = [result.value for result in mw.results()]
+        finished += len(values)
 
 
 def singly(mw: mwpy.Master) -> Figures:

@@ -141,10 +141,7 @@ def start(
     published = None if options.master_host in EVERYWHERE else options.master_host
     limit = open_files.raise_limit()
     link = _listen(options, published, key)
-    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
-    passages = limit // PASSAGES_SHARE
-    room = max(1, limit - open_files.count() - reserve - passages)
-    link.limit(room + reserve // 2, passages)
+    room = _limit_agents(link, limit)
     first: process.Child | None = None
     store: RunStore | None = None
     environment = {**(environment or {}), KEY_VARIABLE: key}
@@ -153,7 +150,8 @@ def start(
         if local_slaves:
             directions = _directions(options, published or "127.0.0.1", link.port, local_slaves)
             environment[AGENT_VARIABLE] = json.dumps(directions)
-            first = process.start(local_command, environment=environment)
+            if store is None or not store.is_restart:
+                first = process.start(local_command, environment=environment)
         from mwpy._roles import master_parts  # this takes as long as the agent needs to start
 
         settings = master_parts.settings_of(options, generation, only_here(options))
@@ -163,6 +161,8 @@ def start(
         core = master_parts.MasterCore(settings)
         if store is not None:
             store.read_into(core, options)
+        if local_slaves and first is None:  # not before the file was read, because an agent gives up after some seconds
+            first = process.start(local_command, environment=environment)
         io = master_parts.MasterIo(core, link, audit, clock, process.start, store)
         if store is not None:
             store.follow(io.store_failed)
@@ -184,6 +184,19 @@ def start(
         io.local_slaves = local_slaves
     io.thread.start()
     return Computation(Access(io, threading.current_thread()))
+
+
+def _limit_agents(link: MasterLink, limit: int) -> int:
+    """Limit the connections, so that files are left for the master algorithm. Return for how many agents there is room.
+
+    Args:
+        limit: how many files this process may have open.
+    """
+    reserve = max(LEAST_RESERVE, limit // RESERVE_SHARE)
+    passages = limit // PASSAGES_SHARE
+    room = max(1, limit - open_files.count() - reserve - passages)
+    link.limit(room + reserve // 2, passages)
+    return room
 
 
 def _open_store(options: Options, path: str, generation: str) -> RunStore:

@@ -56,6 +56,11 @@ class RunStore:
 
         return cls(Path(path).absolute(), open_writer)
 
+    @property
+    def is_restart(self) -> bool:
+        """Whether the file has former generations."""
+        return self.writer.generation > 1
+
     def read_into(self, core: MasterCore, options: Options) -> None:
         """Let a core use the results that are there.
 
